@@ -1,0 +1,122 @@
+"""The packed batch: one long row of tokens plus the offsets of its sequences. There is no pad token anywhere.
+
+Shape legend: T tokens of a packed batch, B sequences, C characters of a word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class PackedBatch:
+    """Sequences laid end to end.
+
+    Attributes:
+        tokens_T: token ids, int64.
+        segments_T: segment ids (0 for the first text of a pair, 1 for the second), int64.
+        positions_T: position of each token within its own sequence, from 0, int64.
+        cu_seqlens: (B + 1) int32 offsets; sequence b is ``tokens_T[cu_seqlens[b]:cu_seqlens[b + 1]]``.
+        lengths: the same lengths as Python integers, so that no device is asked for them.
+        num_real: how many of the B sequences are real; any after them are filler, which no loss counts.
+        chars_TC: character ids of each word, int64, for character models only.
+    """
+
+    tokens_T: Tensor
+    segments_T: Tensor
+    positions_T: Tensor
+    cu_seqlens: Tensor
+    lengths: tuple[int, ...]
+    num_real: int
+    chars_TC: Tensor | None = None
+
+    @property
+    def num_sequences(self) -> int:
+        """B, filler included."""
+        return len(self.lengths)
+
+    @property
+    def num_tokens(self) -> int:
+        """Real tokens, filler excluded."""
+        return sum(self.lengths[: self.num_real])
+
+    @property
+    def max_seqlen(self) -> int:
+        """Length of the longest sequence in tokens."""
+        return max(self.lengths, default=0)
+
+    @property
+    def starts_B(self) -> Tensor:
+        """Index in T of each real sequence's first token ([CLS]), int64, shape (num_real,)."""
+        return self.cu_seqlens[: self.num_real].long()
+
+    def to(self, device: torch.device | str) -> PackedBatch:
+        """The same batch on ``device``, copied without blocking where the source is pinned."""
+        moved = {
+            field.name: getattr(self, field.name).to(device, non_blocking=True)
+            for field in fields(self)
+            if isinstance(getattr(self, field.name), Tensor)
+        }
+        return replace(self, **moved)
+
+    def with_tokens(self, tokens_T: Tensor) -> PackedBatch:
+        """The same sequences with other token ids (a corruption, a generator's samples)."""
+        return replace(self, tokens_T=tokens_T)
+
+
+def pack(
+    tokens: Sequence[np.ndarray],
+    segments: Sequence[np.ndarray] | None = None,
+    *,
+    capacity: int | None = None,
+    max_length: int | None = None,
+    filler_id: int = 0,
+) -> PackedBatch:
+    """Lay sequences end to end.
+
+    Args:
+        tokens: token ids of each sequence; none may be empty.
+        segments: segment ids of each sequence; all 0 if omitted.
+        capacity: if given, fill up with filler sequences to exactly this many tokens (static shapes).
+        max_length: longest filler sequence in tokens; required with ``capacity``.
+        filler_id: token id of filler.
+
+    Raises:
+        ValueError: an empty sequence, or more tokens than ``capacity``.
+    """
+    lengths = [len(sequence) for sequence in tokens]
+    if not lengths or min(lengths) == 0:
+        raise ValueError("pack() needs at least one sequence, and no empty ones")
+    num_real, total = len(lengths), sum(lengths)
+    rows = list(tokens)
+    if capacity is not None:
+        if total > capacity:
+            raise ValueError(f"{total} tokens do not fit a capacity of {capacity}")
+        missing = capacity - total
+        while missing:
+            filler = min(missing, max_length or missing)
+            rows.append(np.full(filler, filler_id, dtype=np.int64))
+            lengths.append(filler)
+            missing -= filler
+        total = capacity
+    cu_seqlens = np.zeros(len(lengths) + 1, dtype=np.int32)
+    np.cumsum(lengths, out=cu_seqlens[1:])
+    flat = np.concatenate(rows).astype(np.int64, copy=False)
+    segments_T = np.zeros(total, dtype=np.int64)
+    if segments is not None:
+        real = np.concatenate(list(segments))
+        segments_T[: len(real)] = real
+    positions_T = np.arange(total, dtype=np.int64) - np.repeat(cu_seqlens[:-1], lengths)
+    return PackedBatch(
+        tokens_T=torch.from_numpy(flat),
+        segments_T=torch.from_numpy(segments_T),
+        positions_T=torch.from_numpy(positions_T),
+        cu_seqlens=torch.from_numpy(cu_seqlens),
+        lengths=tuple(lengths),
+        num_real=num_real,
+    )

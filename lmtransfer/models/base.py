@@ -1,0 +1,88 @@
+"""What every encoder promises, whatever its family.
+
+Shape legend: T tokens of a packed batch, N read positions, D width, B sequences.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from lmtransfer.data.batch import PackedBatch
+
+Direction = Literal["bidirectional", "causal", "backward"]
+
+
+@dataclass(frozen=True, slots=True)
+class Reads:
+    """The positions at which the last layer is needed; an encoder may skip computing it elsewhere.
+
+    Attributes:
+        positions_N: indices into T, int64, ascending (so grouped by sequence).
+        counts: how many of them lie in each of the B sequences, as Python integers.
+    """
+
+    positions_N: Tensor
+    counts: tuple[int, ...]
+
+    @classmethod
+    def of(cls, positions_N: np.ndarray, cu_seqlens: np.ndarray) -> Reads:
+        """Build from ascending positions and the batch's offsets (numpy, on the host)."""
+        edges = np.searchsorted(positions_N, cu_seqlens)
+        return cls(torch.from_numpy(positions_N.astype(np.int64)), tuple(int(n) for n in np.diff(edges)))
+
+    def to(self, device: torch.device | str) -> Reads:
+        """The same positions on ``device``."""
+        return Reads(self.positions_N.to(device, non_blocking=True), self.counts)
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderOutput:
+    """What an encoder returns.
+
+    Attributes:
+        layers: ``num_layers + 1`` tensors of shape (T, D); layer 0 is the embedding layer. When the call named
+            ``reads``, the last one has shape (N, D) and holds only those positions.
+        carry: state for the next contiguous batch (LSTM state, Transformer-XL memory), or None.
+    """
+
+    layers: tuple[Tensor, ...]
+    carry: Any = None
+
+    @property
+    def last(self) -> Tensor:
+        """The last layer."""
+        return self.layers[-1]
+
+
+@runtime_checkable
+class Encoder(Protocol):
+    """A text encoder over packed batches (always an ``nn.Module``).
+
+    Attributes:
+        dim: width D of every layer it returns.
+        num_layers: layers above the embedding layer.
+        max_length: longest sequence in tokens that it can read.
+        vocab_size: rows of its token embedding.
+        num_segments: how many segment ids it tells apart (1: none).
+        attention: which tokens a token may see; stays so in transfer.
+        token_embedding: the input embedding, which objectives may tie.
+        pooler: the family's published pooler over [CLS] (a module (B, D) -> (B, D)), or None.
+    """
+
+    dim: int
+    num_layers: int
+    max_length: int
+    vocab_size: int
+    num_segments: int
+    attention: Direction
+    token_embedding: nn.Embedding
+    pooler: nn.Module | None
+
+    def __call__(self, batch: PackedBatch, carry: Any = None, reads: Reads | None = None) -> EncoderOutput:
+        """Encode; stateless when ``carry`` is None."""
+        ...

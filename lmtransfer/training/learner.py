@@ -1,0 +1,75 @@
+"""What the loop sees: a learner that turns a batch into losses, and a stream of optimiser steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A loss as a sum and a count; one place (the loop) divides, by the count of the whole optimiser step.
+
+    Attributes:
+        sum: the sum over the counted things, a scalar tensor with gradient.
+        count: how many things it sums over (masked tokens, pairs, examples); known before the forward pass.
+        weight: its factor in the total; 0 makes it a metric that is logged and not trained on.
+    """
+
+    sum: Tensor
+    count: int
+    weight: float = 1.0
+
+
+class Batch(Protocol):
+    """One micro-batch."""
+
+    num_tokens: int  #: real tokens, for throughput and budgets
+    keys: Sequence[str]  #: which rows or examples it holds, for error messages
+
+    def to(self, device: torch.device | str) -> Batch:
+        """The same batch on ``device``."""
+        ...
+
+
+class Learner(Protocol):
+    """An objective or a task over an encoder (always an ``nn.Module``)."""
+
+    def counts(self, batch: Any) -> dict[str, int]:
+        """The counts of the losses of ``batch``, by name, before the forward pass."""
+        ...
+
+    def losses(self, batch: Any, carry: Any = None) -> tuple[dict[str, Loss], Any]:
+        """The losses of ``batch`` by name, and the carry for the next contiguous batch (or None)."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One optimiser step's data on this rank.
+
+    Attributes:
+        number: optimiser step, from 0 at the start of the run.
+        epoch: fraction of epochs seen once this step is done.
+        micro_batches: this rank's micro-batches, in order.
+        first_micro_batch: number of the first of them over the whole run and all ranks (seeds dropout).
+    """
+
+    number: int
+    epoch: float
+    micro_batches: Sequence[Any] = field(default_factory=tuple)
+    first_micro_batch: int = 0
+
+
+class BatchStream(Protocol):
+    """An endless sequence of optimiser steps; step k is a pure function of (config, seed, k)."""
+
+    steps_per_epoch: int  #: optimiser steps of the first epoch, for budgets in epochs
+
+    def steps(self, start: int = 0) -> Iterator[Step]:
+        """Steps from number ``start`` on, prefetched by the stream's workers."""
+        ...
