@@ -1,0 +1,101 @@
+"""Correlations of real-valued predictions with gold scores."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from lmtransfer.metrics.base import check_seen
+
+
+class Pearson:
+    """Pearson correlation by running moments; 0 where one side is constant.
+
+    Batches are merged by the pairwise update of Chan, Golub and LeVeque (1983), which does not lose digits where
+    the mean is large against the deviation.
+    """
+
+    name = "pearson"
+    higher_is_better = True
+
+    def __init__(self) -> None:
+        self._state = np.zeros(6)  # count, mean x, mean y, sum (x - mx)^2, sum (y - my)^2, sum (x - mx)(y - my)
+
+    def update(self, predictions: np.ndarray, targets: np.ndarray) -> None:
+        """Take in one batch, both of shape (B,)."""
+        if len(predictions) == 0:
+            return
+        x, y = predictions.astype(np.float64), targets.astype(np.float64)
+        mean_x, mean_y = x.mean(), y.mean()
+        dx, dy = x - mean_x, y - mean_y
+        self.merge(np.array([len(x), mean_x, mean_y, dx @ dx, dy @ dy, dx @ dy]))
+
+    def state(self) -> np.ndarray:
+        """Count, means, and centred sums so far."""
+        return self._state.copy()
+
+    def merge(self, state: np.ndarray) -> None:
+        """Combine with the moments of another part."""
+        ours, total = self._state, self._state[0] + state[0]
+        if total == 0:
+            return
+        dx, dy = state[1] - ours[1], state[2] - ours[2]
+        share, factor = state[0] / total, ours[0] * state[0] / total
+        moved = np.array([0.0, dx * share, dy * share, dx * dx * factor, dy * dy * factor, dx * dy * factor])
+        added = np.concatenate([state[:1], np.zeros(2), state[3:]])
+        self._state = ours + added + moved
+
+    def compute(self) -> float:
+        """The correlation, -1 to 1.
+
+        Raises:
+            ValueError: nothing was seen.
+        """
+        check_seen(self.name, self._state[0])
+        norm = self._state[3] * self._state[4]
+        return float(self._state[5] / math.sqrt(norm)) if norm > 0 else 0.0
+
+
+class Spearman:
+    """Spearman rank correlation, ties at their mean rank.
+
+    Ranks need every value, so this one keeps 16 bytes an example.
+    """
+
+    name = "spearman"
+    higher_is_better = True
+
+    def __init__(self) -> None:
+        self._parts: list[np.ndarray] = []
+
+    def update(self, predictions: np.ndarray, targets: np.ndarray) -> None:
+        """Keep one batch, both of shape (B,)."""
+        self._parts.append(np.stack([predictions.astype(np.float64), targets.astype(np.float64)]))
+
+    def state(self) -> np.ndarray:
+        """All values so far, shape (2, number of examples)."""
+        return np.concatenate([np.zeros((2, 0)), *self._parts], axis=1)
+
+    def merge(self, state: np.ndarray) -> None:
+        """Add the values of another rank."""
+        self._parts.append(state)
+
+    def compute(self) -> float:
+        """The correlation, -1 to 1; 0 where one side is constant.
+
+        Raises:
+            ValueError: nothing was seen.
+        """
+        values = self.state()
+        check_seen(self.name, values.shape[1])
+        pearson = Pearson()
+        pearson.update(mean_ranks(values[0]), mean_ranks(values[1]))
+        return pearson.compute()
+
+
+def mean_ranks(values: np.ndarray) -> np.ndarray:
+    """The rank of each value from 0, ties at the mean of their ranks, float64, shape as given."""
+    _, group, sizes = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(sizes)
+    return (last - (sizes + 1) / 2)[group]
