@@ -1,0 +1,143 @@
+"""Scaled dot-product attention over packed sequences, on the best backend for the device and dtype.
+
+Shape legend: N packed queries, T packed keys, H heads, K head width, G sequences of a block, Q and S its query and key
+slots.
+
+Two backends, one meaning:
+
+* CUDA with bfloat16 or float16 on sm80 and newer: PyTorch's variable-length flash kernel.
+* Anything else: dense blocks of sequences of like length (``layout.Layout``), as matrix products and a softmax. On two
+  AVX512-BF16 cores, 32 x 64 tokens, 4 heads of 64, forward and backward in bfloat16: 2.9 ms, against 13.9 ms for
+  ``scaled_dot_product_attention``, whose CPU backward is slow in that dtype.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lmtransfer.layers.layout import Block, Layout, Slots
+
+
+def attention(
+    query_NHK: Tensor,
+    key_THK: Tensor,
+    value_THK: Tensor,
+    layout: Layout,
+    *,
+    causal: bool = False,
+    window: int | None = None,
+    dropout: float = 0.0,
+) -> Tensor:
+    """Softmax(q k^T / sqrt(K)) v within each sequence.
+
+    Args:
+        query_NHK: packed queries.
+        key_THK: packed keys.
+        value_THK: packed values.
+        layout: which queries and keys form a sequence.
+        causal: a query sees keys at its own position and before.
+        window: a query sees keys at most this many positions away; None: all.
+        dropout: probability of dropping an attention weight. The flash kernel has none, so any dropout takes the
+            dense blocks.
+
+    Returns:
+        (N, H, K), in the dtype of the queries.
+    """
+    assert not (layout.selected and (causal or window is not None)), "a selection of queries sees everything"
+    if _has_flash(query_NHK) and dropout == 0.0:
+        return _flash(query_NHK, key_THK, value_THK, layout, causal, window)
+    with torch.autocast(query_NHK.device.type, enabled=False):
+        return _dense(query_NHK, key_THK, value_THK, layout, causal, window, dropout)
+
+
+def _has_flash(query: Tensor) -> bool:
+    if query.device.type != "cuda" or query.dtype not in (torch.bfloat16, torch.float16):
+        return False
+    return torch.cuda.get_device_capability(query.device) >= (8, 0)
+
+
+def _flash(query: Tensor, key: Tensor, value: Tensor, layout: Layout, causal: bool, window: int | None) -> Tensor:
+    from torch.nn.attention.varlen import varlen_attn
+
+    reach = -1 if window is None else window
+    return varlen_attn(
+        query,
+        key,
+        value,
+        layout.cu_queries,
+        layout.cu_keys,
+        layout.max_queries,
+        layout.max_keys,
+        window_size=(reach, 0 if causal else reach),
+    )
+
+
+def _dense(
+    query: Tensor, key: Tensor, value: Tensor, layout: Layout, causal: bool, window: int | None, dropout: float
+) -> Tensor:
+    heads, width = query.shape[1:]
+    queries = _to_blocks(query * width**-0.5, layout.queries)
+    keys = _to_blocks(key, layout.keys)
+    values = _to_blocks(value, layout.keys)
+    outputs = []
+    for block, q, k, v in zip(layout.blocks, queries, keys, values, strict=True):
+        q_GHQK = q.view(block.size, block.num_queries, heads, width).transpose(1, 2)
+        k_GHKS = k.view(block.size, block.num_keys, heads, width).permute(0, 2, 3, 1)
+        v_GHSK = v.view(block.size, block.num_keys, heads, width).transpose(1, 2)
+        scores_GHQS = q_GHQK @ k_GHKS
+        hidden = _hidden(block, causal, window)
+        if hidden is not None:
+            scores_GHQS = scores_GHQS.masked_fill(hidden, float("-inf"))
+        weights_GHQS = scores_GHQS.softmax(-1)
+        if dropout:
+            weights_GHQS = torch.nn.functional.dropout(weights_GHQS, dropout)
+        outputs.append((weights_GHQS @ v_GHSK).transpose(1, 2).reshape(-1, heads, width))
+    output = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+    if layout.queries.restore_N is None or layout.queries.gather_S is None:
+        return output
+    return _Rows.apply(output, layout.queries.restore_N, layout.queries.gather_S, True)
+
+
+def _to_blocks(rows: Tensor, slots: Slots) -> tuple[Tensor, ...]:
+    if slots.gather_S is not None and slots.restore_N is not None:
+        rows = _Rows.apply(rows, slots.gather_S, slots.restore_N, False)
+    return (rows,) if len(slots.sizes) == 1 else rows.split(slots.sizes)
+
+
+def _hidden(block: Block, causal: bool, window: int | None) -> Tensor | None:
+    """What a query may not see: True at hidden keys, broadcastable to (G, H, Q, S); None when all is visible."""
+    hidden = None if block.key_mask is None else ~block.key_mask[:, None, None, :]
+    if causal or window is not None:
+        ahead = block.positions[None, :] - block.positions[:, None]
+        unseen = torch.zeros_like(ahead, dtype=torch.bool)
+        if causal:
+            unseen |= ahead > 0
+        if window is not None:
+            unseen |= ahead.abs() > window
+        hidden = unseen if hidden is None else hidden | unseen
+    return hidden
+
+
+class _Rows(torch.autograd.Function):
+    """``x[index]`` whose backward is ``grad[inverse]``: a copy, where autograd's own would add row by row.
+
+    Into blocks, spare slots repeat a row but never receive a gradient: their keys are hidden and their outputs are not
+    restored. Out of blocks, the spare slots' gradient must be zero, and is.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, index: Tensor, inverse: Tensor, restoring: bool) -> Tensor:  # type: ignore[override]
+        ctx.save_for_backward(index, inverse)
+        ctx.restoring, ctx.size = restoring, len(rows)
+        return rows.index_select(0, index)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        index, inverse = ctx.saved_tensors
+        if not ctx.restoring:
+            return grad.index_select(0, inverse), None, None, None
+        spread = grad.new_zeros(ctx.size, *grad.shape[1:])
+        return spread.index_copy_(0, index, grad), None, None, None

@@ -1,0 +1,89 @@
+"""Tied-output softmax cross entropy over prediction positions, fused so that logits are never kept.
+
+Shape legend: M prediction positions, V vocabulary, D width.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+#: Logits held at one time. A chunk of 1 MiB of bfloat16 stays in a processor's second-level cache.
+_CHUNK_LOGITS = 1 << 19
+
+
+class _CrossEntropySum(torch.autograd.Function):
+    """Computes the gradient of the logits while they are in cache; backward only multiplies matrices."""
+
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any, hidden_MD: Tensor, weight_VD: Tensor, bias_V: Tensor | None, targets_M: Tensor, weights_M: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        dtype = hidden_MD.dtype
+        weight = weight_VD.to(dtype)
+        bias = None if bias_V is None else bias_V.to(dtype)
+        size, vocabulary = len(targets_M), len(weight)
+        needs_gradient = any(ctx.needs_input_grad[:3])
+        accumulate = torch.promote_types(dtype, torch.float32)
+        losses_M = torch.empty(size, dtype=accumulate, device=hidden_MD.device)
+        hits_M = torch.empty(size, dtype=torch.bool, device=hidden_MD.device)
+        gradient_MV = torch.empty(size if needs_gradient else 0, vocabulary, dtype=dtype, device=hidden_MD.device)
+        rows = max(1, _CHUNK_LOGITS // vocabulary) if hidden_MD.device.type == "cpu" else size
+        for start in range(0, size, max(rows, 1)):
+            part = slice(start, start + rows)
+            logits = torch.nn.functional.linear(hidden_MD[part], weight, bias)
+            targets = targets_M[part, None]
+            top, best = logits.max(-1, keepdim=True)
+            hits_M[part] = (best == targets)[:, 0]
+            probabilities = logits.softmax(-1, dtype=accumulate)
+            # log p[target] = (logit - top) + log p[top], which does not underflow however small p[target] is.
+            top_log = probabilities.gather(-1, best).log_()
+            losses_M[part] = -(logits.gather(-1, targets).to(accumulate) - top.to(accumulate) + top_log)[:, 0]
+            if needs_gradient:
+                probabilities.scatter_add_(-1, targets, torch.full_like(top_log, -1.0))
+                torch.mul(probabilities, weights_M[part, None], out=probabilities)
+                gradient_MV[part] = probabilities
+        ctx.save_for_backward(hidden_MD, weight, gradient_MV)
+        ctx.dtypes = (weight_VD.dtype, None if bias_V is None else bias_V.dtype)
+        ctx.mark_non_differentiable(hits_M)
+        return (losses_M * weights_M).sum(), hits_M
+
+    @staticmethod
+    def backward(ctx: Any, grad_sum: Tensor, _: Any) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        hidden_MD, weight, gradient_MV = ctx.saved_tensors
+        weight_dtype, bias_dtype = ctx.dtypes
+        grad_hidden = grad_weight = grad_bias = None
+        if ctx.needs_input_grad[0]:
+            grad_hidden = (gradient_MV @ weight).mul_(grad_sum)
+        if ctx.needs_input_grad[1]:
+            grad_weight = (gradient_MV.T @ hidden_MD).to(weight_dtype).mul_(grad_sum)
+        if bias_dtype is not None and ctx.needs_input_grad[2]:
+            grad_bias = gradient_MV.sum(0, dtype=torch.promote_types(bias_dtype, torch.float32)).mul_(grad_sum)
+            grad_bias = grad_bias.to(bias_dtype)
+        return grad_hidden, grad_weight, grad_bias, None, None
+
+
+def cross_entropy_sum(
+    hidden_MD: Tensor, weight_VD: Tensor, bias_V: Tensor | None, targets_M: Tensor, weights_M: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Sum of softmax cross entropies (nats) of ``hidden @ weight.T + bias``, in chunks that stay in cache.
+
+    Under autocast the logits have its dtype; the softmax and the sum are float32 (float64 for float64 inputs).
+
+    Args:
+        hidden_MD: output states at the prediction positions.
+        weight_VD: output embedding; may be the tied input embedding.
+        bias_V: output bias, or None.
+        targets_M: target ids, int64.
+        weights_M: weight of each position's loss (0 for spare places), float.
+
+    Returns:
+        The weighted sum, a scalar with gradient; and whether each target was the most probable id, bool (M,).
+    """
+    device = hidden_MD.device.type
+    if torch.is_autocast_enabled(device):
+        hidden_MD = hidden_MD.to(torch.get_autocast_dtype(device))
+    with torch.autocast(device, enabled=False):
+        return _CrossEntropySum.apply(hidden_MD, weight_VD, bias_V, targets_M, weights_M)

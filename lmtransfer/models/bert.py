@@ -1,0 +1,114 @@
+"""BERT (Devlin et al. 2019, https://arxiv.org/abs/1810.04805).
+
+Shape legend: T tokens, N read positions, B sequences, D width.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lmtransfer.data.batch import PackedBatch
+from lmtransfer.errors import ConfigError
+from lmtransfer.layers.embeddings import InputEmbeddings
+from lmtransfer.layers.feed_forward import Activation
+from lmtransfer.layers.self_attention import truncated_normal_
+from lmtransfer.layers.transformer import NormPlace
+from lmtransfer.models.base import Direction, EncoderOutput, Reads
+from lmtransfer.models.transformer import TransformerStack, check_length
+
+
+class Pooler(nn.Module):
+    """BERT's pooler: a tanh layer over the state of [CLS]."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.dense = nn.Linear(dim, dim)
+
+    def forward(self, first_BD: Tensor) -> Tensor:
+        """(B, D) -> (B, D)."""
+        return torch.tanh(self.dense(first_BD))
+
+
+class BertEncoder(nn.Module):
+    """A bidirectional transformer encoder.
+
+    Where we differ from the paper: ``attention_dropout`` is 0 (see ``SelfAttention``), and there is no padding.
+
+    Args:
+        vocab_size: rows of the token embedding.
+        dim: width D.
+        num_layers: transformer layers.
+        num_heads: attention heads; must divide ``dim``.
+        hidden_dim: width of the feed-forward layers.
+        max_length: longest sequence in tokens.
+        num_segments: segment ids told apart; 1 means none.
+        norm: "post" is the published model; "pre" is shaped as MegatronBert (Shoeybi et al. 2019), which trains at
+            higher learning rates.
+        norm_eps: LayerNorm's epsilon.
+        activation: of the feed-forward layers.
+        dropout: of embeddings and of each branch.
+        attention_dropout: of attention weights.
+
+    Raises:
+        ConfigError: ``num_heads`` does not divide ``dim``.
+    """
+
+    attention: Direction = "bidirectional"
+
+    def __init__(
+        self,
+        *,
+        vocab_size: int,
+        dim: int,
+        num_layers: int,
+        num_heads: int,
+        hidden_dim: int,
+        max_length: int = 512,
+        num_segments: int = 2,
+        norm: NormPlace = "post",
+        norm_eps: float = 1e-12,
+        activation: Activation = "gelu",
+        dropout: float = 0.1,
+        attention_dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        if dim % num_heads:
+            raise ConfigError(f"model.num_heads={num_heads} does not divide model.dim={dim}: choose a divisor of {dim}")
+        self.dim, self.num_layers, self.max_length = dim, num_layers, max_length
+        self.vocab_size, self.num_segments = vocab_size, num_segments
+        self.embeddings = InputEmbeddings(
+            vocab_size=vocab_size,
+            dim=dim,
+            max_length=max_length,
+            num_segments=num_segments,
+            norm=norm == "post",
+            norm_eps=norm_eps,
+            dropout=dropout,
+        )
+        self.stack = TransformerStack(
+            num_layers=num_layers,
+            dim=dim,
+            num_heads=num_heads,
+            hidden_dim=hidden_dim,
+            norm=norm,
+            norm_eps=norm_eps,
+            activation=activation,
+            dropout=dropout,
+            attention_dropout=attention_dropout,
+            causal=False,
+        )
+        self.pooler = Pooler(dim)
+        self.apply(truncated_normal_)
+
+    @property
+    def token_embedding(self) -> nn.Embedding:
+        """The input embedding, for objectives that tie their output to it."""
+        return self.embeddings.token
+
+    def forward(self, batch: PackedBatch, carry: Any = None, reads: Reads | None = None) -> EncoderOutput:
+        """Encode; see ``models.base.Encoder``."""
+        check_length(batch, self.max_length)
+        return EncoderOutput(layers=self.stack(self.embeddings(batch), batch, reads))

@@ -1,0 +1,104 @@
+"""GPT: the causal transformer (Radford et al. 2018, 2019), here an encoder like the others.
+
+Shape legend: T tokens, N read positions, D width.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import nn
+
+from lmtransfer.data.batch import PackedBatch
+from lmtransfer.errors import ConfigError
+from lmtransfer.layers.embeddings import InputEmbeddings
+from lmtransfer.layers.feed_forward import Activation
+from lmtransfer.layers.self_attention import truncated_normal_
+from lmtransfer.layers.transformer import NormPlace
+from lmtransfer.models.base import Direction, EncoderOutput, Reads
+from lmtransfer.models.transformer import TransformerStack, check_length
+
+
+class GptEncoder(nn.Module):
+    """A causal transformer: the same layers as BERT's, seeing only what is before.
+
+    The defaults are GPT-2's (pre-norm, tanh GELU, residual projections initialised smaller by sqrt(2 L)).
+
+    Args:
+        vocab_size: rows of the token embedding.
+        dim: width D.
+        num_layers: transformer layers.
+        num_heads: attention heads; must divide ``dim``.
+        hidden_dim: width of the feed-forward layers.
+        max_length: longest sequence in tokens.
+        norm: "pre" as GPT-2, or "post" as GPT.
+        norm_eps: LayerNorm's epsilon.
+        activation: of the feed-forward layers.
+        dropout: of embeddings and of each branch.
+        attention_dropout: of attention weights; the paper has 0.1.
+
+    Raises:
+        ConfigError: ``num_heads`` does not divide ``dim``.
+    """
+
+    attention: Direction = "causal"
+    num_segments = 1
+    pooler = None
+
+    def __init__(
+        self,
+        *,
+        vocab_size: int,
+        dim: int,
+        num_layers: int,
+        num_heads: int,
+        hidden_dim: int,
+        max_length: int = 1024,
+        norm: NormPlace = "pre",
+        norm_eps: float = 1e-5,
+        activation: Activation = "gelu_tanh",
+        dropout: float = 0.1,
+        attention_dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        if dim % num_heads:
+            raise ConfigError(f"model.num_heads={num_heads} does not divide model.dim={dim}: choose a divisor of {dim}")
+        self.dim, self.num_layers, self.max_length, self.vocab_size = dim, num_layers, max_length, vocab_size
+        self.embeddings = InputEmbeddings(
+            vocab_size=vocab_size,
+            dim=dim,
+            max_length=max_length,
+            num_segments=1,
+            norm=norm == "post",
+            norm_eps=norm_eps,
+            dropout=dropout,
+        )
+        self.stack = TransformerStack(
+            num_layers=num_layers,
+            dim=dim,
+            num_heads=num_heads,
+            hidden_dim=hidden_dim,
+            norm=norm,
+            norm_eps=norm_eps,
+            activation=activation,
+            dropout=dropout,
+            attention_dropout=attention_dropout,
+            causal=True,
+        )
+        self.apply(truncated_normal_)
+        for layer in self.stack.layers:
+            for projection in (layer.attention.output, layer.feed_forward.contract):
+                with torch.no_grad():
+                    projection.weight.div_(math.sqrt(2 * num_layers))
+
+    @property
+    def token_embedding(self) -> nn.Embedding:
+        """The input embedding, for objectives that tie their output to it."""
+        return self.embeddings.token
+
+    def forward(self, batch: PackedBatch, carry: Any = None, reads: Reads | None = None) -> EncoderOutput:
+        """Encode; see ``models.base.Encoder``."""
+        check_length(batch, self.max_length)
+        return EncoderOutput(layers=self.stack(self.embeddings(batch), batch, reads))
