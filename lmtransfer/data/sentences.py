@@ -1,0 +1,102 @@
+"""A light, rule-based sentence splitter: fast, without a model, good enough for pairs and row boundaries.
+
+A line end is always a boundary. Inside a line, a sentence ends at ``. ! ?`` (and their kin in other scripts), closing
+quotes and brackets included, when white space and something that can begin a sentence follow: anything but a
+lower-case letter or a mark such as a comma. A full stop ends nothing after an abbreviation, an initial, or the number
+that opens a list item. Full-width marks (as in Chinese and Japanese) end a sentence without white space. A sentence
+longer than ``MAX_CHARACTERS`` is cut at white space, so that a 10 MB line does not become one sentence.
+"""
+
+from __future__ import annotations
+
+import re
+
+MAX_CHARACTERS = 4000
+
+_CLOSERS = "\"'\u2019\u201d\u201c\u00bb\u203a)\\]}"
+_CONTINUES = frozenset(".,;:!?)]}%/\u2026")
+_CANDIDATE = re.compile(
+    rf"[^\S\n]*\n\s*|[.!?\u2026\u061f\u06d4\u0964\u0965\u0589\u1362\u17d4\u104b]+[{_CLOSERS}]*(?:[^\S\n]\u00bb)?\s+"
+    r"|[\u3002\uff01\uff1f\uff61]+[\u300d\u300f\u201d\u2019\uff09\u3011]*\s*"
+)
+_LAST_WORD = re.compile(r"[^\s()\[\]{}\"'\u2018\u201c\u00ab\u2014/]*$")
+_INNER_STOP = re.compile(r"\w\.\w")
+_LIST_NUMBER = re.compile(r"(?:^|\n)[^\S\n]*(?:\d{1,3}|[ivxlc]{1,5}|[IVXLC]{2,5})$")
+
+
+def _words(*lines: str) -> frozenset[str]:
+    return frozenset(word for line in lines for word in line.split())
+
+
+_ABBREVIATIONS = _words(
+    "mr mrs ms dr prof rev hon st mt gen col capt lt sgt cpl maj gov sen rep pres messrs mme mlle sr sra srta hr fr",
+    "e.g i.e viz cf vs al ca approx resp incl esp ibid op dept univ assn bros",
+    "fig figs eq eqs sec ch chap vol vols no nos nr pp art par ed eds cap num",
+    "jan feb mar apr jun jul aug sep sept oct nov dec bzw bspw vgl ggf sog",
+)
+_ONLY_BEFORE_NUMBERS = _words("no nos nr fig figs pp art par mar ed al cap num ch sec op")
+_STARTERS = _words(
+    "the a an in on at he she it we they i you this that these those but and so if when while after before as for to",
+    "there his her its our their my one some many most no not",
+)
+
+
+def _is_abbreviation(text: str, stop: int, following: int) -> bool:
+    """Whether the full stop at ``stop`` belongs to the word before it; the next word starts at ``following``."""
+    match = _LAST_WORD.search(text, max(0, stop - 24), stop)
+    word = match.group() if match else ""
+    folded = word.lower()
+    next_word = text[following : following + 8].split(None, 1)[0].rstrip(",").lower()
+    if len(word) == 1 and word.isalpha():
+        return word != "I" and next_word not in _STARTERS
+    if folded in _ABBREVIATIONS:
+        return folded not in _ONLY_BEFORE_NUMBERS or text[following].isdigit()
+    if _INNER_STOP.search(word):
+        return word[0].isalpha() and len(word) <= 7 and next_word not in _STARTERS
+    return bool(word[-1:].isalnum() and len(word) <= 5 and _LIST_NUMBER.search(text, max(0, stop - 12), stop))
+
+
+def _ends_sentence(text: str, match: re.Match[str]) -> bool:
+    """Whether the candidate ends a sentence, seen from the marks and from what comes after."""
+    start, end = match.span()
+    if end == len(text) or "\n" in match.group():
+        return True
+    mark, following = text[start], text[end]
+    if mark in "\u3002\uff01\uff1f\uff61":
+        return True
+    if following.islower():
+        return False
+    if following in _CONTINUES:
+        return False
+    if mark == "." and (end - start < 2 or text[start + 1] != "."):
+        return not _is_abbreviation(text, start, end)
+    return True
+
+
+def _append(spans: list[tuple[int, int]], text: str, start: int, end: int) -> None:
+    """Add a span, cut at white space where it is longer than ``MAX_CHARACTERS``."""
+    while end - start > MAX_CHARACTERS:
+        space = max(text.rfind(" ", start, start + MAX_CHARACTERS), text.rfind("\t", start, start + MAX_CHARACTERS))
+        cut = space + 1 if space > start else start + MAX_CHARACTERS
+        spans.append((start, cut))
+        start = cut
+    if start < end:
+        spans.append((start, end))
+
+
+def sentence_spans(text: str) -> list[tuple[int, int]]:
+    """Character spans [start, end) of the sentences of a text.
+
+    They are contiguous and cover the text exactly: white space after a sentence belongs to it. A text of white space
+    only is one span; an empty text has none.
+    """
+    spans: list[tuple[int, int]] = []
+    start = 0
+    first = len(text) - len(text.lstrip())
+    for match in _CANDIDATE.finditer(text, first):
+        end = match.end()
+        if _ends_sentence(text, match):
+            _append(spans, text, start, end)
+            start = end
+    _append(spans, text, start, len(text))
+    return spans
