@@ -1,0 +1,69 @@
+"""Files that are complete or absent: staged beside their place, flushed to disk, then renamed into it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+_CHUNK_BYTES = 1 << 20
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError:
+        if not path.is_dir():  # some file systems refuse to flush a folder; none refuses a file without a reason
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write ``value`` as JSON so that ``path`` holds the whole of it, or what it held before."""
+    staged = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with staged.open("w", encoding="utf-8") as file:
+        json.dump(value, file, indent=1, ensure_ascii=True)
+        file.write("\n")
+        file.flush()
+        os.fsync(file.fileno())
+    staged.replace(path)
+    _sync(path.parent)
+
+
+@contextmanager
+def staged_folder(folder: Path) -> Iterator[Path]:
+    """A folder to fill, which becomes ``folder`` when the block ends without an error, and vanishes otherwise.
+
+    What was at ``folder`` before is replaced.
+    """
+    staged = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
+    shutil.rmtree(staged, ignore_errors=True)
+    staged.mkdir(parents=True)
+    try:
+        yield staged
+        for file in staged.rglob("*"):
+            if file.is_file():
+                _sync(file)
+        _sync(staged)
+        if folder.exists():
+            shutil.rmtree(folder)
+        staged.replace(folder)
+        _sync(folder.parent)
+    finally:
+        shutil.rmtree(staged, ignore_errors=True)
+
+
+def file_hash(path: Path) -> str:
+    """128-bit hex digest of a file's bytes, read in pieces."""
+    digest = blake2b(digest_size=16)
+    with path.open("rb") as file:
+        while piece := file.read(_CHUNK_BYTES):
+            digest.update(piece)
+    return digest.hexdigest()
