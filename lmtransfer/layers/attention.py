@@ -96,14 +96,12 @@ def _dense(
             weights_GHQS = torch.nn.functional.dropout(weights_GHQS, dropout)
         outputs.append((weights_GHQS @ v_GHSK).transpose(1, 2).reshape(-1, heads, width))
     output = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
-    if layout.queries.restore_N is None or layout.queries.gather_S is None:
-        return output
-    return _Rows.apply(output, layout.queries.restore_N, layout.queries.gather_S, True)
+    return output if layout.queries.gather_S is None else _FromBlocks.apply(output, layout.queries)
 
 
 def _to_blocks(rows: Tensor, slots: Slots) -> tuple[Tensor, ...]:
-    if slots.gather_S is not None and slots.restore_N is not None:
-        rows = _Rows.apply(rows, slots.gather_S, slots.restore_N, False)
+    if slots.gather_S is not None:
+        rows = _ToBlocks.apply(rows, slots)
     return (rows,) if len(slots.sizes) == 1 else rows.split(slots.sizes)
 
 
@@ -121,23 +119,33 @@ def _hidden(block: Block, causal: bool, window: int | None) -> Tensor | None:
     return hidden
 
 
-class _Rows(torch.autograd.Function):
-    """``x[index]`` whose backward is ``grad[inverse]``: a copy, where autograd's own would add row by row.
+class _ToBlocks(torch.autograd.Function):
+    """Packed rows into slots. Backward copies, where autograd's own would add row by row.
 
-    Into blocks, spare slots repeat a row but never receive a gradient: their keys are hidden and their outputs are not
-    restored. Out of blocks, the spare slots' gradient must be zero, and is.
+    That is exact: a spare slot repeats a row but never has a gradient, as its key is hidden and its output dropped.
     """
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, index: Tensor, inverse: Tensor, restoring: bool) -> Tensor:  # type: ignore[override]
-        ctx.save_for_backward(index, inverse)
-        ctx.restoring, ctx.size = restoring, len(rows)
-        return rows.index_select(0, index)
+    def forward(ctx: Any, rows: Tensor, slots: Slots) -> Tensor:  # type: ignore[override]
+        ctx.slots = slots
+        return rows.index_select(0, slots.gather_S)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        index, inverse = ctx.saved_tensors
-        if not ctx.restoring:
-            return grad.index_select(0, inverse), None, None, None
-        spread = grad.new_zeros(ctx.size, *grad.shape[1:])
-        return spread.index_copy_(0, index, grad), None, None, None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        rows = grad.index_select(0, ctx.slots.restore_N)
+        if ctx.slots.absent is not None:
+            rows[ctx.slots.absent] = 0
+        return rows, None
+
+
+class _FromBlocks(torch.autograd.Function):
+    """Slots back into packed rows, dropping the spare ones."""
+
+    @staticmethod
+    def forward(ctx: Any, slotted: Tensor, slots: Slots) -> Tensor:  # type: ignore[override]
+        ctx.slots, ctx.shape = slots, slotted.shape
+        return slotted.index_select(0, slots.restore_N)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        return grad.new_zeros(ctx.shape).index_copy_(0, ctx.slots.restore_N, grad), None
