@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,10 +19,22 @@ class Rewrite:
     Attributes:
         ours: our name; ``{i}`` stands for a layer number.
         theirs: published names; several are stacked along the first dimension into ours (fused projections).
+        transposed: the published matrix is (in, out) where ours is (out, in), as GPT-2's are.
     """
 
     ours: str
     theirs: tuple[str, ...]
+    transposed: bool = False
+
+    def join(self, pieces: Sequence[Tensor]) -> Tensor:
+        """Published tensors as ours."""
+        whole = pieces[0] if len(pieces) == 1 else torch.cat(list(pieces))
+        return whole.T.contiguous() if self.transposed else whole
+
+    def split(self, tensor: Tensor) -> list[Tensor]:
+        """Ours as published tensors."""
+        whole = tensor.T if self.transposed else tensor
+        return [piece.contiguous() for piece in whole.chunk(len(self.theirs))]
 
 
 def linear(ours: str, *theirs: str) -> list[Rewrite]:
@@ -30,7 +42,16 @@ def linear(ours: str, *theirs: str) -> list[Rewrite]:
     return [Rewrite(f"{ours}.{part}", tuple(f"{name}.{part}" for name in theirs)) for part in ("weight", "bias")]
 
 
-def to_ours(tensors: Mapping[str, Tensor], key_map: Sequence[Rewrite], *, ignore: Sequence[str] = ()) -> dict[str, Tensor]:
+def _matches(template: str, names: Iterable[str]) -> list[tuple[str, str]]:
+    """The names that fit, each with the layer number that its ``{i}`` stands for ("" where it has none)."""
+    pattern = re.compile(re.escape(template).replace(r"\{i\}", r"(?P<layer>\d+)"))
+    matches = [match for name in names if (match := pattern.fullmatch(name))]
+    return [(match.string, match.groupdict().get("layer", "")) for match in matches]
+
+
+def to_ours(
+    tensors: Mapping[str, Tensor], key_map: Sequence[Rewrite], *, ignore: Sequence[str] = ()
+) -> dict[str, Tensor]:
     """Rename and fuse published tensors.
 
     Args:
@@ -44,16 +65,12 @@ def to_ours(tensors: Mapping[str, Tensor], key_map: Sequence[Rewrite], *, ignore
     left = {name: tensor for name, tensor in tensors.items() if not any(re.fullmatch(p, name) for p in ignore)}
     ours: dict[str, Tensor] = {}
     for rewrite in key_map:
-        pattern = re.compile(re.escape(rewrite.theirs[0]).replace(r"\{i\}", r"(\d+)"))
-        for name in [name for name in left if pattern.fullmatch(name)]:
-            match = pattern.fullmatch(name)
-            layer = match.group(1) if match and match.groups() else ""
+        for name, layer in _matches(rewrite.theirs[0], left):
             parts = [part.replace("{i}", layer) for part in rewrite.theirs]
             missing = [part for part in parts if part not in left]
             if missing:
                 raise CheckpointError(f"the checkpoint has {name} but not {', '.join(missing)}")
-            pieces = [left.pop(part) for part in parts]
-            ours[rewrite.ours.replace("{i}", layer)] = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+            ours[rewrite.ours.replace("{i}", layer)] = rewrite.join([left.pop(part) for part in parts])
     if left:
         raise CheckpointError(f"the checkpoint has tensors that this family does not know: {', '.join(sorted(left))}")
     return ours
@@ -68,13 +85,9 @@ def to_theirs(tensors: Mapping[str, Tensor], key_map: Sequence[Rewrite]) -> dict
     left = dict(tensors)
     theirs: dict[str, Tensor] = {}
     for rewrite in key_map:
-        pattern = re.compile(re.escape(rewrite.ours).replace(r"\{i\}", r"(\d+)"))
-        for name in [name for name in left if pattern.fullmatch(name)]:
-            match = pattern.fullmatch(name)
-            layer = match.group(1) if match and match.groups() else ""
-            pieces = left.pop(name).chunk(len(rewrite.theirs))
-            for part, piece in zip(rewrite.theirs, pieces, strict=True):
-                theirs[part.replace("{i}", layer)] = piece.contiguous()
+        for name, layer in _matches(rewrite.ours, left):
+            for part, piece in zip(rewrite.theirs, rewrite.split(left.pop(name)), strict=True):
+                theirs[part.replace("{i}", layer)] = piece
     if left:
         raise CheckpointError(f"tensors without a published counterpart: {', '.join(sorted(left))}")
     return theirs

@@ -31,7 +31,13 @@ def _peer(norm: str) -> torch.nn.Module:
 
 def _ours(peer: torch.nn.Module, norm: str) -> BertEncoder:
     encoder = BertEncoder(
-        vocab_size=211, dim=48, num_layers=3, num_heads=4, hidden_dim=96, max_length=40, norm=norm  # type: ignore[arg-type]
+        vocab_size=211,
+        dim=48,
+        num_layers=3,
+        num_heads=4,
+        hidden_dim=96,
+        max_length=40,
+        norm=norm,  # type: ignore[arg-type]
     ).eval()
     key_map = BERT if norm == "post" else MEGATRON_BERT
     encoder.load_state_dict(to_ours(peer.state_dict(), key_map, ignore=IGNORED))
@@ -42,7 +48,10 @@ def _inputs() -> tuple[PackedBatch, dict[str, torch.Tensor]]:
     rng = np.random.default_rng(1)
     tokens = [rng.integers(0, 211, n) for n in LENGTHS]
     segments = [(np.arange(n) >= n // 2).astype(np.int64) for n in LENGTHS]
-    padded = {k: torch.zeros(len(LENGTHS), max(LENGTHS), dtype=torch.long) for k in ("input_ids", "token_type_ids", "attention_mask")}
+    padded = {
+        k: torch.zeros(len(LENGTHS), max(LENGTHS), dtype=torch.long)
+        for k in ("input_ids", "token_type_ids", "attention_mask")
+    }
     for row, (ids, segment) in enumerate(zip(tokens, segments, strict=True)):
         padded["input_ids"][row, : len(ids)] = torch.from_numpy(ids)
         padded["token_type_ids"][row, : len(ids)] = torch.from_numpy(segment)
@@ -75,7 +84,9 @@ def test_gradients_equal_the_peers(norm: str) -> None:
     weights = torch.randn(sum(LENGTHS), 48)
     (encoder(batch).last * weights).sum().backward()
     (peer(**padded).last_hidden_state[real] * weights).sum().backward()
-    theirs = to_ours({n: p.grad for n, p in peer.named_parameters() if p.grad is not None}, BERT if norm == "post" else MEGATRON_BERT)
+    theirs = to_ours(
+        {n: p.grad for n, p in peer.named_parameters() if p.grad is not None}, BERT if norm == "post" else MEGATRON_BERT
+    )
     compared = 0
     for name, parameter in encoder.named_parameters():
         if parameter.grad is None:
