@@ -1,0 +1,111 @@
+"""Packed attention against a loop over sequences, heads and queries; the fused cross entropy against PyTorch's."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from lmtransfer.layers.attention import attention
+from lmtransfer.layers.cross_entropy import cross_entropy_sum
+from lmtransfer.layers.layout import Layout
+
+
+def _brute_force(
+    query: Tensor, key: Tensor, value: Tensor, lengths: list[int], causal: bool, window: int | None
+) -> Tensor:
+    outputs, start = [], 0
+    for length in lengths:
+        for i in range(start, start + length):
+            seen = [
+                j
+                for j in range(start, start + length)
+                if (not causal or j <= i) and (window is None or abs(i - j) <= window)
+            ]
+            for head in range(query.shape[1]):
+                scores = (key[seen, head] @ query[i, head]) / math.sqrt(query.shape[2])
+                outputs.append(scores.softmax(0) @ value[seen, head])
+        start += length
+    return torch.stack(outputs).view_as(query)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("window", [None, 3])
+@pytest.mark.parametrize("lengths", [[5, 5, 5], [9], [1, 12, 7, 7, 30, 2], [1] * 4 + [40] * 2 + [11]])
+def test_dense_attention_and_its_gradients_equal_a_loop(lengths: list[int], causal: bool, window: int | None) -> None:
+    torch.manual_seed(0)
+    tensors = [torch.randn(sum(lengths), 2, 4, dtype=torch.float64, requires_grad=True) for _ in range(3)]
+    weights = torch.randn(sum(lengths), 2, 4, dtype=torch.float64)
+    results = []
+    for compute in (
+        lambda q, k, v: attention(q, k, v, Layout.of(lengths), causal=causal, window=window),
+        lambda q, k, v: _brute_force(q, k, v, lengths, causal, window),
+    ):
+        output = compute(*tensors)
+        gradients = torch.autograd.grad((output * weights).sum(), tensors)
+        results.append([output.detach(), *gradients])
+    for ours, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-10, rtol=1e-10)
+
+
+def test_several_blocks_are_used_and_their_spare_slots_bounded() -> None:
+    lengths = np.random.default_rng(0).integers(2, 400, 60).tolist()
+    layout = Layout.of(lengths)
+    slots = sum(layout.keys.sizes)
+    assert len(layout.blocks) > 1
+    assert slots < 1.25 * sum(lengths) + 256 * len(layout.blocks)
+    assert sum(block.size for block in layout.blocks) == 60
+
+
+def test_equal_lengths_need_no_copy_into_slots() -> None:
+    layout = Layout.of([16] * 8)
+    assert layout.keys.gather_S is None
+    assert len(layout.blocks) == 1
+    assert layout.blocks[0].key_mask is None
+
+
+def test_attention_dropout_keeps_the_mean_and_drops_its_share() -> None:
+    torch.manual_seed(0)
+    ones = torch.ones(64, 1, 1)
+    zeros = torch.zeros(64, 1, 1)
+    outputs = torch.stack([attention(zeros, zeros, ones, Layout.of([64]), dropout=0.25) for _ in range(200)])
+    # Each output is (kept weights) / 64 / 0.75 of ones: mean 1, variance 0.25 / 0.75 / 64.
+    assert abs(outputs.mean().item() - 1) < 0.005
+    assert abs(outputs.var().item() - 0.25 / 0.75 / 64) < 0.0005
+
+
+@pytest.mark.parametrize("size", [1, 37, 300])
+def test_cross_entropy_equals_pytorchs(size: int) -> None:
+    torch.manual_seed(1)
+    hidden, weight = torch.randn(size, 8, dtype=torch.float64), 3 * torch.randn(2500, 8, dtype=torch.float64)
+    bias, targets = torch.randn(2500, dtype=torch.float64), torch.randint(0, 2500, (size,))
+    weights = torch.randint(0, 2, (size,)).double()
+    inputs = [tensor.requires_grad_() for tensor in (hidden, weight, bias)]
+    ours, hits = cross_entropy_sum(hidden, weight, bias, targets, weights)
+    logits = torch.nn.functional.linear(hidden, weight, bias)
+    theirs = (torch.nn.functional.cross_entropy(logits, targets, reduction="none") * weights).sum()
+    torch.testing.assert_close(ours, theirs)
+    assert torch.equal(hits, logits.argmax(-1) == targets)
+    for mine, their in zip(
+        torch.autograd.grad(2.5 * ours, inputs), torch.autograd.grad(2.5 * theirs, inputs), strict=True
+    ):
+        torch.testing.assert_close(mine, their)
+
+
+def test_cross_entropy_of_an_impossible_target_is_finite() -> None:
+    hidden = torch.tensor([[200.0, -200.0]])
+    loss, _ = cross_entropy_sum(hidden, torch.eye(2), None, torch.tensor([1]), torch.ones(1))
+    assert loss.item() == pytest.approx(400.0)
+
+
+def test_cross_entropy_in_bfloat16_is_near_float32() -> None:
+    torch.manual_seed(2)
+    hidden, weight, targets = torch.randn(400, 64), 0.05 * torch.randn(1000, 64), torch.randint(0, 1000, (400,))
+    exact, _ = cross_entropy_sum(hidden, weight, None, targets, torch.ones(400))
+    with torch.autocast("cpu", torch.bfloat16):
+        rounded, _ = cross_entropy_sum(hidden, weight, None, targets, torch.ones(400))
+    assert rounded.dtype == torch.float32
+    assert abs(rounded.item() - exact.item()) / exact.item() < 1e-3
