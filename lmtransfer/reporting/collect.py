@@ -1,0 +1,199 @@
+"""Reading run directories back, whole, unfinished or torn, without torch and without trusting what is in them.
+
+A run is a folder that holds ``config.yaml``, ``metrics.jsonl`` or ``result.json``. Runs nest: ``<name>/seed-0`` ...
+below a run of several seeds, ``<name>/control`` beside them, and ``<name>/<override>`` for the points of a sweep.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from lmtransfer.errors import RunDirectoryError
+
+#: The files that make a folder a run.
+RUN_FILES = ("config.yaml", "metrics.jsonl", "result.json")
+#: The commands that write runs.
+COMMANDS = ("pretrain", "probe", "finetune", "evaluate")
+#: Folders that never hold a run, so that reading stays fast beside large checkpoints.
+SKIPPED_FOLDERS = frozenset({"checkpoints", "tokenizer", "report", "figures", "tensorboard", "features"})
+#: Deeper nesting than command / sweep / point / seed / control is not ours.
+MAX_DEPTH = 8
+
+_YamlLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run directory as found on disk.
+
+    Attributes:
+        path: the directory.
+        key: its path relative to the root that was collected, with ``/`` (``finetune/imdb-ft/seed-0``).
+        state: "finished" with a readable ``result.json``, "unfinished" without one, "torn" where a file is damaged.
+        config: the resolved configuration ({} where missing).
+        result: ``result.json`` ({} where missing).
+        versions: ``versions.json`` ({} where missing).
+        metrics: the readable objects of ``metrics.jsonl``, in order.
+        problems: what could not be read, one message a problem.
+    """
+
+    path: Path
+    key: str
+    state: Literal["finished", "unfinished", "torn"]
+    config: Mapping[str, Any]
+    result: Mapping[str, Any]
+    versions: Mapping[str, Any]
+    metrics: tuple[Mapping[str, Any], ...]
+    problems: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """The last part of its key."""
+        return self.key.rsplit("/", 1)[-1]
+
+    @property
+    def command(self) -> str:
+        """The command that made it: from the result, else from the folders it lies in ("" where neither says)."""
+        command = self.result.get("command")
+        if isinstance(command, str):
+            return command
+        folders = [*self.key.split("/"), *(parent.name for parent in self.path.parents)]
+        return next((folder for folder in folders if folder in COMMANDS), "")
+
+    @property
+    def is_seed(self) -> bool:
+        """Whether it is one seed of a parent run."""
+        return re.fullmatch(r"seed-\d+", self.name) is not None
+
+
+def collect(root: Path) -> list[Run]:
+    """All runs at or below ``root``, in the order of their paths (seed-2 before seed-10).
+
+    Raises:
+        RunDirectoryError: ``root`` does not exist, is no folder, or holds no run.
+    """
+    if not root.is_dir():
+        raise RunDirectoryError(f"runs={root}: no such folder; give the folder that holds your runs, such as runs/")
+    top = root.resolve()
+    folders = list(_run_folders(top, 0))
+    if not folders:
+        raise RunDirectoryError(
+            f"runs={root}: holds no run (a folder with one of {', '.join(RUN_FILES)}); "
+            "make one with lmtransfer pretrain, or give the folder that holds your runs"
+        )
+    base = top.parent if folders[0] == top else top
+    return [read_run(folder, key=folder.relative_to(base).as_posix()) for folder in folders]
+
+
+def read_run(path: Path, *, key: str | None = None) -> Run:
+    """One run directory; whatever is missing or damaged is said in ``problems`` instead of raised.
+
+    Args:
+        path: the directory.
+        key: its name in the report; the folder's name by default.
+    """
+    problems: list[str] = []
+    config = _read_mapping(path / "config.yaml", problems)
+    result = _read_mapping(path / "result.json", problems)
+    versions = _read_mapping(path / "versions.json", problems)
+    torn = bool(problems)
+    metrics, metrics_torn = read_metrics(path / "metrics.jsonl", problems)
+    if torn or metrics_torn:
+        state: Literal["finished", "unfinished", "torn"] = "torn"
+    else:
+        state = "finished" if result else "unfinished"
+    return Run(
+        path=path,
+        key=key or path.name,
+        state=state,
+        config=config,
+        result=result,
+        versions=versions,
+        metrics=metrics,
+        problems=tuple(problems),
+    )
+
+
+def read_metrics(path: Path, problems: list[str]) -> tuple[tuple[Mapping[str, Any], ...], bool]:
+    """The objects of a ``metrics.jsonl``.
+
+    A last line that was cut by a kill is expected and only noted; any other bad line makes the file torn.
+
+    Args:
+        path: the file; it may be missing.
+        problems: receives one message a kind of damage, with ``file:line``.
+
+    Returns:
+        The objects in order, and whether the file is torn.
+    """
+    try:
+        text = path.read_bytes().decode("utf-8", errors="replace")
+    except FileNotFoundError:
+        return (), False
+    except OSError as error:
+        problems.append(f"{path.name}: {error.strerror or error}")
+        return (), True
+    lines = text.split("\n")
+    objects: list[Mapping[str, Any]] = []
+    bad: list[int] = []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            value = json.loads(line)
+        except (ValueError, RecursionError):
+            value = None
+        if isinstance(value, dict):
+            objects.append(value)
+        elif number == len(lines):
+            problems.append(f"{path.name}:{number}: the last line is cut, it was left out")
+        else:
+            bad.append(number)
+    if bad:
+        problems.append(f"{path.name}:{bad[0]}: not a JSON object, left out ({len(bad)} such lines)")
+    return tuple(objects), bool(bad)
+
+
+def _run_folders(folder: Path, depth: int) -> Iterator[Path]:
+    try:
+        entries = sorted(os.scandir(folder), key=lambda entry: _natural(entry.name))
+    except OSError:
+        return
+    if any(entry.name in RUN_FILES for entry in entries):
+        yield folder
+    if depth == MAX_DEPTH:
+        return
+    for entry in entries:
+        if entry.is_dir(follow_symlinks=False) and entry.name not in SKIPPED_FOLDERS and entry.name[0] != ".":
+            yield from _run_folders(Path(entry.path), depth + 1)
+
+
+def _natural(name: str) -> list[tuple[int, int, str]]:
+    return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", name) if part]
+
+
+def _read_mapping(path: Path, problems: list[str]) -> Mapping[str, Any]:
+    try:
+        raw = path.read_bytes()
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        problems.append(f"{path.name}: {error.strerror or error}")
+        return {}
+    try:
+        value = yaml.load(raw, Loader=_YamlLoader) if path.suffix == ".yaml" else json.loads(raw)
+    except (ValueError, yaml.YAMLError, RecursionError) as error:
+        problems.append(f"{path.name}: cannot be read ({str(error).splitlines()[0]})")
+        return {}
+    if not isinstance(value, dict):
+        problems.append(f"{path.name}: holds no mapping")
+        return {}
+    return value

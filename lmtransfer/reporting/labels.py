@@ -1,0 +1,62 @@
+"""Short names for what a resolved configuration describes: the model, the objective, the corpus, the task."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+#: Suffixes of class names that say nothing beside the others of their group.
+_SUFFIXES = ("Encoder", "Corpus", "Task", "Objective")
+
+
+def node_label(node: Any) -> str:
+    """A component node in a few characters: its ``name`` where it has one, else its class.
+
+    Args:
+        node: a component node of a resolved config (a mapping with ``_target_``), a list of them, a plain value,
+            or None.
+
+    Returns:
+        Such as ``imdb_unsup`` or ``masked_language_model``; empty for None.
+    """
+    if node is None:
+        return ""
+    if isinstance(node, list | tuple):
+        return "+".join(filter(None, (node_label(item) for item in node)))
+    if not isinstance(node, Mapping):
+        return str(node)
+    name = node.get("name")
+    if isinstance(name, str) and name:
+        return name
+    target = node.get("_target_")
+    if not isinstance(target, str):
+        return "+".join(filter(None, (node_label(item) for item in node.values() if isinstance(item, Mapping))))
+    class_name = target.rsplit(".", 1)[-1]
+    for suffix in _SUFFIXES:
+        if class_name.endswith(suffix) and class_name != suffix:
+            class_name = class_name.removesuffix(suffix)
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", class_name).lower()
+
+
+def model_label(node: Any) -> str:
+    """A model node as family and size: ``bert 4x256`` is four layers of width 256."""
+    label = node_label(node)
+    if isinstance(node, Mapping):
+        size = [node.get("num_layers"), node.get("dim")]
+        if all(isinstance(number, int) for number in size):
+            label = f"{label} {size[0]}x{size[1]}"
+        if node.get("norm") == "pre" and "bert" in label:
+            label += " pre-norm"
+    return label
+
+
+def flatten(node: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested mappings as one with dotted keys; lists stay values."""
+    flat: dict[str, Any] = {}
+    for key, value in node.items():
+        if isinstance(value, Mapping) and value:
+            flat.update(flatten(value, f"{prefix}{key}."))
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
