@@ -90,7 +90,8 @@ def _dense(
         scores_GHQS = q_GHQK @ k_GHKS
         hidden = _hidden(block, causal, window)
         if hidden is not None:
-            scores_GHQS = scores_GHQS.masked_fill(hidden, float("-inf"))
+            # Finite, since a spare slot under a window may see nothing at all, and 0/0 would reach the gradients.
+            scores_GHQS = scores_GHQS.masked_fill(hidden, torch.finfo(scores_GHQS.dtype).min)
         weights_GHQS = scores_GHQS.softmax(-1)
         if dropout:
             weights_GHQS = torch.nn.functional.dropout(weights_GHQS, dropout)
