@@ -1,0 +1,198 @@
+"""Opening files as users have them: plain or compressed, UTF-8 with a complaint that names the line.
+
+Every reader here streams: no more than one line (or one record) of a file is in memory.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import lzma
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, Literal, cast
+
+from lmtransfer.data.documents import Notes
+from lmtransfer.errors import DataError
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+EncodingErrors = Literal["strict", "replace"]
+COMPRESSIONS = (".gz", ".xz", ".zst")
+_BUFFER_BYTES = 1 << 20
+_BOM = b"\xef\xbb\xbf"
+_UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
+
+
+class Meter:
+    """How many bytes of a set of files have been read, compressed as they are.
+
+    Attributes:
+        total: bytes of all files.
+        done: bytes read so far.
+    """
+
+    def __init__(self, total: int = 0) -> None:
+        self.total = total
+        self.done = 0
+
+
+class _MeteredFile(io.FileIO):
+    """A file that adds what is read from it to a meter."""
+
+    def __init__(self, path: Path, meter: Meter) -> None:
+        super().__init__(path, "rb")
+        self._meter = meter
+
+    def readinto(self, buffer: WriteableBuffer, /) -> int | None:
+        count = super().readinto(buffer)
+        self._meter.done += count or 0
+        return count
+
+
+class _ZstdFile(io.RawIOBase):
+    """Decompressed bytes of a zstd file of one or several frames; damage, or an end inside a frame, is an EOFError."""
+
+    def __init__(self, source: BinaryIO, path: Path) -> None:
+        try:
+            import zstandard
+        except ImportError:
+            raise DataError(
+                f"{path}: reading .zst needs the package `zstandard` (pip install zstandard), or decompress the file"
+            ) from None
+        self._source = source
+        self._error = zstandard.ZstdError
+        self._new = zstandard.ZstdDecompressor().decompressobj
+        self._frame = self._new()
+        self._fresh = True
+        self._pending = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: WriteableBuffer, /) -> int:
+        view = memoryview(buffer).cast("B")
+        while not self._pending:
+            rest = self._frame.unused_data
+            if self._frame.eof:
+                self._frame, self._fresh = self._new(), True
+            piece = rest or self._source.read(1 << 16)
+            if not piece:
+                if not self._fresh:
+                    raise EOFError("the last frame is incomplete")
+                return 0
+            self._fresh = False
+            try:
+                self._pending = self._frame.decompress(piece)
+            except self._error as error:
+                raise EOFError(str(error)) from None
+        count = min(len(view), len(self._pending))
+        view[:count] = self._pending[:count]
+        self._pending = self._pending[count:]
+        return count
+
+    def close(self) -> None:
+        if not self.closed:
+            self._source.close()
+        super().close()
+
+
+def find_file(path: str | Path) -> Path | None:
+    """The file at ``path``, or the compressed one beside it (``train.txt.xz`` for ``train.txt``), or None."""
+    path = Path(path)
+    candidates = [path, *(path.with_name(path.name + suffix) for suffix in COMPRESSIONS)]
+    return next((candidate for candidate in candidates if candidate.is_file()), None)
+
+
+def plain_name(path: Path) -> str:
+    """The file's name without the suffix of its compression."""
+    return path.stem if path.suffix in COMPRESSIONS else path.name
+
+
+@contextmanager
+def open_binary(path: Path, meter: Meter | None = None) -> Iterator[BinaryIO]:
+    """Open a file for reading its bytes, decompressed by its suffix (.gz, .xz, .zst).
+
+    Args:
+        path: the file itself (see ``find_file``).
+        meter: counts the bytes read from disk.
+
+    Raises:
+        DataError: the file cannot be read, is damaged or is cut short.
+    """
+    try:
+        raw = io.BufferedReader(_MeteredFile(path, meter or Meter()), _BUFFER_BYTES)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be opened ({error.strerror})") from None
+    with raw:
+        try:
+            if path.suffix == ".gz":
+                yield cast(BinaryIO, gzip.GzipFile(fileobj=raw))
+            elif path.suffix == ".xz":
+                yield cast(BinaryIO, lzma.LZMAFile(raw))
+            elif path.suffix == ".zst":
+                yield io.BufferedReader(_ZstdFile(raw, path), _BUFFER_BYTES)
+            else:
+                yield raw
+        except (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile) as error:
+            raise DataError(f"{path}: damaged or cut short ({error}); fetch or compress the file again") from None
+
+
+def decode(raw: bytes, where: str, encoding_errors: EncodingErrors, notes: Notes) -> str:
+    """UTF-8 bytes as text.
+
+    Args:
+        raw: the bytes.
+        where: ``file:line``, for messages.
+        encoding_errors: ``strict`` raises at bytes that are not UTF-8; ``replace`` puts U+FFFD there and counts them.
+        notes: where they are counted.
+
+    Raises:
+        DataError: the bytes are not UTF-8 and ``encoding_errors`` is ``strict``.
+    """
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        if encoding_errors == "replace":
+            notes.add("lines with bytes that are not UTF-8, replaced", where)
+            return raw.decode("utf-8", "replace")
+        found = " ".join(f"{byte:02x}" for byte in raw[error.start : error.start + 4])
+        hint = " (this looks like UTF-16)" if raw[:2] in _UTF16_MARKS else ""
+        raise DataError(
+            f"{where}: not UTF-8 at byte {error.start} of the line: {found}{hint}. Convert the file (iconv -f LATIN1 "
+            "-t UTF-8, or whatever it is), or set corpus.encoding_errors=replace to put U+FFFD there and have it counted"
+        ) from None
+
+
+def read_lines(
+    path: Path, *, encoding_errors: EncodingErrors = "strict", notes: Notes | None = None, meter: Meter | None = None
+) -> Iterator[tuple[int, str]]:
+    """Lines of a text file with their numbers, from 1, without line ends.
+
+    A line ends at a line feed only, never at the other characters that ``str.splitlines`` knows. A byte order mark
+    at the start of the file is dropped and counted.
+
+    Args:
+        path: the file, plain or compressed.
+        encoding_errors: see ``decode``.
+        notes: where odd things are counted.
+        meter: counts the bytes read from disk.
+
+    Raises:
+        DataError: bytes that are not UTF-8 (with ``file:line``), or a damaged file.
+    """
+    notes = Notes() if notes is None else notes
+    with open_binary(path, meter) as stream:
+        for number, raw in enumerate(stream, start=1):
+            if number == 1 and raw.startswith(_BOM):
+                notes.add("byte order marks dropped", f"{path}:1")
+                raw = raw[len(_BOM) :]
+            raw = raw.rstrip(b"\r\n")
+            try:
+                text = raw.decode("utf-8")
+            except UnicodeDecodeError:
+                text = decode(raw, f"{path}:{number}", encoding_errors, notes)
+            yield number, text
