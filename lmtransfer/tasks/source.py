@@ -1,0 +1,124 @@
+"""Examples as micro-batches: the source that a batch stream plans and builds from.
+
+Shape legend: N examples, B sequences of a batch, T their tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lmtransfer.data.batch import PackedBatch, pack
+from lmtransfer.tasks.encoded import EncodedExamples
+
+
+@dataclass(frozen=True, slots=True)
+class TaskBatch:
+    """One micro-batch of examples.
+
+    Attributes:
+        packed: their tokens, end to end.
+        labels_B: label indices, int64; -1 where hidden.
+        rows: number of each example within its encoded set.
+        keys: their ids.
+        features: what a frozen encoder gave for them (see ``transfer.features``), or None to run the encoder.
+    """
+
+    packed: PackedBatch
+    labels_B: Tensor
+    rows: tuple[int, ...]
+    keys: Sequence[str]
+    features: Tensor | None = None
+
+    @property
+    def num_tokens(self) -> int:
+        """Real tokens."""
+        return self.packed.num_tokens
+
+    def to(self, device: torch.device | str) -> TaskBatch:
+        """The same batch on ``device``."""
+        return replace(
+            self,
+            packed=self.packed.to(device),
+            labels_B=self.labels_B.to(device, non_blocking=True),
+            features=None if self.features is None else self.features.to(device, non_blocking=True),
+        )
+
+
+class FeatureRows(Protocol):
+    """Features kept by example."""
+
+    def rows(self, row_ids: np.ndarray) -> Tensor:
+        """The features of these examples, laid end to end."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ExamplePlan:
+    """The rows of an epoch.
+
+    Attributes:
+        lengths: tokens of each example, int64, shape (N,).
+    """
+
+    lengths: np.ndarray
+
+
+class TaskSource:
+    """Every example once an epoch.
+
+    Args:
+        encoded: the examples.
+        features: a frozen encoder's features of the same examples, or None.
+    """
+
+    def __init__(self, encoded: EncodedExamples, features: FeatureRows | None = None) -> None:
+        self.encoded = encoded
+        self.features = features
+
+    def plan(self, epoch: int) -> ExamplePlan:
+        """All examples; the stream shuffles them."""
+        return ExamplePlan(self.encoded.lengths)
+
+    def build(self, epoch: int, plan: ExamplePlan, row_ids: Sequence[int]) -> TaskBatch:
+        """The micro-batch of these examples, in this order."""
+        rows = np.asarray(row_ids, dtype=np.int64)
+        chosen = self.encoded.select(rows)
+        edges = chosen.offsets[1:-1]
+        return TaskBatch(
+            packed=pack(np.split(chosen.tokens_T, edges), np.split(chosen.segments_T, edges)),
+            labels_B=torch.from_numpy(chosen.labels),
+            rows=tuple(int(row) for row in rows),
+            keys=chosen.ids,
+            features=None if self.features is None else self.features.rows(rows),
+        )
+
+    def in_length_order(self, *, max_tokens: int, max_examples: int | None = None) -> Iterator[TaskBatch]:
+        """Every example once, longest first: batches for evaluation, cut by size and never padded.
+
+        The longest batch comes first, so that what does not fit into memory fails at once. ``batch.rows`` says
+        where each result belongs.
+
+        Args:
+            max_tokens: most tokens of a batch (a longer example makes a batch of its own).
+            max_examples: most examples of a batch; None: no limit.
+        """
+        lengths = self.encoded.lengths
+        order = np.argsort(-lengths, kind="stable")
+        plan = ExamplePlan(lengths)
+        batch: list[int] = []
+        tokens = 0
+        for row in order:
+            full = tokens + lengths[row] > max_tokens or (max_examples is not None and len(batch) == max_examples)
+            if batch and full:
+                yield self.build(0, plan, batch)
+                batch, tokens = [], 0
+            batch.append(int(row))
+            tokens += int(lengths[row])
+        if batch:
+            yield self.build(0, plan, batch)

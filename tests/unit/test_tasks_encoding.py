@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from task_fakes import WordTokenizer, random_examples
+
+from lmtransfer.tasks.encoded import encode_texts, longest_first
+from lmtransfer.tasks.source import TaskSource
+
+
+def _encode(texts: list[str], pairs: list[str] | None, max_length: int, num_segments: int = 2):
+    tokenizer = WordTokenizer()
+    ids = [str(i) for i in range(len(texts))]
+    labels = [0] * len(texts)
+    encoded = encode_texts(ids, texts, pairs, labels, tokenizer, max_length=max_length, num_segments=num_segments)
+    return encoded, tokenizer
+
+
+def test_single_texts_are_cls_text_sep() -> None:
+    encoded, tokenizer = _encode(["a b c", "d"], None, 16)
+    assert tokenizer.decode(encoded.tokens_T) == "[CLS] a b c [SEP] [CLS] d [SEP]"
+    assert encoded.offsets.tolist() == [0, 5, 8]
+    assert encoded.segments_T.tolist() == [0] * 8
+    assert encoded.num_truncated == 0
+
+
+def test_pairs_have_two_separators_and_two_segments() -> None:
+    encoded, tokenizer = _encode(["a b"], ["c"], 16)
+    assert tokenizer.decode(encoded.tokens_T) == "[CLS] a b [SEP] c [SEP]"
+    assert encoded.segments_T.tolist() == [0, 0, 0, 0, 1, 1]
+    assert _encode(["a b"], ["c"], 16, num_segments=1)[0].segments_T.tolist() == [0] * 6
+
+
+def test_truncation_is_counted_and_never_cuts_specials() -> None:
+    encoded, tokenizer = _encode(["a b c d", "e"], None, 4)
+    assert tokenizer.decode(encoded.tokens_T) == "[CLS] a b [SEP] [CLS] e [SEP]"
+    assert encoded.num_truncated == 1
+    encoded, tokenizer = _encode(["a b c d"], ["e f"], 7)
+    assert tokenizer.decode(encoded.tokens_T) == "[CLS] a b [SEP] e f [SEP]"
+
+
+def test_longest_first_cuts_one_token_at_a_time_from_the_longer() -> None:
+    for first in range(8):
+        for second in range(8):
+            for room in range(1, 12):
+                a, b = first, second
+                while a + b > room:
+                    if a > b:
+                        a -= 1
+                    else:
+                        b -= 1
+                assert longest_first(first, second, room) == (a, b), (first, second, room)
+
+
+def test_no_room_for_text_is_refused() -> None:
+    with pytest.raises(ValueError, match="max_length=2"):
+        _encode(["a"], None, 2)
+
+
+def test_select_gives_the_same_examples() -> None:
+    encoded = random_examples(9)
+    chosen = encoded.select(np.array([7, 0, 3]))
+    for place, row in enumerate([7, 0, 3]):
+        ours = chosen.tokens_T[chosen.offsets[place] : chosen.offsets[place + 1]]
+        assert ours.tolist() == encoded.tokens_T[encoded.offsets[row] : encoded.offsets[row + 1]].tolist()
+    assert chosen.ids == ("train:7", "train:0", "train:3")
+    assert chosen.labels.tolist() == encoded.labels[[7, 0, 3]].tolist()
+
+
+def test_batches_hold_the_planned_examples() -> None:
+    encoded = random_examples(9)
+    source = TaskSource(encoded)
+    plan = source.plan(0)
+    assert plan.lengths.tolist() == encoded.lengths.tolist()
+    batch = source.build(0, plan, [4, 2])
+    assert batch.packed.lengths == (encoded.lengths[4], encoded.lengths[2])
+    assert batch.packed.tokens_T.tolist() == encoded.select(np.array([4, 2])).tokens_T.tolist()
+    assert batch.num_tokens == encoded.lengths[4] + encoded.lengths[2]
+    assert list(batch.keys) == ["train:4", "train:2"]
+    assert batch.labels_B.tolist() == encoded.labels[[4, 2]].tolist()
+
+
+@pytest.mark.parametrize(("max_tokens", "max_examples"), [(1, None), (30, None), (10_000, 7), (10_000, None)])
+def test_evaluation_batches_hold_each_example_once_longest_first(max_tokens: int, max_examples: int | None) -> None:
+    encoded = random_examples(23)
+    batches = list(TaskSource(encoded).in_length_order(max_tokens=max_tokens, max_examples=max_examples))
+    rows = [row for batch in batches for row in batch.rows]
+    assert sorted(rows) == list(range(23))
+    lengths = [length for batch in batches for length in batch.packed.lengths]
+    assert lengths == sorted(lengths, reverse=True)
+    for batch in batches:
+        assert batch.num_tokens <= max_tokens or len(batch.rows) == 1
+        assert max_examples is None or len(batch.rows) <= max_examples
