@@ -1,0 +1,149 @@
+"""What makes one vector of a sequence: its first or last token, mean, maximum, a BiLSTM, or attention pooling.
+
+All of it works on packed sequences; no padding exists that could be pooled by mistake.
+
+Shape legend: T tokens of a packed batch, B sequences, D width, E width of the result.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
+
+from lmtransfer.transfer.segments import segment_sum, time_major_order
+
+#: Which tokens a composition looks at: the first of each sequence, the last, or all.
+Tokens = Literal["first", "last", "all"]
+
+
+class Composition(Protocol):
+    """Tokens in, one vector a sequence out (always an ``nn.Module``).
+
+    Attributes:
+        tokens: which tokens it looks at; an encoder may leave out the others in its last layer.
+        output_dim: E.
+    """
+
+    tokens: Tokens
+    output_dim: int
+
+    def __call__(self, hidden: Tensor, lengths: Tensor) -> Tensor:
+        """Compose.
+
+        Args:
+            hidden: (T, D), or (B, D) where ``tokens`` names one token a sequence.
+            lengths: tokens of each sequence, int64, shape (B,).
+
+        Returns:
+            float32, shape (B, E).
+        """
+        ...
+
+
+class OneToken(nn.Module):
+    """The vector of a sequence's first token ([CLS]) or last one ([SEP]: all that a causal encoder can use).
+
+    Args:
+        dim: D.
+        which: "first" or "last".
+    """
+
+    def __init__(self, *, dim: int, which: Literal["first", "last"]) -> None:
+        super().__init__()
+        self.tokens: Tokens = which
+        self.output_dim = dim
+
+    def forward(self, hidden: Tensor, lengths: Tensor) -> Tensor:
+        """(B, D) -> (B, D)."""
+        return hidden.float()
+
+
+class Mean(nn.Module):
+    """The mean over all tokens of a sequence, specials included.
+
+    Args:
+        dim: D.
+    """
+
+    tokens: Tokens = "all"
+
+    def __init__(self, *, dim: int) -> None:
+        super().__init__()
+        self.output_dim = dim
+
+    def forward(self, hidden: Tensor, lengths: Tensor) -> Tensor:
+        """(T, D) -> (B, D)."""
+        return segment_sum(hidden.float(), lengths) / lengths[:, None]
+
+
+class Max(nn.Module):
+    """The maximum of each feature over all tokens of a sequence, specials included.
+
+    Args:
+        dim: D.
+    """
+
+    tokens: Tokens = "all"
+
+    def __init__(self, *, dim: int) -> None:
+        super().__init__()
+        self.output_dim = dim
+
+    def forward(self, hidden: Tensor, lengths: Tensor) -> Tensor:
+        """(T, D) -> (B, D)."""
+        return torch.segment_reduce(hidden.float(), "max", lengths=lengths, axis=0)
+
+
+class AttentionPooling(nn.Module):
+    """A mean weighted by ``softmax(v . tanh(W h))`` (Lin et al. 2017, one hop; Yang et al. 2016).
+
+    Args:
+        dim: D.
+        attention_dim: width of the scoring layer.
+    """
+
+    tokens: Tokens = "all"
+
+    def __init__(self, *, dim: int, attention_dim: int = 128) -> None:
+        super().__init__()
+        self.output_dim = dim
+        self.project = nn.Linear(dim, attention_dim)
+        self.score = nn.Linear(attention_dim, 1, bias=False)
+
+    def forward(self, hidden: Tensor, lengths: Tensor) -> Tensor:
+        """(T, D) -> (B, D)."""
+        hidden_TD = hidden.float()
+        scores_T = self.score(torch.tanh(self.project(hidden_TD))).float().squeeze(1)
+        highest_B = torch.segment_reduce(scores_T.detach(), "max", lengths=lengths)
+        weights_T = torch.exp(scores_T - torch.repeat_interleave(highest_B, lengths))
+        total_B = segment_sum(weights_T[:, None], lengths)
+        return segment_sum(weights_T[:, None] * hidden_TD, lengths) / total_B
+
+
+class BiLstm(nn.Module):
+    """A bidirectional LSTM, then the maximum over its states (Conneau et al. 2017, section 3.2.2).
+
+    It runs in float32 whatever the precision: its recurrence adds up rounding errors.
+
+    Args:
+        dim: D.
+        hidden_dim: units of each direction.
+    """
+
+    tokens: Tokens = "all"
+
+    def __init__(self, *, dim: int, hidden_dim: int = 256) -> None:
+        super().__init__()
+        self.output_dim = 2 * hidden_dim
+        self.lstm = nn.LSTM(dim, hidden_dim, bidirectional=True)
+
+    def forward(self, hidden: Tensor, lengths: Tensor) -> Tensor:
+        """(T, D) -> (B, 2 * hidden_dim)."""
+        order_T, batch_sizes = time_major_order(lengths, num_tokens=len(hidden))
+        with torch.autocast(hidden.device.type, enabled=False):
+            states, _ = self.lstm(PackedSequence(hidden.float()[order_T], batch_sizes))
+        states_TE = states.data[torch.argsort(order_T)]
+        return torch.segment_reduce(states_TE, "max", lengths=lengths, axis=0)

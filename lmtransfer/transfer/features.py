@@ -1,0 +1,105 @@
+"""What a frozen encoder gives for each example, computed once.
+
+An epoch of probing then costs the head alone. Only what the reading needs is kept: one vector an example where neither
+reading nor composition has parameters, else the layers that are read, for each token.
+
+Shape legend: N examples, R rows (examples or tokens), D width, E width of a composed vector.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lmtransfer.tasks.source import TaskSource
+from lmtransfer.transfer.evaluation import EVALUATION_TOKENS, evaluation_mode
+from lmtransfer.transfer.learner import TaskLearner
+
+#: Features beyond this go to a memory-mapped file.
+MAX_BYTES_IN_MEMORY = 512 * 2**20
+
+
+class FeatureTable:
+    """Features by example, in memory or in a memory-mapped file.
+
+    Args:
+        values: float32, shape (R, E) or (R, layers, D).
+        starts: first row of each example, int64, shape (N,).
+        lengths: rows of each example, int64, shape (N,).
+    """
+
+    def __init__(self, values: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> None:
+        self.values, self.starts, self.lengths = values, starts, lengths
+
+    def rows(self, row_ids: np.ndarray) -> Tensor:
+        """The features of these examples, laid end to end, in this order."""
+        lengths = self.lengths[row_ids]
+        first = np.cumsum(lengths) - lengths
+        where = np.repeat(self.starts[row_ids] - first, lengths) + np.arange(lengths.sum())
+        return torch.from_numpy(np.asarray(self.values[where]))
+
+    def select(self, indices: np.ndarray) -> FeatureTable:
+        """The examples at ``indices``, in that order, over the same values."""
+        return FeatureTable(self.values, self.starts[indices], self.lengths[indices])
+
+
+def compute_features(
+    learner: TaskLearner,
+    source: TaskSource,
+    *,
+    folder: Path | None,
+    device: torch.device | str = "cpu",
+    autocast: Callable[[], AbstractContextManager[object]] = nullcontext,
+    max_tokens: int = EVALUATION_TOKENS,
+    max_bytes_in_memory: int = MAX_BYTES_IN_MEMORY,
+) -> FeatureTable:
+    """Run the frozen encoder over every example once.
+
+    Args:
+        learner: with a frozen encoder.
+        source: the examples.
+        folder: where a memory-mapped file may be made if the features are large; it has no name, so it goes
+            with the process. None: always in memory.
+        device: where the learner is.
+        autocast: makes the context of the forward pass (precision).
+        max_tokens: most tokens of a batch.
+        max_bytes_in_memory: features beyond this go to the file.
+
+    Raises:
+        ValueError: the encoder is not frozen, or there are no examples.
+    """
+    if not learner.freezing.frozen:
+        raise ValueError("features of an encoder that learns would be out of date at once")
+    lengths = source.encoded.lengths
+    if learner.composes_once or learner.composition.tokens != "all":
+        lengths = np.ones_like(lengths)
+    starts = np.cumsum(lengths) - lengths
+    values: np.ndarray | None = None
+    with evaluation_mode(learner):
+        for batch in source.in_length_order(max_tokens=max_tokens):
+            with autocast():
+                fixed = learner.fixed(batch.to(device)).float().cpu().numpy()
+            if values is None:
+                values = _allocate((int(lengths.sum()), *fixed.shape[1:]), folder, max_bytes_in_memory)
+            place = 0
+            for row in batch.rows:
+                start, length = int(starts[row]), int(lengths[row])
+                values[start : start + length] = fixed[place : place + length]
+                place += length
+    if values is None:
+        raise ValueError("features of no examples")
+    return FeatureTable(values, starts, lengths)
+
+
+def _allocate(shape: tuple[int, ...], folder: Path | None, max_bytes_in_memory: int) -> np.ndarray:
+    if folder is None or 4 * int(np.prod(shape)) <= max_bytes_in_memory:
+        return np.empty(shape, dtype=np.float32)
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=folder) as file:  # nameless: it goes with the last array that maps it
+        return np.memmap(file, dtype=np.float32, mode="w+", shape=shape)

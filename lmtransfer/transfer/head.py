@@ -1,0 +1,39 @@
+"""Classification heads: the only randomly initialised part in finetuning.
+
+Shape legend: B sequences, E width of a composed vector, C labels.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+#: Standard deviation of new weights, as in the published BERT.
+INITIAL_DEVIATION = 0.02
+
+
+class ClassificationHead(nn.Module):
+    """Dropout and a linear layer (Devlin et al. 2019, section 4.1), with an optional hidden layer before them.
+
+    Args:
+        input_dim: E.
+        num_labels: C.
+        hidden_dim: width of a hidden tanh layer; None: none.
+        dropout: probability of dropping an input feature.
+    """
+
+    def __init__(self, *, input_dim: int, num_labels: int, hidden_dim: int | None = None, dropout: float = 0.1) -> None:
+        super().__init__()
+        self.hidden = None if hidden_dim is None else nn.Linear(input_dim, hidden_dim)
+        self.dropout = nn.Dropout(dropout)
+        self.output = nn.Linear(input_dim if hidden_dim is None else hidden_dim, num_labels)
+        for layer in (self.hidden, self.output):
+            if layer is not None:
+                nn.init.normal_(layer.weight, std=INITIAL_DEVIATION)
+                nn.init.zeros_(layer.bias)
+
+    def forward(self, composed_BE: Tensor) -> Tensor:
+        """(B, E) -> logits (B, C)."""
+        if self.hidden is not None:
+            composed_BE = torch.tanh(self.hidden(composed_BE))
+        return self.output(self.dropout(composed_BE))

@@ -1,0 +1,141 @@
+"""A task over an encoder, as the training loop sees it.
+
+Shape legend: T tokens of a packed batch, B sequences, D width, E width of a composed vector, C labels, L layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from lmtransfer.models.base import Encoder, Reads
+from lmtransfer.tasks.source import TaskBatch
+from lmtransfer.training.learner import Loss
+from lmtransfer.transfer.composing import Composition
+from lmtransfer.transfer.freezing import Freezing
+from lmtransfer.transfer.reading import Reading
+
+#: Name of the loss, and of its metric in ``metrics.jsonl``.
+LOSS = "classification"
+
+
+class TaskLearner(nn.Module):
+    """Encoder, reading, composition and head.
+
+    A frozen encoder is run under ``no_grad``; what it gives for an example never changes, so a batch may carry it
+    (``TaskBatch.features``), and then only what learns is computed: see ``fixed`` and ``head_of``.
+
+    Args:
+        encoder: gives the layers.
+        reading: which layers are read.
+        composition: how the tokens of a sequence become one vector.
+        head: composed vectors (B, E) to logits (B, C).
+        freezing: what of the encoder learns.
+        use_pooler: put the encoder's own pooler between composition and head (the family's published head).
+    """
+
+    def __init__(
+        self,
+        *,
+        encoder: nn.Module,
+        reading: nn.Module,
+        composition: nn.Module,
+        head: nn.Module,
+        freezing: Freezing,
+        use_pooler: bool = False,
+    ) -> None:
+        super().__init__()
+        self.encoder, self.reading, self.composition, self.head = encoder, reading, composition, head
+        self.freezing = freezing
+        self.use_pooler = use_pooler
+        freezing.prepare(encoder)
+        pooler = cast(Encoder, encoder).pooler
+        if pooler is not None and not use_pooler:
+            pooler.requires_grad_(False)  # nothing reads it, so it would never get a gradient
+        self.train()
+
+    @property
+    def composes_once(self) -> bool:
+        """Whether everything below the head is fixed, so that one vector a sequence is all that need be kept."""
+        above = [*self.reading.parameters(), *self.composition.parameters()]
+        return self.freezing.frozen and not above
+
+    def train(self, mode: bool = True) -> TaskLearner:
+        """Set the mode; a frozen encoder stays in evaluation mode."""
+        super().train(mode)
+        self.freezing.set_mode(self.encoder, mode)
+        return self
+
+    def counts(self, batch: TaskBatch) -> dict[str, int]:
+        """Examples of the batch."""
+        return {LOSS: len(batch.labels_B)}
+
+    def losses(self, batch: TaskBatch, carry: Any = None) -> tuple[dict[str, Loss], None]:
+        """Cross-entropy summed over the examples; needs every label."""
+        loss = functional.cross_entropy(self.logits(batch).float(), batch.labels_B, reduction="sum")
+        return {LOSS: Loss(sum=loss, count=len(batch.labels_B))}, None
+
+    def logits(self, batch: TaskBatch) -> Tensor:
+        """Logits of each example, (B, C), from its tokens or from its features where the batch carries them."""
+        if batch.features is not None:
+            return self.head_of(batch.features, batch)
+        if self.freezing.frozen:
+            return self.head_of(self.fixed(batch), batch)
+        return self.head(self._pooled(self._compose(self._layers(batch), batch)))
+
+    @torch.no_grad()
+    def predict(self, batch: TaskBatch) -> Tensor:
+        """Logits of each example in float32, (B, C); call in evaluation mode."""
+        return self.logits(batch).float()
+
+    @torch.no_grad()
+    def fixed(self, batch: TaskBatch) -> Tensor:
+        """What a frozen encoder has to say about a batch: all that does not change while the rest learns.
+
+        Returns:
+            Composed vectors (B, E) if neither reading nor composition has parameters, else the layers that the
+            reading needs, (T or B, layers, D): B where the composition looks at one token a sequence.
+        """
+        layers = self._layers(batch)
+        if self.composes_once:
+            return self._pooled(self._compose(layers, batch))
+        return torch.stack([layer.float() for layer in layers], dim=1)
+
+    def head_of(self, fixed: Tensor, batch: TaskBatch) -> Tensor:
+        """Logits (B, C) from what ``fixed`` gave for the same batch."""
+        if not self.composes_once:
+            fixed = self._pooled(self._compose(fixed.unbind(1), batch))
+        return self.head(fixed)
+
+    def _layers(self, batch: TaskBatch) -> Sequence[Tensor]:
+        """The layers that the reading needs, at the tokens that the composition looks at."""
+        encoder = cast(Encoder, self.encoder)
+        indices = cast(Reading, self.reading).indices
+        tokens = cast(Composition, self.composition).tokens
+        packed = batch.packed
+        if tokens == "all":
+            output = encoder(packed)
+            return [output.layers[index] for index in indices]
+        offsets = packed.cu_seqlens.long()
+        wanted_B = offsets[:-1] if tokens == "first" else offsets[1:] - 1
+        last = encoder.num_layers
+        skip = last in indices
+        output = encoder(packed, reads=Reads(wanted_B, (1,) * packed.num_sequences) if skip else None)
+        return [
+            output.layers[index] if index == last and skip else output.layers[index][wanted_B]
+            for index in indices
+        ]
+
+    def _compose(self, layers: Sequence[Tensor], batch: TaskBatch) -> Tensor:
+        composition = cast(Composition, self.composition)
+        lengths = batch.packed.cu_seqlens.diff().long()
+        per_token = lengths if composition.tokens == "all" else torch.ones_like(lengths)
+        return composition(cast(Reading, self.reading)(layers, per_token), lengths)
+
+    def _pooled(self, composed_BE: Tensor) -> Tensor:
+        pooler = cast(Encoder, self.encoder).pooler
+        return pooler(composed_BE) if self.use_pooler and pooler is not None else composed_BE

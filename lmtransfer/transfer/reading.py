@@ -1,0 +1,100 @@
+"""What is read from an encoder's layers: the last one, any one, or a learnt mixture.
+
+Shape legend: T tokens of a packed batch, D width, L layers above the embedding layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from lmtransfer.errors import ConfigError
+from lmtransfer.transfer.segments import owners, segment_sum
+
+
+class Reading(Protocol):
+    """Layers in, one layer out (always an ``nn.Module``).
+
+    Attributes:
+        indices: which layers it needs, of 0 (embeddings) to L.
+    """
+
+    indices: tuple[int, ...]
+
+    def __call__(self, layers: Sequence[Tensor], lengths: Tensor) -> Tensor:
+        """The needed layers, (T, D) each, and the sequences' lengths (B,) to one tensor (T, D)."""
+        ...
+
+
+class OneLayer(nn.Module):
+    """A single layer as it is.
+
+    Args:
+        index: 0 is the embedding layer, L the last; negative numbers count from the end.
+        num_layers: L of the encoder.
+
+    Raises:
+        ConfigError: the encoder has no such layer.
+    """
+
+    def __init__(self, *, index: int, num_layers: int) -> None:
+        super().__init__()
+        if not -num_layers - 1 <= index <= num_layers:
+            raise ConfigError(
+                f"transfer.layers={index}: the encoder has layers 0 (embeddings) to {num_layers}; give one of them, "
+                "last, or mix"
+            )
+        self.indices = (index % (num_layers + 1),)
+
+    def forward(self, layers: Sequence[Tensor], lengths: Tensor) -> Tensor:
+        """((T, D),) -> (T, D)."""
+        return layers[0]
+
+
+class ScalarMix(nn.Module):
+    """ELMo's mixture ``gamma * sum_j softmax(s)_j h_j`` over all layers (Peters et al. 2018, equation 1).
+
+    The scalars start at 0 (equal weights) and gamma at 1.
+
+    Where we differ: the optional layer norm without parameters takes its mean and variance over the positions and
+    features of each sequence, not of the whole batch, so that a sentence's vector does not depend on its batch mates.
+
+    Args:
+        num_layers: L of the encoder.
+        layer_norm: normalise each layer first; helps where layers differ much in scale (pre-norm encoders).
+    """
+
+    def __init__(self, *, num_layers: int, layer_norm: bool = False) -> None:
+        super().__init__()
+        self.indices = tuple(range(num_layers + 1))
+        self.layer_norm = layer_norm
+        self.scalars = nn.Parameter(torch.zeros(num_layers + 1))
+        self.gamma = nn.Parameter(torch.ones(()))
+
+    def forward(self, layers: Sequence[Tensor], lengths: Tensor) -> Tensor:
+        """L + 1 tensors (T, D) -> (T, D), float32."""
+        weights = torch.softmax(self.scalars, dim=0)
+        hidden = [layer.float() for layer in layers]
+        if self.layer_norm:
+            hidden = [normalise_sequences(layer, lengths) for layer in hidden]
+        return self.gamma * sum(weight * layer for weight, layer in zip(weights, hidden, strict=True))
+
+
+def normalise_sequences(hidden_TD: Tensor, lengths: Tensor, epsilon: float = 1e-12) -> Tensor:
+    """Each sequence shifted and scaled to mean 0 and variance 1 over its positions and features, (T, D) -> (T, D).
+
+    Args:
+        hidden_TD: packed sequences.
+        lengths: their lengths, int64, shape (B,).
+        epsilon: added to the variance.
+    """
+    owner_T = owners(lengths, num_tokens=len(hidden_TD))
+
+    def sequence_mean(values_T: Tensor) -> Tensor:
+        return (segment_sum(values_T[:, None], lengths) / lengths[:, None])[owner_T]
+
+    centred_TD = hidden_TD - sequence_mean(hidden_TD.mean(1))
+    return centred_TD * torch.rsqrt(sequence_mean(centred_TD.square().mean(1)) + epsilon)

@@ -1,0 +1,290 @@
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from task_fakes import bert, gpt, random_examples
+from torch import nn
+from torch.nn import functional
+
+from lmtransfer.errors import ConfigError, DataError
+from lmtransfer.metrics.confusion import Accuracy
+from lmtransfer.tasks.source import TaskSource
+from lmtransfer.transfer.evaluation import evaluate
+from lmtransfer.transfer.features import compute_features
+from lmtransfer.transfer.learner import TaskLearner
+from lmtransfer.transfer.method import TransferMethod
+
+POOLINGS = ["family", "cls", "last_token", "mean", "max", "bilstm", "attention"]
+ENCODED = random_examples(23)
+
+
+def _learner(freeze: str = "full", encoder: nn.Module | None = None, **changes: object) -> TaskLearner:
+    method = TransferMethod(freeze=freeze, lstm_dim=8, attention_dim=8, **changes)  # type: ignore[arg-type]
+    return method.learner(encoder or bert(), num_labels=2, seed=0)
+
+
+def _hash(module: nn.Module) -> str:
+    digest = hashlib.sha256()
+    for name, tensor in module.state_dict(keep_vars=True).items():
+        digest.update(name.encode() + tensor.detach().numpy().tobytes())
+    for name, buffer in module.named_buffers():
+        digest.update(name.encode() + buffer.numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _train(learner: TaskLearner, source: TaskSource, steps: int = 5) -> None:
+    optimizer = torch.optim.AdamW([p for p in learner.parameters() if p.requires_grad], lr=0.05, weight_decay=0.1)
+    learner.train()
+    for step in range(steps):
+        rows = [(7 * step + i) % len(source.encoded) for i in range(6)]
+        losses, _ = learner.losses(source.build(0, source.plan(0), rows))
+        optimizer.zero_grad()
+        (losses["classification"].sum / losses["classification"].count).backward()
+        optimizer.step()
+
+
+class _Counting(nn.Module):
+    """An encoder with a buffer that moves in training mode, as batch norm's statistics do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = bert()
+        self.register_buffer("seen", torch.zeros(()))
+        self.dim, self.num_layers, self.attention = self.inner.dim, self.inner.num_layers, self.inner.attention
+        self.pooler = None
+
+    def forward(self, batch, carry=None, reads=None):
+        if self.training:
+            self.seen += 1
+        return self.inner(batch, carry, reads)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "bilstm", "family"])
+def test_frozen_means_frozen(pooling: str) -> None:
+    learner = _learner("frozen", encoder=_Counting(), pooling=pooling)
+    before, head = _hash(learner.encoder), _hash(learner.head)
+    source = TaskSource(ENCODED)
+    batch = source.build(0, source.plan(0), [3, 1])
+    first = learner.fixed(batch)
+    _train(learner, source)
+    assert _hash(learner.encoder) == before
+    assert _hash(learner.head) != head
+    assert not any(p.requires_grad for p in learner.encoder.parameters())
+    assert not any(module.training for module in learner.encoder.modules())
+    torch.testing.assert_close(learner.train().fixed(batch), first, rtol=0, atol=0)
+
+
+def test_full_transfer_moves_the_encoder_and_its_buffers() -> None:
+    learner = _learner("full", encoder=_Counting(), pooling="mean")
+    before = _hash(learner.encoder)
+    _train(learner, TaskSource(ENCODED), steps=1)
+    assert learner.encoder.seen == 1
+    assert _hash(learner.encoder) != before
+
+
+@pytest.mark.parametrize("freeze", ["frozen", "full"])
+@pytest.mark.parametrize("pooling", POOLINGS)
+@pytest.mark.parametrize("layers", ["last", "mix"])
+def test_every_trainable_parameter_gets_a_gradient(freeze: str, pooling: str, layers: str) -> None:
+    if pooling == "family" and layers == "mix":
+        pytest.skip("the pooler reads the last layer only; that this is refused has its own test")
+    learner = _learner(freeze, pooling=pooling, layers=layers)
+    source = TaskSource(ENCODED)
+    losses, _ = learner.losses(source.build(0, source.plan(0), range(20)))
+    losses["classification"].sum.backward()
+    without = [name for name, p in learner.named_parameters() if p.requires_grad and p.grad is None]
+    assert without == []
+
+
+@pytest.mark.parametrize("layers", ["last", 0, 1, "mix"])
+@pytest.mark.parametrize("pooling", ["cls", "last_token", "mean", "max", "bilstm", "attention"])
+def test_logits_of_a_batch_are_those_of_its_examples_alone(pooling: str, layers: str | int) -> None:
+    learner = _learner(pooling=pooling, layers=layers, mix_layer_norm=True).eval()
+    source = TaskSource(ENCODED)
+    together = learner.predict(source.build(0, source.plan(0), range(23)))
+    alone = torch.cat([learner.predict(source.build(0, source.plan(0), [row])) for row in range(23)])
+    torch.testing.assert_close(together, alone, atol=1e-5, rtol=1e-5)
+
+
+def test_single_tokens_are_those_of_the_whole_output() -> None:
+    encoder = bert().eval()
+    source = TaskSource(ENCODED)
+    batch = source.build(0, source.plan(0), range(10))
+    starts = batch.packed.cu_seqlens.long()
+    output = encoder(batch.packed)
+    for pooling, places in (("cls", starts[:-1]), ("last_token", starts[1:] - 1)):
+        for layers, hidden in (("last", output.last), (1, output.layers[1])):
+            learner = _learner(encoder=encoder, pooling=pooling, layers=layers).eval()
+            expected = learner.head(hidden[places])
+            torch.testing.assert_close(learner.predict(batch), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_the_family_head_is_pooler_dropout_linear() -> None:
+    learner = _learner(pooling="family").eval()
+    source = TaskSource(ENCODED)
+    batch = source.build(0, source.plan(0), range(5))
+    first = learner.encoder(batch.packed).last[batch.packed.starts_B]
+    pooled = torch.tanh(functional.linear(first, *learner.encoder.pooler.dense.parameters()))
+    expected = functional.linear(pooled, learner.head.output.weight, learner.head.output.bias)
+    torch.testing.assert_close(learner.predict(batch), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_a_causal_family_reads_the_last_token_and_refuses_cls() -> None:
+    assert _learner(encoder=gpt(), pooling="family").composition.tokens == "last"
+    with pytest.raises(ConfigError, match="transfer.pooling=cls: a causal encoder"):
+        _learner(encoder=gpt(), pooling="cls")
+
+
+@pytest.mark.parametrize("layers", ["mix", 0, 1])
+def test_the_pooler_reads_the_last_layer_only(layers: str | int) -> None:
+    with pytest.raises(ConfigError, match=f"transfer.pooling=family with transfer.layers={layers}"):
+        _learner(layers=layers)
+    assert _learner(layers=2).use_pooler
+
+
+def test_a_layer_that_is_not_there_names_the_key() -> None:
+    with pytest.raises(ConfigError, match="transfer.layers=9"):
+        _learner(layers=9, pooling="mean")
+
+
+def test_new_parameters_follow_the_seed_and_leave_the_generator_alone() -> None:
+    method = TransferMethod(freeze="full", pooling="mean", head_hidden_dim=4)
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    heads = [_hash(method.learner(bert(), num_labels=2, seed=seed).head) for seed in (0, 0, 1)]
+    assert heads[0] == heads[1] != heads[2]
+    torch.manual_seed(5)
+    encoder = bert()
+    torch.manual_seed(5)
+    method.learner(encoder, num_labels=2, seed=0)
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_the_loss_is_a_sum_and_a_count() -> None:
+    learner = _learner().eval()
+    source = TaskSource(ENCODED)
+    batch = source.build(0, source.plan(0), [2, 5, 6])
+    losses, carry = learner.losses(batch)
+    expected = -torch.log_softmax(learner.predict(batch), dim=1)[torch.arange(3), batch.labels_B].sum()
+    torch.testing.assert_close(losses["classification"].sum, expected)
+    assert losses["classification"].count == learner.counts(batch)["classification"] == 3
+    assert carry is None
+
+
+@pytest.mark.parametrize("folder", [None, "cache"])
+@pytest.mark.parametrize(
+    ("pooling", "layers", "shape"),
+    [
+        ("mean", "last", (23, 16)),
+        ("family", "last", (23, 16)),
+        ("cls", "mix", (23, 3, 16)),
+        ("bilstm", 1, (int(ENCODED.lengths.sum()), 1, 16)),
+        ("attention", "mix", (int(ENCODED.lengths.sum()), 3, 16)),
+    ],
+)
+def test_cached_features_give_the_logits_of_the_encoder(
+    pooling: str, layers: str | int, shape: tuple[int, ...], folder: str | None, tmp_path: Path
+) -> None:
+    learner = _learner("frozen", pooling=pooling, layers=layers, dropout=0.0).eval()
+    place = None if folder is None else tmp_path / folder
+    table = compute_features(learner, TaskSource(ENCODED), folder=place, max_tokens=40, max_bytes_in_memory=0)
+    assert table.values.shape == shape
+    assert isinstance(table.values, np.memmap) == (folder is not None)
+    live, cached = TaskSource(ENCODED), TaskSource(ENCODED, table)
+    rows = [5, 0, 22, 9]
+    batch = cached.build(0, cached.plan(0), rows)
+    expected = learner.predict(live.build(0, live.plan(0), rows))
+    torch.testing.assert_close(learner.predict(batch), expected, atol=1e-5, rtol=1e-5)
+    chosen = np.array([9, 22, 1])
+    part = TaskSource(ENCODED.select(chosen), table.select(chosen))
+    again = learner.predict(part.build(0, part.plan(0), [1, 0]))
+    torch.testing.assert_close(again, expected[[2, 3]], atol=1e-5, rtol=1e-5)
+
+
+def test_batches_with_features_do_not_run_the_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
+    learner = _learner("frozen", pooling="mean")
+    source = TaskSource(ENCODED, compute_features(learner, TaskSource(ENCODED), folder=None))
+
+    def forward(*_: object, **__: object) -> None:
+        raise AssertionError("the encoder was run")
+
+    monkeypatch.setattr(learner.encoder, "forward", forward)
+    _train(learner, source)
+
+
+def test_features_of_an_encoder_that_learns_are_refused() -> None:
+    with pytest.raises(ValueError, match="learns"):
+        compute_features(_learner("full"), TaskSource(ENCODED), folder=None)
+
+
+@pytest.mark.parametrize("pooling", ["family", "mean", "bilstm"])
+def test_evaluation_does_not_depend_on_the_batch_size(pooling: str) -> None:
+    learner = _learner(pooling=pooling)
+    results = [
+        evaluate(learner, TaskSource(ENCODED), [Accuracy(num_labels=2)], max_tokens=10_000, max_examples=size)
+        for size in (1, 7, 64)
+    ]
+    assert learner.training
+    for other in results[1:]:
+        assert other.predictions.tolist() == results[0].predictions.tolist()
+        assert other.metrics["accuracy"] == results[0].metrics["accuracy"]
+        assert other.metrics["loss"] == pytest.approx(results[0].metrics["loss"], abs=1e-6)
+
+
+def test_evaluation_is_the_mean_over_examples_in_their_own_order() -> None:
+    learner = _learner().eval()
+    result = evaluate(learner, TaskSource(ENCODED), [Accuracy(num_labels=2)])
+    source = TaskSource(ENCODED)
+    logits = torch.cat([learner.predict(source.build(0, source.plan(0), [row])) for row in range(23)])
+    labels = torch.from_numpy(ENCODED.labels)
+    assert result.predictions.tolist() == logits.argmax(1).tolist()
+    assert result.metrics["accuracy"] == pytest.approx(float((logits.argmax(1) == labels).float().mean()))
+    assert result.metrics["loss"] == pytest.approx(float(functional.cross_entropy(logits, labels)), abs=1e-5)
+
+
+def test_a_collapsed_learner_is_flagged() -> None:
+    learner = _learner()
+    with torch.no_grad():
+        learner.head.output.bias.copy_(torch.tensor([0.0, 1e4]))
+    assert evaluate(learner, TaskSource(ENCODED), [Accuracy(num_labels=2)]).collapsed
+    one_label = ENCODED.select(np.flatnonzero(ENCODED.labels == 1))
+    assert not evaluate(learner, TaskSource(one_label), [Accuracy(num_labels=2)]).collapsed
+
+
+def test_labels_in_another_order_are_mapped() -> None:
+    learner = _learner()
+    plain = evaluate(learner, TaskSource(ENCODED), [Accuracy(num_labels=2)])
+    swapped_labels = ENCODED.select(np.arange(23))
+    swapped_labels.labels[:] = 1 - swapped_labels.labels
+    swapped = evaluate(
+        learner, TaskSource(swapped_labels), [Accuracy(num_labels=2)], index_map=np.array([1, 0])
+    )
+    assert swapped.metrics == pytest.approx(plain.metrics)
+    assert swapped.predictions.tolist() == (1 - plain.predictions).tolist()
+
+
+def test_hidden_gold_labels_are_not_scored() -> None:
+    hidden = ENCODED.select(np.arange(23))
+    hidden.labels[:] = -1
+    with pytest.raises(DataError, match="23 of 23 examples have no gold label"):
+        evaluate(_learner(), TaskSource(hidden), [Accuracy(num_labels=2)])
+
+
+@pytest.mark.parametrize("build", [bert, gpt])
+def test_a_learner_overfits_a_few_sentences(build: Callable[[], nn.Module]) -> None:
+    learner = _learner(encoder=build(), pooling="family", dropout=0.0)
+    encoded = random_examples(12, seed=3)
+    source = TaskSource(encoded)
+    optimizer = torch.optim.AdamW([p for p in learner.parameters() if p.requires_grad], lr=3e-3)
+    for _ in range(100):
+        losses, _ = learner.losses(source.build(0, source.plan(0), range(12)))
+        optimizer.zero_grad()
+        losses["classification"].sum.backward()
+        optimizer.step()
+    assert evaluate(learner, source, [Accuracy(num_labels=2)]).metrics["accuracy"] == 1.0
