@@ -130,9 +130,11 @@ def open_binary(path: Path, meter: Meter | None = None) -> Iterator[BinaryIO]:
     with raw:
         try:
             if path.suffix == ".gz":
-                yield cast(BinaryIO, gzip.GzipFile(fileobj=raw))
+                with gzip.GzipFile(fileobj=raw) as unzipped:
+                    yield cast(BinaryIO, unzipped)
             elif path.suffix == ".xz":
-                yield cast(BinaryIO, lzma.LZMAFile(raw))
+                with lzma.LZMAFile(raw) as unpacked:
+                    yield cast(BinaryIO, unpacked)
             elif path.suffix == ".zst":
                 yield io.BufferedReader(_ZstdFile(raw, path), _BUFFER_BYTES)
             else:
@@ -163,7 +165,7 @@ def decode(raw: bytes, where: str, encoding_errors: EncodingErrors, notes: Notes
         hint = " (this looks like UTF-16)" if raw[:2] in _UTF16_MARKS else ""
         raise DataError(
             f"{where}: not UTF-8 at byte {error.start} of the line: {found}{hint}. Convert the file (iconv -f LATIN1 "
-            "-t UTF-8, or whatever it is), or set corpus.encoding_errors=replace to put U+FFFD there and have it counted"
+            "-t UTF-8, or whatever it is), or set corpus.encoding_errors=replace to put U+FFFD there and count it"
         ) from None
 
 
