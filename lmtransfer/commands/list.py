@@ -1,0 +1,76 @@
+"""Show the models, objectives, corpora, tasks and recipes there are, with sources and costs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, ListConfig
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from lmtransfer.config.check import check
+from lmtransfer.config.comments import summary
+from lmtransfer.config.nearest import hint
+from lmtransfer.config.paths import conf_dir, group_options
+from lmtransfer.errors import ConfigError
+
+#: What is listed, and its config group.
+KINDS = {
+    "models": "model",
+    "objectives": "objective",
+    "corpora": "corpus",
+    "tokenizers": "tokenizer",
+    "tasks": "task",
+    "transfers": "transfer",
+    "optimizers": "optimizer",
+    "schedules": "schedule",
+    "recipes": "experiment",
+}
+
+
+def run(cfg: DictConfig) -> None:
+    """Print a table for each kind asked for.
+
+    Raises:
+        ConfigError: a kind that does not exist.
+    """
+    check(cfg, primary="list")
+    folders = config_folders()
+    console = Console()
+    for kind in _asked(cfg.what):
+        group = KINDS[kind]
+        table = Table(title=f"{kind} ({group}=<name>)", title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+        table.add_column("name", no_wrap=True)
+        table.add_column("what, source, cost")
+        for name in group_options(group, folders):
+            table.add_row(name, about(group, name, folders))
+        if table.row_count:
+            console.print(table)
+
+
+def about(group: str, name: str, folders: list[Path]) -> str:
+    """The first comment line of a config."""
+    path = next(folder / group / f"{name}.yaml" for folder in folders if (folder / group / f"{name}.yaml").is_file())
+    return summary(path.read_text(encoding="utf-8"))
+
+
+def config_folders() -> list[Path]:
+    """The built-in folder and, when called by the command line, the user's."""
+    if not HydraConfig.initialized():
+        return [conf_dir()]
+    sources = HydraConfig.get().runtime.config_sources
+    return [Path(source.path) for source in sources if source.schema == "file"]
+
+
+def _asked(what: str | ListConfig) -> list[str]:
+    names = what.split(",") if isinstance(what, str) else [str(name) for name in what]
+    if names == ["all"]:
+        return list(KINDS)
+    by_group = {group: kind for kind, group in KINDS.items()}
+    kinds = [by_group.get(name, name) for name in names]
+    for kind in kinds:
+        if kind not in KINDS:
+            raise ConfigError(f"what={kind}: there is no such kind; {hint(kind, ['all', *KINDS], what='kinds')}")
+    return kinds

@@ -1,0 +1,83 @@
+"""Which of several budgets counts.
+
+Exactly one of ``train.steps``, ``train.tokens``, ``train.epochs`` and ``train.seconds`` ends a run. Config files may
+set one already, and a user who adds another means theirs: the command line wins over experiments and other groups, and
+those win over the command's own file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, open_dict
+
+from lmtransfer.config.plain import to_plain
+from lmtransfer.config.primary import primary_config
+from lmtransfer.config.schema import TrainSettings
+from lmtransfer.errors import ConfigError
+
+KINDS = ("steps", "tokens", "epochs", "seconds")
+
+
+def settle_budget(cfg: DictConfig, *, primary: str, overrides: Sequence[str] | None = None) -> None:
+    """Keep the one budget that counts, and set the others to null, so that the saved config says what happened.
+
+    Args:
+        cfg: the composed configuration; changed in place. Without ``train`` nothing happens.
+        primary: name of the command's config file.
+        overrides: the command line's ``key=value``; those of the running command if not given.
+
+    Raises:
+        ConfigError: two budgets that come from the same place.
+    """
+    train = cfg.get("train")
+    if not isinstance(train, DictConfig):
+        return
+    kept = effective_kind(train, primary=primary, overrides=overrides)
+    with open_dict(train):
+        for kind in KINDS:
+            if kept is not None and kind != kept and train.get(kind) is not None:
+                train[kind] = None
+
+
+def effective_train(cfg: DictConfig, *, primary: str, overrides: Sequence[str] | None = None) -> TrainSettings:
+    """The settings of ``cfg.train`` with the one budget that counts.
+
+    Raises:
+        ConfigError: no budget, two budgets that come from the same place, or values that do not fit.
+    """
+    settle_budget(cfg, primary=primary, overrides=overrides)
+    settings = TrainSettings.from_config(cfg.train)
+    if all(getattr(settings, kind) is None for kind in KINDS):
+        raise ConfigError(f"train: there is no budget; set one of {', '.join(f'train.{kind}' for kind in KINDS)}")
+    return settings
+
+
+def effective_kind(train: Any, *, primary: str, overrides: Sequence[str] | None = None) -> str | None:
+    """The kind of budget that counts, or None if none is set.
+
+    Args:
+        train: the node ``cfg.train``.
+        primary: name of the command's config file.
+        overrides: as for ``settle_budget``.
+
+    Raises:
+        ConfigError: two budgets that come from the same place.
+    """
+    if overrides is None:
+        overrides = list(HydraConfig.get().overrides.task) if HydraConfig.initialized() else []
+    named = {override.lstrip("+~").partition("=")[0] for override in overrides}
+    own = primary_config(primary).get("train") or {}
+    values, _ = to_plain(train, "train")
+    present = [kind for kind in KINDS if values.get(kind) is not None]
+    on_command_line = [kind for kind in present if f"train.{kind}" in named]
+    in_files = [kind for kind in present if values[kind] != own.get(kind)]
+    for kinds, where in ((on_command_line, "on the command line"), (in_files, "in the config files"), (present, "")):
+        if len(kinds) > 1:
+            given = " and ".join(f"train.{kind}={values[kind]}" for kind in kinds)
+            raise ConfigError(f"train: {given} are set {where or 'in ' + primary}; keep one budget")
+        if kinds:
+            return kinds[0]
+    return None

@@ -1,0 +1,91 @@
+"""Every problem of a configuration at once, before any work starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from lmtransfer.config.component import component_problems, is_component, outermost
+from lmtransfer.config.nearest import hint
+from lmtransfer.config.plain import join, to_plain
+from lmtransfer.config.primary import primary_config
+from lmtransfer.config.schema import SCHEMAS
+from lmtransfer.config.values import BROKEN, Misfit, convert
+from lmtransfer.errors import ConfigError
+
+
+def check(cfg: DictConfig, *, primary: str, nodes: Mapping[str, Set[str]] | None = None) -> None:
+    """Check a whole configuration, and write what values mean where they were written loosely (1e3 for 1000).
+
+    Found are: unknown keys at any depth, with the nearest name; missing values and broken interpolations; values of
+    the wrong type or out of range; ``_target_`` outside the allow-list or not there; arguments that a class needs.
+
+    Args:
+        cfg: the composed configuration.
+        primary: name of the command's config file, which lists the keys that are not components.
+        nodes: for each component that the command builds, by full key ("model", "objective.rows"), the names of the
+            arguments that the command will supply.
+
+    Raises:
+        ConfigError: with all problems.
+    """
+    values, problems = to_plain(cfg, "")
+    plain = _PlainKeys(primary)
+    plain.visit(values, primary_config(primary), key="")
+    problems |= plain.problems
+    for key, value in outermost(values, ""):
+        problems |= component_problems(value, key=key, nodes=nodes or {}, complete=key in (nodes or {}))
+    if problems:
+        raise ConfigError([f"{key}: {problem}" for key, problem in sorted(problems.items())])
+    with open_dict(cfg):
+        for key, value in plain.converted.items():
+            OmegaConf.update(cfg, key, value)
+
+
+class _PlainKeys:
+    """The keys that are no components: those that the primary config lists.
+
+    Attributes:
+        problems: by full key.
+        converted: values whose type changed on the way, by full key.
+    """
+
+    def __init__(self, primary: str) -> None:
+        self.primary = primary
+        self.problems: dict[str, str] = {}
+        self.converted: dict[str, Any] = {}
+
+    def visit(self, values: dict[str, Any], known: dict[str, Any], *, key: str) -> None:
+        """Visit the node at ``key``; ``known`` is the primary's node there."""
+        schema = SCHEMAS.get(key)
+        described = {} if schema is None else schema.docs()
+        names = list(known) or list(described)
+        if schema is not None:
+            self.problems |= schema.problems(values, key)
+            self.converted |= schema.conversions(values, key)
+        for name, value in values.items():
+            where, default = join(key, name), known.get(name)
+            if value is BROKEN:
+                continue
+            if name not in names:
+                what = f"keys of {key}" if key else f"keys of {self.primary}"
+                self.problems[where] = f"there is no such key; {hint(name, names, what=what)}"
+            elif isinstance(value, dict) and not is_component(value):
+                if default or where in SCHEMAS:
+                    self.visit(value, default if isinstance(default, dict) else {}, key=where)
+            elif isinstance(default, dict) and default and not is_component(value):
+                self.problems[where] = f"{value!r} stands where a group of keys should: {', '.join(default)}"
+            elif name not in described and isinstance(default, (bool, int, float)) and value is not None:
+                self._like(default, value, where)
+
+    def _like(self, default: bool | int | float, value: Any, where: str) -> None:
+        """A value of a key without a description has the type of the primary's own value."""
+        try:
+            converted = convert(value, type(default))
+        except Misfit as misfit:
+            self.problems[where] = str(misfit)
+            return
+        if type(converted) is not type(value):
+            self.converted[where] = converted

@@ -1,0 +1,127 @@
+"""Tab completion for bash, zsh and fish: commands first, then what Hydra knows of that command.
+
+The shell calls ``lmtransfer --complete`` with the line so far in ``COMP_LINE``. Hydra's own completion takes the word
+after the program's name for an override, so the command is dropped from the line before Hydra sees it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+from pathlib import Path
+
+from lmtransfer.config import pages
+from lmtransfer.config.nearest import listed
+from lmtransfer.config.paths import conf_dir
+from lmtransfer.errors import ConfigError
+
+_BASH = """\
+_lmtransfer_complete() {
+    local line="${COMP_LINE:0:$COMP_POINT}" word
+    word="${line##* }"
+    mapfile -t COMPREPLY < <(COMP_LINE="$line" lmtransfer --complete 2>/dev/null)
+    case "${COMPREPLY[0]}" in *=|*.|*/) compopt -o nospace ;; esac
+    # bash replaces only what follows the last "=" or ":" of the word
+    local kept="${word%"${word##*[=:]}"}"
+    [ -n "$kept" ] && [[ "$COMP_WORDBREAKS" == *=* ]] && COMPREPLY=("${COMPREPLY[@]#"$kept"}")
+}
+complete -F _lmtransfer_complete lmtransfer"""
+
+_ZSH = """\
+#compdef lmtransfer
+_lmtransfer() {
+    local -a found partial whole
+    found=("${(@f)$(COMP_LINE="${(j: :)words[1,CURRENT]}" lmtransfer --complete 2>/dev/null)}")
+    partial=(${(M)found:#*[=./]})
+    whole=(${found:#*[=./]})
+    compadd -Q -S '' -- $partial
+    compadd -Q -- $whole
+}
+compdef _lmtransfer lmtransfer"""
+
+_FISH = """\
+complete -c lmtransfer -f -a '(COMP_LINE=(commandline -cp) lmtransfer --complete 2>/dev/null)'"""
+
+_SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
+
+_PATHS = ("init", "run", "runs", "data_root", "output_root", "path")
+
+
+def script(shell: str) -> str:
+    """The text that a shell evaluates once to complete ``lmtransfer`` commands.
+
+    Raises:
+        ConfigError: another shell.
+    """
+    if shell not in _SCRIPTS:
+        raise ConfigError(f"--shell-completion {shell}: there is none; give one of {listed(_SCRIPTS)}")
+    return _SCRIPTS[shell]
+
+
+def complete(line: str, point: str | None = None) -> list[str]:
+    """The words that may stand where ``line`` ends.
+
+    Args:
+        line: the command line so far, program name first.
+        point: how much of the line counts, in characters; all of it if not given.
+    """
+    if point and point.isdigit():
+        line = line[: int(point)]
+    words = line.split()
+    if line.endswith(" ") or not words:
+        words.append("")
+    if len(words) <= 2:
+        candidates = [*pages.commands(), "--help", "--version", "--shell-completion"]
+        return [name for name in candidates if name.startswith(words[-1])]
+    command, last = words[1], words[-1]
+    if command not in pages.commands():
+        return []
+    if last.startswith("-"):
+        from lmtransfer.config.overrides import OPTIONS
+
+        return [option for option in OPTIONS if option.startswith(last)]
+    key, equals, value = last.partition("=")
+    if equals and key.rpartition(".")[2] in _PATHS:
+        return [f"{key}={path}" for path in _paths(value)]
+    return _from_hydra(command, words[2:])
+
+
+def _paths(start: str) -> list[str]:
+    """Files and folders whose path begins with ``start``; folders end in a slash."""
+    folder, _, prefix = start.rpartition("/")
+    base = Path(folder or ("/" if start.startswith("/") else "."))
+    try:
+        entries = sorted(entry for entry in base.iterdir() if entry.name.startswith(prefix))
+    except OSError:
+        return []
+    head = start[: len(start) - len(prefix)]
+    return [f"{head}{entry.name}{'/' if entry.is_dir() else ''}" for entry in entries if not entry.name.startswith(".")]
+
+
+def _from_hydra(command: str, words: list[str]) -> list[str]:
+    """What Hydra's completion answers for the words after the command; its own settings only on request."""
+    import hydra
+
+    saved_argv, saved_line = sys.argv, os.environ.get("COMP_LINE")
+    os.environ["COMP_LINE"] = " ".join(["lmtransfer", *words])
+    sys.argv = ["lmtransfer", "--shell-completion", "query=fish"]
+    printed = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(io.StringIO()):
+            hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=command)(_never)()
+    except SystemExit:
+        return []
+    finally:
+        sys.argv = saved_argv
+        if saved_line is None:
+            del os.environ["COMP_LINE"]
+        else:
+            os.environ["COMP_LINE"] = saved_line
+    found = [word for word in printed.getvalue().split("\n") if word]
+    return [word for word in found if words[-1].startswith("hydra") or not word.startswith("hydra")]
+
+
+def _never(cfg: object) -> None:
+    raise AssertionError("completion never runs a command")

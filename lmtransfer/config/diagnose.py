@@ -1,0 +1,152 @@
+"""What is wrong with a command line that Hydra refused: every problem, with the nearest names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_dir
+from hydra.core.override_parser.types import Override, Sweep
+from hydra.errors import HydraException
+from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from lmtransfer.config.nearest import hint
+from lmtransfer.config.overrides import parse
+from lmtransfer.config.paths import conf_dir, group_options, is_group
+from lmtransfer.config.signature import arguments_of
+from lmtransfer.config.target import resolve
+from lmtransfer.errors import ConfigError
+
+
+def diagnose(
+    error: Exception, *, command: str, overrides: Sequence[str], config_dir: str | None, is_sweep: bool
+) -> ConfigError:
+    """The error to show instead of Hydra's.
+
+    Args:
+        error: what Hydra or OmegaConf raised while composing.
+        command: name of the primary config.
+        overrides: the command line's ``key=value``.
+        config_dir: the user's config folder.
+        is_sweep: whether several values a key are allowed.
+    """
+    folders = [conf_dir(), *([Path(config_dir).absolute()] if config_dir else [])]
+    problems: list[str] = []
+    groups: list[Override] = []
+    keys: list[Override] = []
+    for text in overrides:
+        try:
+            override = parse(text)
+        except ConfigError as unreadable:
+            problems.extend(unreadable.problems)
+            continue
+        if override.is_sweep_override() and not is_sweep:
+            problems.append(
+                f"{text}: several values need -m (one run each); a list is {override.key_or_group}=[a,b], "
+                f"text with commas is quoted twice: \"{override.key_or_group}='a, b'\""
+            )
+        elif is_group(override.key_or_group, folders):
+            wrong = _wrong_choices(override, folders)
+            problems.extend(wrong)
+            if not wrong and not override.is_sweep_override():
+                groups.append(override)
+        elif not override.is_add() and not override.is_force_add():
+            keys.append(override)
+    try:
+        reference = _compose(command, [str(group.input_line) for group in groups], config_dir)
+    except (HydraException, OmegaConfBaseException) as cause:
+        return ConfigError(problems or _reworded(error if groups else cause, folders))
+    problems.extend(problem for override in keys for problem in _unknown_key(override, reference, command, folders))
+    return ConfigError(problems or _reworded(error, folders))
+
+
+def _compose(command: str, groups: list[str], config_dir: str | None) -> DictConfig:
+    searched = [f"hydra.searchpath=[{Path(config_dir).absolute().as_uri()}]"] if config_dir else []
+    with initialize_config_dir(config_dir=str(conf_dir()), version_base="1.3"):
+        return compose(command, overrides=groups + searched)
+
+
+def _wrong_choices(override: Override, folders: list[Path]) -> list[str]:
+    """Choices of a group that do not exist."""
+    group, value = override.key_or_group, override.value()
+    chosen: list[Any]
+    if isinstance(value, Sweep):
+        chosen = list(override.sweep_iterator()) if override.is_discrete_sweep() else []
+    else:
+        chosen = value if isinstance(value, list) else [value]
+    options = group_options(group, folders)
+    return [
+        f"{group}={name}: there is no such {group}; {hint(str(name), options, what=f'choices of {group}')}"
+        for name in chosen
+        if name is not None and str(name).removesuffix(".yaml") not in options and not override.is_delete()
+    ]
+
+
+def _unknown_key(override: Override, reference: DictConfig, command: str, folders: list[Path]) -> list[str]:
+    """The problem, if any, of a key that the composed configuration does not have."""
+    key = override.key_or_group
+    if _has(reference, key):
+        return []
+    parent = key.rpartition(".")[0]
+    while parent and not isinstance(OmegaConf.select(reference, parent), DictConfig):
+        parent = parent.rpartition(".")[0]
+    node = OmegaConf.select(reference, parent) if parent else reference
+    siblings = [str(name) for name in node]
+    text = str(override.input_line)
+    if parent == key.rpartition(".")[0] and isinstance(node, DictConfig) and "_target_" in node:
+        try:
+            taken = list(arguments_of(resolve(node["_target_"], key=parent)))
+        except ConfigError:
+            taken = []
+        if key.rpartition(".")[2] in taken:
+            return [f"{text}: the config of {parent} leaves {key} at its default; to set it, write +{text}"]
+        siblings += [name for name in taken if name not in siblings]
+    names = [f"{parent}.{name}" if parent else name for name in siblings if not name.startswith("_")]
+    everywhere = names if parent else [*names, *_all_keys(reference), *_group_names(folders)]
+    found = hint(key, dict.fromkeys(everywhere), what="").partition("? ")
+    meant = f"{found[0]}? " if found[1] else ""
+    return [f"{text}: there is no such key; {meant}{parent or command} has: {', '.join(sorted(siblings))}"]
+
+
+def _has(reference: DictConfig, key: str) -> bool:
+    node: Any = reference
+    for part in key.split("."):
+        if isinstance(node, ListConfig):
+            if not part.isdigit() or int(part) >= len(node):
+                return False
+            node = node[int(part)]
+        elif isinstance(node, DictConfig) and part in node.keys():  # noqa: SIM118 - "in" is false for missing values
+            node = node._get_node(part)
+        else:
+            return False
+    return True
+
+
+def _all_keys(node: Any, prefix: str = "") -> list[str]:
+    if not isinstance(node, DictConfig) or node._is_none():
+        return []
+    found = []
+    for name in map(str, node):
+        found.append(f"{prefix}{name}")
+        found.extend(_all_keys(node._get_node(name), f"{prefix}{name}."))
+    return found
+
+
+def _group_names(folders: list[Path]) -> list[str]:
+    return sorted({path.name for folder in folders for path in folder.iterdir() if path.is_dir()} - {"hydra"})
+
+
+def _reworded(error: Exception, folders: list[Path]) -> list[str]:
+    """Hydra's own message, shortened, where there is nothing better to say."""
+    message = str(error).strip() or str(error.__cause__ or type(error).__name__)
+    missing = re.match(r"You must specify '([^']+)'", message)
+    if missing:
+        group = missing[1]
+        return [f"{group}: choose one with {group}=<name>; {hint('', group_options(group, folders), what='there are')}"]
+    message = message.partition("\nConfig search path:")[0].partition("\nSee https://hydra.cc")[0]
+    if error.__cause__ is not None and str(error.__cause__) not in message:
+        message += f"\n{error.__cause__}"
+    return ["\n".join(line.rstrip() for line in message.splitlines() if line.strip())]

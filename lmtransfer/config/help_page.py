@@ -1,0 +1,115 @@
+"""The parts of ``lmtransfer <command> --help``; the page itself is ``conf/hydra/help/lmtransfer.yaml``.
+
+What a page says comes from the YAML files: the comment that starts the command's file is its paragraph and, from the
+first line that starts with ``lmtransfer`` on, its examples; the comments beside keys explain the keys.
+"""
+
+from __future__ import annotations
+
+import functools
+import textwrap
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlparse
+
+from omegaconf import DictConfig, OmegaConf
+
+from lmtransfer.config.comments import key_comments, keys, leading_comment
+from lmtransfer.config.paths import conf_dir, group_options
+from lmtransfer.config.schema import SCHEMAS
+
+_WIDTH = 116
+_COLUMN = 38
+
+
+def register(command: str) -> None:
+    """Make the parts of the page available to Hydra as ``${lmtransfer_help:<part>}``."""
+    OmegaConf.register_new_resolver("lmtransfer_help", functools.partial(_part, command), replace=True)
+
+
+def _part(command: str, part: str, *, _root_: DictConfig) -> str:
+    folders = _folders(_root_)
+    primary = _first(folders, f"{command}.yaml")
+    text = primary.read_text(encoding="utf-8") if primary else ""
+    choices = {str(group): choice for group, choice in _root_.hydra.runtime.choices.items()}
+    lines = {
+        "about": lambda: _about(text),
+        "examples": lambda: _examples(text),
+        "groups": lambda: _groups(choices, folders),
+        "settings": lambda: _settings(_root_, _explained(text, choices, folders)),
+    }[part]()
+    # The page is a string.Template, in which a dollar is written twice.
+    indent = "  " if part in ("examples", "settings") else ""
+    return f"\n{indent}".join(lines).replace("$", "$$")
+
+
+def _folders(cfg: DictConfig) -> list[Path]:
+    """The config folders in the order in which they are searched."""
+    sources = [source for source in cfg.hydra.runtime.config_sources if source.schema == "file"]
+    return [Path(unquote(urlparse(f"file://{source.path}").path)) for source in sources] or [conf_dir()]
+
+
+def _first(folders: list[Path], name: str) -> Path | None:
+    return next((folder / name for folder in folders if (folder / name).is_file()), None)
+
+
+def _about(text: str) -> list[str]:
+    lines = leading_comment(text)
+    start = next((index for index, line in enumerate(lines) if line.startswith("lmtransfer ")), len(lines))
+    return textwrap.wrap(" ".join(lines[:start]), _WIDTH)
+
+
+def _examples(text: str) -> list[str]:
+    lines = leading_comment(text)
+    start = next((index for index, line in enumerate(lines) if line.startswith("lmtransfer ")), len(lines))
+    return lines[start:]
+
+
+def _groups(choices: dict[str, Any], folders: list[Path]) -> list[str]:
+    lines = ["", "CHOICES (group=choice; the one in force is marked *)"]
+    for group in sorted(group for group in choices if not group.startswith("hydra/")):
+        options = group_options(group.partition("@")[0], folders)
+        marked = ", ".join(f"{option}*" if option == choices[group] else option for option in options)
+        lines.extend(textwrap.wrap(f"  {group:<14}{marked}", _WIDTH, subsequent_indent=" " * 16))
+    return lines if len(lines) > 2 else []
+
+
+def _settings(cfg: DictConfig, explained: dict[str, str]) -> list[str]:
+    own = OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key != "hydra"])
+    lines = []
+    for key, line in keys(OmegaConf.to_yaml(own, resolve=False)):
+        comment = explained.get(key)
+        if not comment:
+            lines.append(line)
+            continue
+        wrapped = textwrap.wrap(comment, _WIDTH - _COLUMN - 2) or [""]
+        lines.append(f"{line:<{_COLUMN}}# {wrapped[0]}")
+        lines.extend(f"{'':<{_COLUMN}}# {more}" for more in wrapped[1:])
+    return lines
+
+
+def _explained(text: str, choices: dict[str, Any], folders: list[Path]) -> dict[str, str]:
+    """What is known about each key: from the settings classes, the command's file, and the chosen files."""
+    found: dict[str, str] = {}
+    for key, schema in SCHEMAS.items():
+        found |= {f"{key}.{name}" if key else name: doc for name, doc in schema.docs().items()}
+    found |= key_comments(text)
+    for group, choice in choices.items():
+        if isinstance(choice, str) and not group.startswith("hydra/"):
+            name, _, package = group.partition("@")
+            found |= _of_file(name, choice, package or name.replace("/", "."), folders)
+    return found
+
+
+def _of_file(group: str, choice: str, package: str, folders: list[Path]) -> dict[str, str]:
+    path = _first(folders, f"{group}/{choice}.yaml")
+    if path is None:
+        return {}
+    text = path.read_text(encoding="utf-8")
+    found: dict[str, str] = {}
+    content = OmegaConf.load(path)
+    for entry in content.get("defaults", []) if isinstance(content, DictConfig) else []:
+        if isinstance(entry, str) and entry != "_self_":
+            found |= _of_file(group, entry, package, folders)
+    prefix = "" if "# @package _global_" in text else f"{package}."
+    return found | {f"{prefix}{key}": comment for key, comment in key_comments(text).items()}

@@ -1,0 +1,143 @@
+"""The words of a command line: options, and ``key=value`` written so that Hydra reads what was meant.
+
+Hydra's grammar gives meaning to brackets, commas, quotes, ``=`` and more inside a value. That is right for numbers and
+lists, and wrong for text and for paths such as ``init=runs/pretrain/imdb/objective.mask_prob=0.15``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override, Quote, QuotedString
+from hydra.errors import HydraException
+
+from lmtransfer.config.nearest import hint
+from lmtransfer.errors import ConfigError
+
+#: The options of every command, and how many words follow each ("?": one that is no key=value, or none).
+OPTIONS = {
+    "--help": "0",
+    "-h": "0",
+    "--multirun": "0",
+    "-m": "0",
+    "--cfg": "1",
+    "-c": "1",
+    "--resolve": "0",
+    "--package": "1",
+    "-p": "1",
+    "--config-dir": "1",
+    "-cd": "1",
+    "--config-name": "1",
+    "-cn": "1",
+    "--info": "?",
+    "-i": "?",
+    "--hydra-help": "0",
+    "--run": "0",
+    "-r": "0",
+}
+
+
+@dataclass(slots=True)
+class CommandLine:
+    """A command's words, sorted.
+
+    Attributes:
+        options: Hydra's options with their values.
+        overrides: ``key=value`` and relatives (``+key=value``, ``~key``), quoted where needed.
+        bare: words that are neither.
+        config_dir: the value of ``--config-dir``.
+        config_name: the value of ``--config-name``.
+        is_sweep: whether ``-m`` is among the options.
+    """
+
+    options: list[str] = field(default_factory=list)
+    overrides: list[str] = field(default_factory=list)
+    bare: list[str] = field(default_factory=list)
+    config_dir: str | None = None
+    config_name: str | None = None
+    is_sweep: bool = False
+
+
+def read(words: Sequence[str]) -> CommandLine:
+    """Sort the words that follow a command's name.
+
+    Raises:
+        ConfigError: an unknown option, or one without its value.
+    """
+    line = CommandLine(is_sweep=any(word in ("-m", "--multirun") for word in words))
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        if not word.startswith("-"):
+            is_override = "=" in word or word.startswith("~")
+            (line.overrides if is_override else line.bare).append(word)
+            continue
+        option, equals, value = word.partition("=")
+        if option not in OPTIONS:
+            raise ConfigError(f"there is no option {option}; {hint(option, OPTIONS, what='options')}")
+        line.options.append(option)
+        takes = OPTIONS[option]
+        if not equals and (takes == "1" or (takes == "?" and rest and "=" not in rest[0] and rest[0][0] != "-")):
+            if not rest:
+                raise ConfigError(f"the option {option} needs a value")
+            value, equals = rest.pop(0), "="
+        if equals:
+            line.options.append(value)
+        if option in ("--config-dir", "-cd"):
+            line.config_dir = value
+        if option in ("--config-name", "-cn"):
+            line.config_name = value
+    line.overrides = [quoted(override, is_sweep=line.is_sweep) for override in line.overrides]
+    return line
+
+
+def quoted(override: str, *, is_sweep: bool = False) -> str:
+    """One ``key=value`` with its value quoted for Hydra, if it is free text or if Hydra could not read it.
+
+    Args:
+        override: as it came from the shell.
+        is_sweep: whether commas outside free text separate values.
+    """
+    key, equals, value = override.partition("=")
+    if not equals:
+        return override
+    if _is_free_text(key):
+        return f"{key}={quote(value)}"
+    if value.startswith(("[", "{")) or _readable(override) is not None:
+        return override
+    parts = value.split(",") if is_sweep else [value]
+    return f"{key}={','.join(part if _readable(f'{key}={part}') else quote(part) for part in parts)}"
+
+
+def quote(value: str) -> str:
+    """Text as one value for Hydra: nothing in it has a meaning, ``${...}`` included."""
+    return QuotedString(text=value.replace("${", "\\${"), quote=Quote.single).with_quotes()
+
+
+def parse(override: str) -> Override:
+    """One override, parsed.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
+    found = _readable(override)
+    if found is None:
+        raise ConfigError(
+            f"{override}: cannot be read as key=value; a list is [a,b], a mapping {{a:1,b:2}}, "
+            "text with brackets or commas is quoted twice: \"key='a, b'\""
+        )
+    return found
+
+
+def _is_free_text(key: str) -> bool:
+    last = key.lstrip("+").rpartition(".")[2]
+    return last in ("text", "text_b", "question", "context", "hypothesis", "premise") or last.endswith("_text")
+
+
+def _readable(override: str) -> Override | None:
+    try:
+        return OverridesParser.create().parse_override(override)
+    except HydraException:
+        return None

@@ -1,0 +1,87 @@
+"""The pages of ``lmtransfer`` itself: help, version, and the answer to a misspelt command.
+
+Imports neither torch nor Hydra.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import metadata
+from pathlib import Path
+
+from lmtransfer import __version__
+from lmtransfer.config.nearest import nearest
+
+_ORDER = ("prepare", "pretrain", "probe", "finetune", "evaluate", "predict", "report", "list", "inspect")
+
+_PAGE = """\
+lmtransfer {version}: does pretraining on this text, with this model and this objective, help on that task, and by how
+much? Pretrain a text encoder, transfer it, and compare it with the same model without pretraining.
+
+usage: lmtransfer <command> [key=value ...] [options]
+
+COMMANDS
+{commands}
+
+A FIRST SESSION
+  lmtransfer pretrain name=first
+      the laptop recipe: ten minutes on two cores, on text that is already on this machine
+  lmtransfer finetune init=runs/pretrain/first task=python_docs task.num_train=100 control=true name=first-ft
+      train on 100 labelled examples, and the same from random initialisation
+  lmtransfer report runs/
+      every result in one table
+
+SETTINGS
+  Everything is key=value: train.steps=500 changes a setting, model=bert_mini chooses a config file.
+  lmtransfer <command> --help    the settings of a command, their values and their choices
+  lmtransfer list                the models, objectives, corpora, tasks and recipes there are
+  Configs are YAML files in {conf}
+  and in your own folder: -cd my_configs, where my_configs/model/mine.yaml becomes model=mine.
+
+SWEEPS
+  lmtransfer pretrain -m objective.mask_prob=0.05,0.15,0.4 train.steps=500
+      one run for each value (or combination of values), and a table at the end; a rerun skips what is finished
+
+OTHER
+  lmtransfer --version
+  lmtransfer --shell-completion bash|zsh|fish    prints a script: eval "$(lmtransfer --shell-completion bash)"
+"""
+
+
+def commands() -> dict[str, str]:
+    """The commands and the first line of each one's docstring, in the order of a session."""
+    folder = Path(__file__).resolve().parents[1] / "commands"
+    found = {path.stem: path for path in folder.glob("*.py") if not path.stem.startswith("_")}
+    names = [name for name in _ORDER if name in found] + sorted(set(found) - set(_ORDER))
+    return {name: _first_line(found[name]) for name in names}
+
+
+def main_page() -> str:
+    """What ``lmtransfer --help`` prints."""
+    from lmtransfer.config.paths import conf_dir
+
+    lines = [f"  {name:<10} {about}" for name, about in commands().items()]
+    return _PAGE.format(version=__version__, commands="\n".join(lines), conf=conf_dir()).rstrip()
+
+
+def version() -> str:
+    """What ``lmtransfer --version`` prints: one line with the versions that decide numbers."""
+    python = ".".join(map(str, sys.version_info[:3]))
+    return f"lmtransfer {__version__} (Python {python}, torch {metadata.version('torch')})"
+
+
+def unknown(command: str) -> str:
+    """The answer to a command that does not exist."""
+    names = list(commands())
+    if command.startswith("-") or "=" in command:
+        return f"the command comes first: lmtransfer <command> {command}; commands: {', '.join(names)}"
+    found = nearest(command, names)
+    meant = f"did you mean '{found}'? " if found else ""
+    return f"there is no command '{command}'; {meant}commands: {', '.join(names)} (lmtransfer --help says more)"
+
+
+def _first_line(path: Path) -> str:
+    """The first line of a module's docstring, without importing or parsing the module."""
+    _, quotes, rest = path.read_text(encoding="utf-8").partition('"""')
+    line = rest.lstrip().splitlines()[0] if quotes else ""
+    return line.removesuffix('"""').strip().rstrip(".")

@@ -1,0 +1,37 @@
+"""Where the configuration files are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def conf_dir() -> Path:
+    """The built-in configs: inside the package once installed from a wheel, beside it in a checkout.
+
+    Returns:
+        An absolute path.
+    """
+    package = Path(__file__).resolve().parents[1]
+    packaged = package / "conf"
+    return packaged if packaged.is_dir() else package.parent / "conf"
+
+
+def group_options(group: str, folders: list[Path]) -> list[str]:
+    """The names that ``group=<name>`` may take, sorted.
+
+    Args:
+        group: a config group such as ``model`` or ``objective/rows``.
+        folders: config folders, searched all.
+    """
+    return sorted({path.stem for folder in folders for path in (folder / group).glob("*.yaml")})
+
+
+def is_group(name: str, folders: list[Path]) -> bool:
+    """Whether ``name`` is a config group in one of ``folders``."""
+    return bool(name) and any((folder / name).is_dir() for folder in folders)
+
+
+def shadowed(folder: Path) -> list[Path]:
+    """The configs of a user's folder that are never read, since a built-in one has the same name; relative paths."""
+    own = (path.relative_to(folder) for path in folder.rglob("*.yaml"))
+    return sorted(path for path in own if (conf_dir() / path).is_file())

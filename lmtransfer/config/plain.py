@@ -1,0 +1,59 @@
+"""A config node as plain data, with every missing value and broken interpolation found."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
+
+from lmtransfer.config.values import BROKEN
+
+
+def full_key(node: Any) -> str:
+    """Where ``node`` is in its config ("objective.rows"), "" for the root or for plain data."""
+    return str(node._get_full_key(None)) if OmegaConf.is_config(node) else ""
+
+
+def join(key: str, name: object) -> str:
+    """The full key of ``name`` in the node at ``key``."""
+    if isinstance(name, int):
+        return f"{key}[{name}]"
+    return f"{key}.{name}" if key else str(name)
+
+
+def to_plain(node: Any, key: str) -> tuple[Any, dict[str, str]]:
+    """Resolve a node into dicts, lists and scalars.
+
+    Args:
+        node: a DictConfig or ListConfig, or plain data, which is returned as it is.
+        key: the full key of the node, for the messages.
+
+    Returns:
+        The data, with ``BROKEN`` where a value has a problem, and the problems by full key.
+    """
+    problems: dict[str, str] = {}
+
+    def plain(container: Any, name: Any, key: str) -> Any:
+        try:
+            value = container[name]
+        except MissingMandatoryValue:
+            problems[key] = f"missing: give {key}=<value>"
+            return BROKEN
+        except OmegaConfBaseException as error:
+            problems[key] = f"cannot be resolved: {str(error).splitlines()[0]}"
+            return BROKEN
+        return walk(value, key)
+
+    def walk(value: Any, key: str) -> Any:
+        if isinstance(value, DictConfig):
+            if value._is_none():
+                return None
+            return {name: plain(value, name, join(key, name)) for name in value}
+        if isinstance(value, ListConfig):
+            if value._is_none():
+                return None
+            return [plain(value, index, join(key, index)) for index in range(len(value))]
+        return value
+
+    return walk(node, key), problems

@@ -1,0 +1,146 @@
+"""The settings that commands share, with their types, meanings and ranges. Imports no torch.
+
+A command's primary config lists the keys it has; these classes say what the common ones mean.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+from lmtransfer.config.plain import full_key, join, to_plain
+from lmtransfer.config.values import BROKEN, Misfit, convert
+from lmtransfer.errors import ConfigError
+
+
+def _setting(default: Any, doc: str, *, above: float | None = None, at_least: float | None = None) -> Any:
+    """A field with its meaning and its range."""
+    return dataclasses.field(default=default, metadata={"doc": doc, "above": above, "at_least": at_least})
+
+
+class Settings:
+    """What the settings classes have in common: reading a config node, with every problem at once."""
+
+    @classmethod
+    def problems(cls, node: Mapping[str, Any], key: str) -> dict[str, str]:
+        """The problems of the keys that this class knows, by full key; others are not looked at.
+
+        Args:
+            node: plain data, interpolations resolved.
+            key: where the node is ("train"), or "" for the top level.
+        """
+        found = {}
+        for name, (field, annotation) in _fields(cls).items():
+            if name not in node or node[name] is BROKEN:
+                continue
+            try:
+                value = convert(node[name], annotation)
+            except Misfit as misfit:
+                found[join(key, name)] = str(misfit)
+                continue
+            problem = _out_of_range(value, field)
+            if problem:
+                found[join(key, name)] = problem
+        return found
+
+    @classmethod
+    def conversions(cls, node: Mapping[str, Any], key: str) -> dict[str, Any]:
+        """The values, by full key, that mean something of another type: 1e3 (a float) where an integer is meant."""
+        found = {}
+        for name, (_, annotation) in _fields(cls).items():
+            if name not in node:
+                continue
+            try:
+                value = convert(node[name], annotation)
+            except Misfit:
+                continue
+            if type(value) is not type(node[name]):
+                found[join(key, name)] = value
+        return found
+
+    @classmethod
+    def from_config(cls, node: Any) -> Self:
+        """Read a config node (``cfg.train``); keys that this class does not know are the command's own.
+
+        Raises:
+            ConfigError: a value of the wrong type or out of range, a missing ``???``.
+        """
+        key = full_key(node)
+        values, problems = to_plain(node, key)
+        problems |= cls.problems(values, key)
+        if problems:
+            raise ConfigError([f"{name}: {problem}" for name, problem in problems.items()])
+        known = _fields(cls)
+        return cls(**{name: convert(value, known[name][1]) for name, value in values.items() if name in known})
+
+    @classmethod
+    def docs(cls) -> dict[str, str]:
+        """What each key means, for help pages."""
+        return {name: field.metadata["doc"] for name, (field, _) in _fields(cls).items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainSettings(Settings):
+    """``train``: the budget (one of steps, tokens, epochs, seconds), batch sizes, and what happens how often."""
+
+    steps: int | None = _setting(None, "budget in optimiser steps", above=0)
+    tokens: int | None = _setting(None, "budget in real tokens", above=0)
+    epochs: float | None = _setting(None, "budget in passes over the training data", above=0)
+    seconds: float | None = _setting(None, "budget in wall-clock seconds; the schedule follows the clock", above=0)
+    batch_tokens: int | None = _setting(None, "tokens of an optimiser step, over all ranks", above=0)
+    batch_examples: int | None = _setting(None, "labelled examples of an optimiser step, over all ranks", above=0)
+    micro_batch_tokens: int | None = _setting(None, "tokens of a forward pass; null: all of the step", above=0)
+    save_every: int | None = _setting(None, "steps between checkpoints; null: only at the end", above=0)
+    eval_every: int | None = _setting(None, "steps between validations; null: only at the end", above=0)
+    log_every: int = _setting(10, "steps between lines of metrics.jsonl", above=0)
+    max_grad_norm: float | None = _setting(None, "clip the gradient's norm to this; null: no clipping", above=0)
+    num_workers: int = _setting(0, "processes that build batches; the batches are the same for any number", at_least=0)
+    patience: int | None = _setting(None, "validations without improvement until an early stop; null: never", above=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HardwareSettings(Settings):
+    """``hardware``: where and how to compute."""
+
+    device: str = _setting("auto", "auto, cpu, cuda, cuda:1, mps")
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = _setting("auto", "auto, fp32, bf16, fp16")
+    threads: int | None = _setting(None, "CPU threads; null: torch's choice", above=0)
+    compile: bool | Literal["auto"] = _setting("auto", "torch.compile each block: auto (on CUDA), true, false")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommonSettings(Settings):
+    """The top level of training commands."""
+
+    name: str | None = _setting(None, "name of the run: <output_root>/<command>/<name>")
+    seed: int = _setting(0, "decides order, masks, initialisation and dropout", at_least=0)
+    seeds: int = _setting(1, "train this many times, with seeds seed, seed + 1, ...", above=0)
+    init: str | None = _setting(None, "run directory whose encoder to start from; null: random initialisation")
+    run: str | None = _setting(None, "run directory to read")
+    resume: bool = _setting(False, "go on with the run of this name")
+    control: bool = _setting(False, "also train the same from random initialisation")
+    data_root: str | None = _setting(None, "folder with data; LMTRANSFER_DATA if not given")
+    output_root: str = _setting("runs", "folder for run directories")
+
+
+#: Nodes of a config that a settings class describes; "" is the top level.
+SCHEMAS: dict[str, type[Settings]] = {"": CommonSettings, "train": TrainSettings, "hardware": HardwareSettings}
+
+
+def _fields(cls: type) -> dict[str, tuple[dataclasses.Field[Any], Any]]:
+    hints = typing.get_type_hints(cls)
+    return {field.name: (field, hints[field.name]) for field in dataclasses.fields(cls)}
+
+
+def _out_of_range(value: Any, field: dataclasses.Field[Any]) -> str | None:
+    if value is None:
+        return None
+    above, at_least = field.metadata["above"], field.metadata["at_least"]
+    if above is not None and not value > above:
+        return f"{value} is not greater than {above:g}"
+    if at_least is not None and not value >= at_least:
+        return f"{value} is less than {at_least:g}"
+    return None

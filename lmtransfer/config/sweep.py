@@ -1,0 +1,76 @@
+"""Sweeps (``-m``): whether a run is a point of one, and the name of its run directory."""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+
+_LONGEST = 120
+
+
+def in_sweep() -> bool:
+    """Whether this run is a point of a sweep; such a run is skipped if it has finished, resumed if it has begun."""
+    return HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
+
+
+def sweep_name(name: str) -> str:
+    """The name of this run: ``name`` itself, or in a sweep ``name/<the swept keys and their values>``.
+
+    Args:
+        name: the configured name.
+
+    Returns:
+        For example ``imdb/objective.mask_prob=0.15``. Points of a sweep never share a name.
+    """
+    if not in_sweep():
+        return name
+    suffix = point_suffix(HydraConfig.get().job.override_dirname)
+    return f"{name}/{suffix}" if suffix else name
+
+
+def point_suffix(overrides: str) -> str:
+    """The overrides of a point as a file name: without spaces and slashes, and not too long.
+
+    A digest is added wherever something was lost, so that different overrides stay different.
+    """
+    clean = re.sub(r"[^\w.,=+@-]+", "-", overrides)[:_LONGEST]
+    return clean if clean == overrides else f"{clean}-{zlib.crc32(overrides.encode()):08x}"
+
+
+@dataclass(slots=True)
+class Point:
+    """How one run of a sweep ended; kept as a file, since some launchers run points in other processes.
+
+    Attributes:
+        number: from 0, in the order of the sweep.
+        label: its swept keys and their values.
+        run_dir: its run directory, if it made one.
+        error: what stopped it, or None.
+    """
+
+    number: int
+    label: str
+    run_dir: Path | None = None
+    error: str | None = None
+
+    def write(self, folder: Path) -> None:
+        """Write to ``folder``, for ``read_points``."""
+        run_dir = None if self.run_dir is None else str(self.run_dir)
+        content = {"number": self.number, "label": self.label, "run_dir": run_dir, "error": self.error}
+        (folder / f"point-{self.number}.json").write_text(json.dumps(content), encoding="utf-8")
+
+
+def read_points(folder: Path) -> list[Point]:
+    """The points that ended, in the order of the sweep."""
+    contents = [json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("point-*.json")]
+    points = [
+        Point(item["number"], item["label"], Path(item["run_dir"]) if item["run_dir"] else None, item["error"])
+        for item in contents
+    ]
+    return sorted(points, key=lambda point: point.number)

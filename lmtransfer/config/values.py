@@ -1,0 +1,171 @@
+"""Whether a value from a config fits a type annotation, and that value as the annotation wants it.
+
+YAML and the command line know only text, numbers, booleans, null, lists and mappings, so ``1e3`` is a float where an
+integer was meant, and a list stands for a tuple. Such values are accepted when nothing is lost.
+"""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, Union
+
+_NOUNS = {int: "an integer", float: "a number", bool: "true or false", str: "text", Path: "a path", type(None): "null"}
+
+
+_PLAIN = (type(None), bool, int, float, str, Path, list, tuple, dict)
+
+
+class Broken:
+    """Stands for a value that is missing or cannot be resolved; its problem is reported elsewhere, so it fits all."""
+
+
+BROKEN = Broken()
+
+
+class Misfit(ValueError):
+    """A value that does not fit; the message reads well after ``key:``."""
+
+
+def convert(value: Any, annotation: Any) -> Any:
+    """``value`` as ``annotation`` wants it.
+
+    Args:
+        value: plain data (None, bool, int, float, str, list, dict), or a built component, which fits every annotation
+            that is not about plain data.
+        annotation: a type hint, already evaluated. ``Any`` and hints that say nothing about plain data accept all.
+
+    Raises:
+        Misfit: the value does not fit; 3.0 fits ``int``, 3 fits ``float`` and ``str``, a list fits ``tuple``.
+    """
+    origin = typing.get_origin(annotation)
+    if value is BROKEN or annotation is Any or isinstance(annotation, typing.TypeVar):
+        return value
+    if origin is typing.Annotated:
+        return convert(value, typing.get_args(annotation)[0])
+    if origin in (Union, types.UnionType):
+        return _convert_union(value, annotation)
+    if origin is Literal:
+        if any(value == choice and type(value) is type(choice) for choice in typing.get_args(annotation)):
+            return value
+        raise _misfit(value, annotation)
+    if annotation in _SCALARS:
+        return _SCALARS[annotation](value)
+    if not isinstance(value, _PLAIN):
+        return value
+    container = origin or annotation
+    if isinstance(container, type):
+        if issubclass(container, Sequence):
+            return _convert_sequence(value, annotation, container)
+        if issubclass(container, Mapping):
+            return _convert_mapping(value, annotation)
+    raise _misfit(value, annotation)
+
+
+def describe(annotation: Any) -> str:
+    """The annotation in words: "an integer or null"."""
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if annotation in _NOUNS:
+        return _NOUNS[annotation]
+    if origin is typing.Annotated:
+        return describe(arguments[0])
+    if origin in (Union, types.UnionType):
+        return " or ".join(dict.fromkeys(describe(argument) for argument in arguments))
+    if origin is Literal:
+        names = [str(argument) for argument in arguments]
+        return names[0] if len(names) == 1 else "one of " + ", ".join(names)
+    container = origin or annotation
+    if isinstance(container, type) and issubclass(container, Mapping):
+        return "a mapping"
+    if isinstance(container, type) and issubclass(container, Sequence):
+        items = [argument for argument in arguments if argument is not Ellipsis]
+        if origin is tuple and Ellipsis not in arguments and items:
+            return f"a list of {len(items)}: " + ", ".join(describe(item) for item in items)
+        return f"a list (each item {describe(items[0])})" if items else "a list"
+    return f"a component (a node whose _target_ is a {getattr(annotation, '__name__', annotation)})"
+
+
+def _misfit(value: Any, annotation: Any) -> Misfit:
+    shown = "null" if value is None else repr(value) if not isinstance(value, bool) else str(value).lower()
+    return Misfit(f"{shown} is not {describe(annotation)}")
+
+
+def _integer(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value or abs(value) == float("inf"):
+        raise _misfit(value, int)
+    if int(value) != value:
+        raise _misfit(value, int)
+    return int(value)
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise _misfit(value, float)
+    return float(value)
+
+
+def _boolean(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise _misfit(value, bool)
+    return value
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+        raise _misfit(value, str)
+    return str(value)
+
+
+def _path(value: Any) -> Path:
+    if not isinstance(value, (str, Path)):
+        raise _misfit(value, Path)
+    return Path(value)
+
+
+def _null(value: Any) -> None:
+    if value is not None:
+        raise _misfit(value, type(None))
+
+
+_SCALARS: dict[Any, Any] = {
+    int: _integer,
+    float: _number,
+    bool: _boolean,
+    str: _text,
+    Path: _path,
+    type(None): _null,
+    None: _null,
+}
+
+
+def _convert_union(value: Any, annotation: Any) -> Any:
+    members = typing.get_args(annotation)
+    exact = [member for member in members if isinstance(member, type) and type(value) is member]
+    for member in [*exact, *members]:
+        try:
+            return convert(value, member)
+        except Misfit:
+            continue
+    raise _misfit(value, annotation)
+
+
+def _convert_sequence(value: Any, annotation: Any, container: type) -> Any:
+    if not isinstance(value, (list, tuple)):
+        raise _misfit(value, annotation)
+    arguments = typing.get_args(annotation)
+    if container is tuple and arguments and Ellipsis not in arguments:
+        if len(value) != len(arguments):
+            raise _misfit(value, annotation)
+        return tuple(convert(item, argument) for item, argument in zip(value, arguments, strict=True))
+    item_type = arguments[0] if arguments else Any
+    items = [convert(item, item_type) for item in value]
+    return tuple(items) if container is tuple else items
+
+
+def _convert_mapping(value: Any, annotation: Any) -> dict[Any, Any]:
+    if not isinstance(value, dict):
+        raise _misfit(value, annotation)
+    key_type, item_type = typing.get_args(annotation) or (Any, Any)
+    return {convert(key, key_type): convert(item, item_type) for key, item in value.items()}

@@ -1,0 +1,196 @@
+"""Running a command through Hydra: one run, or the points of a sweep.
+
+Hydra composes the configuration; it writes no files, changes no directory and prints no errors of its own.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
+from omegaconf import DictConfig
+from omegaconf.errors import InterpolationResolutionError, MissingMandatoryValue, OmegaConfBaseException
+
+from lmtransfer.config import help_page, overrides
+from lmtransfer.config.budget import settle_budget
+from lmtransfer.config.diagnose import diagnose
+from lmtransfer.config.paths import conf_dir, shadowed
+from lmtransfer.config.sweep import Point, in_sweep, read_points, sweep_name
+from lmtransfer.errors import ConfigError, Interrupted, LmtransferError
+
+_HYDRA_SETTINGS = (
+    "hydra/output=lmtransfer",
+    "hydra/help=lmtransfer",
+    "hydra/job_logging=none",
+    "hydra/hydra_logging=none",
+    "hydra.job.name=lmtransfer",
+)
+
+#: The key that words without "=" set, for commands that take such words.
+BARE_WORDS = {"list": "what", "report": "runs"}
+
+
+class _StopSweep(BaseException):
+    """Ends a sweep at once; no Exception, since Hydra goes on after those."""
+
+
+def run_command(command: str, words: Sequence[str]) -> int:
+    """Run ``lmtransfer <command> <words>``.
+
+    Returns:
+        0, or 1 if a point of a sweep failed.
+
+    Raises:
+        LmtransferError: the user's mistake, or what the command raised.
+    """
+    line = overrides.read(words)
+    given = [*_bare_words(command, line.bare), *line.overrides]
+    if line.config_dir is not None:
+        _check_config_dir(Path(line.config_dir))
+    help_page.register(command)
+    failure: list[Exception] = []
+    task = functools.partial(_perform, command, failure)
+    with tempfile.TemporaryDirectory(prefix="lmtransfer-sweep-") as folder:
+        settings = [*_HYDRA_SETTINGS, overrides.quoted(f"hydra.sweep.dir={folder}"), *_unswept(given)]
+        try:
+            with _hydra_as_library([f"lmtransfer {command}", *line.options, *settings, *given]):
+                hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=command)(task)()
+        except (HydraException, OmegaConfBaseException) as error:
+            raise diagnose(
+                error,
+                command=line.config_name or command,
+                overrides=given,
+                config_dir=line.config_dir,
+                is_sweep=line.is_sweep,
+            ) from error
+        except _StopSweep as stop:
+            raise Interrupted("the sweep was interrupted; the same command goes on with it") from stop
+        points = read_points(Path(folder))
+    if failure:
+        raise failure[0]
+    return _finish_sweep(command, points) if points else 0
+
+
+def _perform(command: str, failure: list[Exception], cfg: DictConfig) -> None:
+    """What Hydra calls for a run or for each point of a sweep; may be called in another process."""
+    if in_sweep():
+        _perform_point(command, cfg)
+        return
+    try:
+        _run(command, cfg)
+    except Exception as error:
+        failure.append(_as_user_error(error))
+
+
+def _perform_point(command: str, cfg: DictConfig) -> None:
+    job = HydraConfig.get().job
+    point = Point(number=int(job.num), label=job.override_dirname or str(job.num))
+    folder = Path(HydraConfig.get().sweep.dir)
+    print(f"\nsweep, run {point.number + 1}: {point.label}", flush=True)
+    try:
+        point.run_dir = _run(command, cfg)
+    except (Interrupted, KeyboardInterrupt) as error:
+        raise _StopSweep from error
+    except Exception as raised:
+        described = _as_user_error(raised)
+        if isinstance(described, LmtransferError):
+            point.error = str(described)
+            print(f"lmtransfer: {described}", file=sys.stderr)
+        else:
+            point.error = f"{type(raised).__name__}: {raised}"
+            traceback.print_exception(raised)
+    point.write(folder)
+
+
+def _run(command: str, cfg: DictConfig) -> Path | None:
+    """Run the command; its run directory, if it made one."""
+    settle_budget(cfg, primary=command)
+    returned = _module(command).run(cfg)
+    if isinstance(returned, Path):
+        return returned
+    if cfg.get("output_root") and cfg.get("name"):
+        expected = Path(cfg.output_root) / command / sweep_name(str(cfg.name))
+        return expected if expected.is_dir() else None
+    return None
+
+
+def _finish_sweep(command: str, points: list[Point]) -> int:
+    run_dirs = [point.run_dir for point in points if point.run_dir is not None and point.error is None]
+    after: Callable[[list[Path]], None] | None = getattr(_module(command), "after_sweep", None)
+    if after is not None and run_dirs:
+        after(run_dirs)
+    failed = [point for point in points if point.error is not None]
+    if failed:
+        lines = [f"  {point.label}: {str(point.error).splitlines()[0]}" for point in failed]
+        heading = f"lmtransfer: {len(failed)} of {len(points)} runs of the sweep failed:"
+        print("\n".join([heading, *lines]), file=sys.stderr)
+    return 1 if failed else 0
+
+
+def _module(command: str) -> ModuleType:
+    return importlib.import_module(f"lmtransfer.commands.{command}")
+
+
+def _as_user_error(error: Exception) -> Exception:
+    """A missing value or a broken reference that a command came upon is the user's; all else stays as it is."""
+    if isinstance(error, (MissingMandatoryValue, InterpolationResolutionError)):
+        described = ConfigError(f"{error.full_key}: {str(error).splitlines()[0]}")
+        described.__cause__ = error
+        return described
+    return error
+
+
+def _unswept(given: Sequence[str]) -> list[str]:
+    """The setting that keeps the keys with a single value, and ``name``, out of the names of a sweep's runs."""
+    try:
+        parsed = [overrides.parse(override) for override in given]
+    except ConfigError:
+        return []
+    single = sorted({override.key_or_group for override in parsed if not override.is_sweep_override()} | {"name"})
+    quoted = ",".join(f"'{key}'" for key in single)
+    return [f"hydra.job.config.override_dirname.exclude_keys=[{quoted}]"]
+
+
+def _bare_words(command: str, bare: Sequence[str]) -> list[str]:
+    if not bare:
+        return []
+    if command not in BARE_WORDS:
+        raise ConfigError(f"'{bare[0]}' is not key=value; lmtransfer {command} --help shows the keys")
+    quoted = [overrides.quote(word) for word in bare]
+    return [f"{BARE_WORDS[command]}={quoted[0] if len(quoted) == 1 else '[' + ','.join(quoted) + ']'}"]
+
+
+def _check_config_dir(folder: Path) -> None:
+    if not folder.is_dir():
+        raise ConfigError(f"--config-dir: there is no folder {folder}")
+    for path in shadowed(folder):
+        print(
+            f"lmtransfer: warning: {folder / path} is ignored, since lmtransfer has its own {path}; rename yours",
+            file=sys.stderr,
+        )
+
+
+@contextmanager
+def _hydra_as_library(argv: list[str]) -> Iterator[None]:
+    """Hydra reads ``argv`` and lets errors through instead of printing them and leaving the process."""
+    saved_argv, saved = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
+    sys.argv, os.environ["HYDRA_FULL_ERROR"] = argv, "1"
+    try:
+        yield
+    finally:
+        sys.argv = saved_argv
+        if saved is None:
+            del os.environ["HYDRA_FULL_ERROR"]
+        else:
+            os.environ["HYDRA_FULL_ERROR"] = saved
