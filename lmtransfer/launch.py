@@ -30,11 +30,14 @@ from lmtransfer.config.sweep import Point, in_sweep, read_points, sweep_name
 from lmtransfer.errors import ConfigError, Interrupted, LmtransferError
 
 _HYDRA_SETTINGS = (
-    "hydra/output=lmtransfer",
     "hydra/help=lmtransfer",
     "hydra/job_logging=none",
     "hydra/hydra_logging=none",
     "hydra.job.name=lmtransfer",
+    "hydra.job.chdir=false",
+    "hydra.run.dir=.",
+    "hydra.sweep.subdir=.",
+    "hydra.output_subdir=null",
 )
 
 #: The key that words without "=" set, for commands that take such words.
