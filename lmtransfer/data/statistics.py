@@ -11,8 +11,8 @@ class CorpusStatistics:
     """Counts over a whole prepared corpus, both parts of the split together unless the name says otherwise.
 
     Attributes:
-        documents: documents that hold any text, duplicates included; with ``split_unit=paragraphs`` the beginning and the
-            ending of a document count as one each.
+        documents: documents that hold any text, duplicates included; with ``split_unit=paragraphs`` the beginning and
+            the ending of a document count as one each.
         validation_documents: how many of them are held out.
         duplicate_documents: how many of them have exactly the text of an earlier one.
         sentences: sentences (see ``lmtransfer.data.sentences``) that hold any token.
