@@ -1,0 +1,73 @@
+"""Which rows make up which optimiser step and which micro-batch: arithmetic on lengths, without any data."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+import numpy as np
+
+from lmtransfer.errors import ConfigError
+
+
+def cut_by_tokens(lengths: np.ndarray, max_tokens: int, *, key: str) -> list[int]:
+    """Edges of consecutive groups, each of as many rows as fit.
+
+    Args:
+        lengths: tokens of each row, in order.
+        max_tokens: most tokens of a group.
+        key: the setting that ``max_tokens`` comes from, for the message.
+
+    Returns:
+        Edges from 0 to ``len(lengths)``; group i is rows [edges[i], edges[i + 1]).
+
+    Raises:
+        ConfigError: a row is longer than a group may be.
+    """
+    longest = int(lengths.max(initial=0))
+    if longest > max_tokens:
+        raise ConfigError(
+            f"{key}={max_tokens} is less than the longest row ({longest} tokens): raise it to {longest} or more, or "
+            f"shorten the rows"
+        )
+    ends = np.cumsum(lengths, dtype=np.int64).data
+    edges, taken = [0], 0
+    while edges[-1] < len(ends):
+        edges.append(bisect_right(ends, taken + max_tokens, lo=edges[-1]))
+        taken = ends[edges[-1] - 1]
+    return edges
+
+
+def cut_evenly(lengths: np.ndarray, groups: int) -> list[int]:
+    """Edges of ``groups`` consecutive groups of about equal numbers of tokens; those without a row are left out."""
+    ends = np.cumsum(lengths, dtype=np.int64)
+    middles = ends - lengths / 2
+    bounds = ends[-1] * np.arange(1, groups) / groups
+    return np.unique(np.concatenate([[0], middles.searchsorted(bounds), [len(ends)]])).tolist()
+
+
+def micro_batches(
+    rows: np.ndarray, lengths: np.ndarray, *, micro_batch_tokens: int | None, groups: int = 1
+) -> list[np.ndarray]:
+    """Cut one step's rows into micro-batches of rows of like length.
+
+    Args:
+        rows: row numbers, in the step's order.
+        lengths: tokens of each of them.
+        micro_batch_tokens: most tokens of a micro-batch; None cuts into ``groups`` parts.
+        groups: how many parts, where ``micro_batch_tokens`` is None.
+
+    Raises:
+        ConfigError: a row is longer than a micro-batch may be.
+    """
+    order = np.argsort(lengths, kind="stable")
+    rows, lengths = rows[order], lengths[order]
+    if micro_batch_tokens is None:
+        edges = cut_evenly(lengths, groups)
+    else:
+        edges = cut_by_tokens(lengths, micro_batch_tokens, key="train.micro_batch_tokens")
+    return [rows[first:last] for first, last in zip(edges[:-1], edges[1:], strict=True)]
+
+
+def share(count: int, rank: int, world_size: int) -> range:
+    """The micro-batches of one rank, of ``count`` in all: consecutive, and at most one more than another rank's."""
+    return range(rank * count // world_size, (rank + 1) * count // world_size)

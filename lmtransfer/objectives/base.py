@@ -1,0 +1,85 @@
+"""What every objective promises.
+
+Shape legend: M prediction positions, D width.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, Protocol, runtime_checkable
+
+from lmtransfer.data.batch import PackedBatch
+from lmtransfer.errors import ConfigError
+from lmtransfer.models.base import Direction, Encoder, EncoderOutput, Reads
+from lmtransfer.objectives.batch import PretrainingBatch
+from lmtransfer.training.learner import Loss
+
+#: Where an objective needs the last layer: at the hidden tokens, at each row's first token, or everywhere.
+Read = Literal["masked", "starts", "all"]
+
+
+class Encode(Protocol):
+    """The encoder, run once a step for all objectives that read the same tokens."""
+
+    def __call__(self, packed: PackedBatch, reads: Reads | None) -> EncoderOutput:
+        """Encode ``packed``, the last layer at ``reads`` only."""
+        ...
+
+
+@runtime_checkable
+class Objective(Protocol):
+    """A self-supervised task with its head (always an ``nn.Module``); ``bind`` makes the head.
+
+    Attributes:
+        name: of its loss in logs, and of its weights in checkpoints.
+        weight: of its loss in the total.
+        directions: attention of the encoders that it fits.
+        reads: where it needs the last layer.
+        label: label of whole rows that it needs, or None.
+        uses_pooler: whether it trains the encoder's pooler.
+    """
+
+    name: str
+    weight: float
+    directions: tuple[Direction, ...]
+    reads: Read
+    label: str | None
+    uses_pooler: bool
+
+    def bind(self, encoder: Encoder) -> None:
+        """Make the head for ``encoder`` and tie what is tied.
+
+        Raises:
+            ConfigError: the encoder lacks what the objective needs.
+        """
+        ...
+
+    def counts(self, batch: PretrainingBatch) -> dict[str, int]:
+        """The counts of ``losses``, by name, known before the forward pass."""
+        ...
+
+    def losses(self, batch: PretrainingBatch, encode: Encode) -> dict[str, Loss]:
+        """Named losses; those of weight 0 are metrics."""
+        ...
+
+
+def direction_problem(objective: Objective | type[Objective], attention: Direction) -> str | None:
+    """Why ``objective`` is meaningless for an encoder with this attention, or None if it is not."""
+    if attention in objective.directions:
+        return None
+    fitting = {"bidirectional": "mlm, nsp or mlm_nsp", "causal": "lm"}.get(attention, "one of its direction")
+    return (
+        f"objective={objective.name} needs {' or '.join(objective.directions)} attention, and model.attention is "
+        f"{attention}: use objective={fitting} with this model, or a model such as "
+        f"{'gpt_mini' if 'causal' in objective.directions else 'bert_mini'} with this objective"
+    )
+
+
+def check_direction(objective: Objective | type[Objective], attention: Direction) -> None:
+    """Refuse an encoder whose direction makes ``objective`` meaningless.
+
+    Raises:
+        ConfigError: it does.
+    """
+    problem = direction_problem(objective, attention)
+    if problem:
+        raise ConfigError(problem)

@@ -1,0 +1,85 @@
+"""One micro-batch of pretraining: rows packed as they are, as the encoder sees them, and what it must predict.
+
+Shape legend: T tokens, B sequences, M prediction positions, N read positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lmtransfer.data.batch import PackedBatch
+from lmtransfer.models.base import EncoderOutput, Reads
+
+
+@dataclass(frozen=True, slots=True)
+class PretrainingBatch:
+    """Rows ready for the objectives.
+
+    Attributes:
+        original: the rows as they are in the corpus.
+        inputs: the same rows, corrupted.
+        positions_M: indices into T of the tokens to predict, int64, ascending.
+        targets_M: the ids that stand there in ``original``, int64.
+        weights_M: 1 for a prediction, 0 for a spare place of a static shape, float32.
+        num_targets: how many of the M places are predictions.
+        labels: labels of whole rows by name, int64, shape (num_real,) each.
+        reads: where the last layer is needed, or None for everywhere.
+        read_index: by "masked" and "starts", where the states at ``positions_M`` and at the first tokens of the rows
+            lie in the last layer; None where they are all of it, in order.
+        keys: which tokens of the corpus each row holds, for error messages.
+    """
+
+    original: PackedBatch
+    inputs: PackedBatch
+    positions_M: Tensor
+    targets_M: Tensor
+    weights_M: Tensor
+    num_targets: int
+    labels: Mapping[str, Tensor]
+    reads: Reads | None
+    read_index: Mapping[str, Tensor | None]
+    keys: tuple[str, ...]
+
+    @property
+    def num_tokens(self) -> int:
+        """Real tokens, special tokens included."""
+        return self.inputs.num_tokens
+
+    def read(self, name: str, output: EncoderOutput) -> Tensor:
+        """The last layer's states of "masked" (M, D) or "starts" (num_real, D)."""
+        index = self.read_index[name]
+        return output.last if index is None else output.last.index_select(0, index)
+
+    def to(self, device: torch.device | str) -> PretrainingBatch:
+        """The same batch on ``device``, copied without blocking where it is pinned."""
+        return self._map(lambda tensor: tensor.to(device, non_blocking=True))
+
+    def pin_memory(self) -> PretrainingBatch:
+        """The same batch in page-locked memory, from which a GPU copies without blocking."""
+        return self._map(torch.Tensor.pin_memory)
+
+    def _map(self, change: Callable[[Tensor], Tensor]) -> PretrainingBatch:
+        """Every tensor changed; what ``original`` and ``inputs`` share stays shared."""
+        changed: dict[str, Any] = {
+            field.name: change(getattr(self.inputs, field.name))
+            for field in fields(self.inputs)
+            if isinstance(getattr(self.inputs, field.name), Tensor)
+        }
+        inputs = replace(self.inputs, **changed)
+        same = self.original.tokens_T is self.inputs.tokens_T
+        return replace(
+            self,
+            inputs=inputs,
+            original=inputs if same else inputs.with_tokens(change(self.original.tokens_T)),
+            positions_M=change(self.positions_M),
+            targets_M=change(self.targets_M),
+            weights_M=change(self.weights_M),
+            labels={name: change(label) for name, label in self.labels.items()},
+            reads=None if self.reads is None else Reads(change(self.reads.positions_N), self.reads.counts),
+            read_index={name: None if t is None else change(t) for name, t in self.read_index.items()},
+        )

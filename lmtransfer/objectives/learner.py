@@ -1,0 +1,83 @@
+"""Objectives over an encoder, as the training loop sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+from torch import nn
+
+from lmtransfer.data.batch import PackedBatch
+from lmtransfer.errors import ConfigError
+from lmtransfer.models.base import Encoder, EncoderOutput, Reads
+from lmtransfer.objectives.base import Objective, Read
+from lmtransfer.objectives.batch import PretrainingBatch
+from lmtransfer.training.learner import Loss
+
+
+class _EncodeOnce:
+    """Runs the encoder once for each distinct input of a step, so that objectives share a forward pass."""
+
+    def __init__(self, encoder: Encoder, carry: Any) -> None:
+        self.encoder, self.carry, self.next_carry = encoder, carry, None
+        self.outputs: dict[tuple[int, int], EncoderOutput] = {}
+
+    def __call__(self, packed: PackedBatch, reads: Reads | None) -> EncoderOutput:
+        place = (id(packed), id(reads))
+        if place not in self.outputs:
+            self.outputs[place] = self.encoder(packed, carry=self.carry, reads=reads)
+            self.next_carry = self.outputs[place].carry
+        return self.outputs[place]
+
+
+class PretrainingLearner(nn.Module):
+    """One or several objectives over one encoder; satisfies ``training.learner.Learner``.
+
+    A pooler that no objective trains is frozen, so that every trainable parameter gets a gradient.
+
+    Args:
+        encoder: the encoder.
+        objectives: the objectives, in the order of their losses; this binds them.
+
+    Raises:
+        ConfigError: no objective, one listed twice, or one that does not fit the encoder.
+    """
+
+    def __init__(self, encoder: Encoder, objectives: Sequence[Objective]) -> None:
+        super().__init__()
+        names = [objective.name for objective in objectives]
+        if not names or len(set(names)) < len(names):
+            raise ConfigError(f"objective.losses={names} is not allowed: list at least one objective, each once")
+        for objective in objectives:
+            objective.bind(encoder)
+        if encoder.pooler is not None and not any(objective.uses_pooler for objective in objectives):
+            encoder.pooler.requires_grad_(False)
+        self.encoder = cast(nn.Module, encoder)
+        self.objectives = nn.ModuleDict({objective.name: cast(nn.Module, objective) for objective in objectives})
+
+    def counts(self, batch: PretrainingBatch) -> dict[str, int]:
+        """The counts of all losses, by name, before the forward pass."""
+        counts: dict[str, int] = {}
+        for objective in self._listed():
+            counts.update(objective.counts(batch))
+        return counts
+
+    def losses(self, batch: PretrainingBatch, carry: Any = None) -> tuple[dict[str, Loss], Any]:
+        """All losses by name, and the encoder's carry for the next contiguous batch."""
+        encode = _EncodeOnce(cast(Encoder, self.encoder), carry)
+        losses: dict[str, Loss] = {}
+        for objective in self._listed():
+            losses.update(objective.losses(batch, encode))
+        return losses, encode.next_carry
+
+    def forward(self, batch: PretrainingBatch, carry: Any = None) -> tuple[dict[str, Loss], Any]:
+        """``losses``, for wrappers that call the module."""
+        return self.losses(batch, carry)
+
+    def _listed(self) -> list[Objective]:
+        return [cast(Objective, module) for module in self.objectives.values()]
+
+
+def needed_reads(objectives: Sequence[Objective]) -> frozenset[Read]:
+    """Where the objectives together need the last layer: what a ``PretrainingSource`` is told."""
+    return frozenset(objective.reads for objective in objectives)

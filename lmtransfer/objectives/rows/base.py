@@ -1,0 +1,89 @@
+"""What every way of cutting training rows from documents promises."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from lmtransfer.data.store import TokenStore
+from lmtransfer.errors import ConfigError, DataError
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One sequence as an encoder reads it, special tokens included.
+
+    Attributes:
+        tokens: token ids, int32, shape (n,).
+        segments: 0 for the first text, 1 for the second, int8, shape (n,).
+        key: which tokens of the corpus it holds, for error messages: ``tokens 128:190``.
+        labels: labels of the whole row by objective, such as ``{"nsp": 1}``.
+    """
+
+    tokens: np.ndarray
+    segments: np.ndarray
+    key: str
+    labels: Mapping[str, int] = field(default_factory=dict)
+
+
+class RowPlan(Protocol):
+    """Where the rows of one epoch lie; the rows themselves are read when asked for.
+
+    Attributes:
+        lengths: tokens of each row, special tokens included, int32, shape (N,).
+    """
+
+    lengths: np.ndarray
+
+    def row(self, index: int) -> Row:
+        """Row ``index`` of the epoch."""
+        ...
+
+
+class Rows(Protocol):
+    """How rows are cut from documents.
+
+    Attributes:
+        max_length: longest row in tokens, special tokens included.
+        num_segments: 2 where rows are pairs of texts, else 1.
+        label_names: names of the labels that each row carries.
+    """
+
+    max_length: int
+    num_segments: int
+    label_names: tuple[str, ...]
+
+    def plan(self, store: TokenStore, *, seed: int, epoch: int) -> RowPlan:
+        """The rows of one epoch: a pure function of the settings, the store, ``seed`` and ``epoch``."""
+        ...
+
+
+def checked_length(max_length: int, *, num_special: int) -> int:
+    """The number of text tokens in a row of ``max_length`` tokens of which ``num_special`` are special.
+
+    Raises:
+        ConfigError: not even one token of text a special token fits.
+    """
+    least = 2 * max(num_special, 1)
+    if max_length < least:
+        raise ConfigError(
+            f"objective.max_length={max_length} is too short: {num_special} tokens of each row are special; "
+            f"use {least} or more"
+        )
+    return max_length - num_special
+
+
+def check_not_empty(store: TokenStore) -> None:
+    """Refuse a store without text.
+
+    Raises:
+        DataError: the store has no tokens.
+    """
+    if store.num_tokens == 0:
+        raise DataError(
+            "this part of the corpus (training or validation) holds no text: check corpus.* and "
+            "corpus.validation_fraction"
+        )

@@ -1,0 +1,99 @@
+"""Rows of complete sentences (RoBERTa)."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+
+import numpy as np
+
+from lmtransfer.data.store import TokenStore
+from lmtransfer.objectives.rows.base import Row, check_not_empty, checked_length
+from lmtransfer.objectives.rows.framing import framed
+from lmtransfer.objectives.rows.joined import JoinedDocuments
+from lmtransfer.tokenizers.base import Tokenizer
+
+#: Sentences planned at one time, so that memory does not grow with the corpus; a row ends where such a block does.
+_BLOCK_SENTENCES = 1 << 20
+
+
+class FullSentences:
+    """``[CLS] sentences [SEP]``: complete sentences, as many as fit (Liu et al. 2019, section 4.2).
+
+    FULL-SENTENCES of the paper with ``cross_documents``: a row goes on into the next document, with a [SEP] between
+    them. DOC-SENTENCES without: a row ends where its document does. A sentence longer than a row is cut into pieces
+    of a row's length, the last of which is followed by other sentences. The rows are the same in every epoch.
+
+    Args:
+        max_length: longest row in tokens, special tokens included.
+        cross_documents: whether a row may hold text of several documents.
+        tokenizer: names the special tokens.
+
+    Raises:
+        ConfigError: ``max_length`` leaves no room for text.
+    """
+
+    num_segments = 1
+    label_names: tuple[str, ...] = ()
+
+    def __init__(self, *, max_length: int, cross_documents: bool = True, tokenizer: Tokenizer) -> None:
+        self.max_length, self.cross_documents = max_length, cross_documents
+        self.room = checked_length(max_length, num_special=2)
+        self.cls_id, self.sep_id = tokenizer.cls_id, tokenizer.sep_id
+
+    def plan(self, store: TokenStore, *, seed: int, epoch: int) -> FullSentencesPlan:
+        """The rows, whatever ``seed`` and ``epoch``.
+
+        Raises:
+            DataError: the store holds no text.
+        """
+        check_not_empty(store)
+        return FullSentencesPlan(self, store)
+
+
+class FullSentencesPlan:
+    """One epoch of ``FullSentences``; see ``RowPlan``."""
+
+    def __init__(self, rows: FullSentences, store: TokenStore) -> None:
+        self._rows = rows
+        self._text = JoinedDocuments(store, separator_id=rows.sep_id)
+        starts, sizes = array("q"), array("i")
+        blocks = np.arange(0, store.num_sentences, _BLOCK_SENTENCES)
+        edges = np.unique(np.append(store.document_starts.searchsorted(blocks), store.num_documents))
+        for first, last in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+            _plan_block(store, first, last, rows.room, rows.cross_documents, starts, sizes)
+        self._starts = np.frombuffer(starts, dtype=np.int64)
+        self._sizes = np.frombuffer(sizes, dtype=np.int32)
+        self.lengths = self._sizes + np.int32(2)
+
+    def row(self, index: int) -> Row:
+        """Row ``index``, in the order of the corpus."""
+        rows, start = self._rows, int(self._starts[index])
+        stop = start + int(self._sizes[index])
+        tokens = framed(self._text.read(start, stop), frame="both", cls_id=rows.cls_id, sep_id=rows.sep_id)
+        return Row(tokens, np.zeros(len(tokens), dtype=np.int8), self._text.token_range(start, stop))
+
+
+def _plan_block(
+    store: TokenStore, first: int, last: int, room: int, cross_documents: bool, starts: array, sizes: array
+) -> None:
+    """Append the rows of documents [first, last) as places of ``JoinedDocuments`` and their numbers of tokens."""
+    documents = store.document_starts[first : last + 1]
+    sentences = store.sentence_starts[documents[0] : documents[-1] + 1]
+    before = np.repeat(np.arange(first, last), np.diff(documents))  # separators before each sentence
+    unit_starts, unit_sizes = sentences[:-1] + before, np.diff(sentences)
+    pieces = -(-unit_sizes // room)
+    first_pieces = np.append(0, np.cumsum(pieces))
+    if len(unit_starts) < first_pieces[-1]:
+        within = (np.arange(first_pieces[-1]) - np.repeat(first_pieces[:-1], pieces)) * room
+        unit_starts = np.repeat(unit_starts, pieces) + within
+        unit_sizes = np.minimum(np.repeat(unit_sizes, pieces) - within, room)
+    begins, ends = unit_starts.data, (unit_starts + unit_sizes).data
+    bounds = first_pieces[documents[1:] - documents[0]].tolist()
+    unit = 0
+    for bound in bounds[-1:] if cross_documents else bounds:
+        while unit < bound:
+            start = begins[unit]
+            unit = bisect_right(ends, start + room, lo=unit, hi=bound)
+            starts.append(start)
+            sizes.append(ends[unit - 1] - start)

@@ -1,0 +1,49 @@
+"""All documents of a store laid end to end, with one separator after each."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lmtransfer.data.store import TokenStore
+
+
+class JoinedDocuments:
+    """A ring of text: document, separator, document, separator, ... and round to the first document again.
+
+    A place is a token's or separator's index in the ring; the text itself stays on disk.
+
+    Args:
+        store: the documents.
+        separator_id: token id of the separator.
+
+    Attributes:
+        size: places in the ring: tokens plus documents.
+        ends: place after each document's separator, int64, shape (num_documents,).
+    """
+
+    def __init__(self, store: TokenStore, *, separator_id: int) -> None:
+        self._store, self._separator_id = store, separator_id
+        token_ends = store.sentence_starts[store.document_starts[1:]]
+        self.ends = token_ends + np.arange(1, store.num_documents + 1, dtype=np.int64)
+        self.size = store.num_tokens + store.num_documents
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """Token ids of the places [start, stop), int32; ``stop`` may lie up to one round beyond the end."""
+        if stop > self.size:
+            return np.concatenate([self.read(start, self.size), self.read(0, stop - self.size)])
+        first, last = self.ends.searchsorted((start, stop), side="right").tolist()
+        text = self._store.tokens(start - first, stop - last)
+        if first == last:
+            return text
+        separators = self.ends[first:last] - 1 - start
+        is_text = np.ones(stop - start, dtype=bool)
+        is_text[separators] = False
+        row = np.full(stop - start, self._separator_id, dtype=np.int32)
+        row[is_text] = text
+        return row
+
+    def token_range(self, start: int, stop: int) -> str:
+        """The same places as a range of the store's tokens, for messages."""
+        stop = stop if stop <= self.size else stop - self.size
+        first, last = self.ends.searchsorted((start, stop), side="right").tolist()
+        return f"tokens {start - first}:{stop - last}"

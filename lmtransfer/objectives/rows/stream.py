@@ -1,0 +1,67 @@
+"""Rows as contiguous windows of the whole corpus."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lmtransfer.data.store import TokenStore
+from lmtransfer.objectives.rows.base import Row, check_not_empty, checked_length
+from lmtransfer.objectives.rows.framing import NUM_SPECIAL, Frame, framed
+from lmtransfer.objectives.rows.joined import JoinedDocuments
+from lmtransfer.randomness import generator
+from lmtransfer.tokenizers.base import Tokenizer
+
+
+class LanguageStream:
+    """Contiguous windows of ``max_length`` tokens, across sentences and documents ([SEP] after each document).
+
+    Every row but the last has the same length, which is what a processor likes best. The documents form a ring that
+    is cut at a random place of each epoch, so the windows differ between epochs while each token is seen once in
+    each of them. The last row holds what is left.
+
+    Args:
+        max_length: tokens of a row, special tokens included.
+        frame: special tokens around a window: "both" ([CLS] and [SEP]), "start" ([CLS]), or "none".
+        tokenizer: names the special tokens.
+
+    Raises:
+        ConfigError: ``max_length`` leaves no room for text.
+    """
+
+    num_segments = 1
+    label_names: tuple[str, ...] = ()
+
+    def __init__(self, *, max_length: int, frame: Frame = "both", tokenizer: Tokenizer) -> None:
+        self.max_length, self.frame = max_length, frame
+        self.room = checked_length(max_length, num_special=NUM_SPECIAL[frame])
+        self.cls_id, self.sep_id = tokenizer.cls_id, tokenizer.sep_id
+
+    def plan(self, store: TokenStore, *, seed: int, epoch: int) -> LanguageStreamPlan:
+        """The windows of one epoch.
+
+        Raises:
+            DataError: the store holds no text.
+        """
+        check_not_empty(store)
+        return LanguageStreamPlan(self, store, seed=seed, epoch=epoch)
+
+
+class LanguageStreamPlan:
+    """One epoch of ``LanguageStream``; see ``RowPlan``."""
+
+    def __init__(self, rows: LanguageStream, store: TokenStore, *, seed: int, epoch: int) -> None:
+        self._rows = rows
+        self._text = JoinedDocuments(store, separator_id=rows.sep_id)
+        self._offset = int(generator(seed, "stream", epoch).integers(self._text.size))
+        count = -(-self._text.size // rows.room)
+        self.lengths = np.full(count, rows.max_length, dtype=np.int32)
+        self.lengths[-1] -= count * rows.room - self._text.size
+
+    def row(self, index: int) -> Row:
+        """Window ``index``, counted from the epoch's cut."""
+        rows, text = self._rows, self._text
+        start = index * rows.room
+        size = min(rows.room, text.size - start)
+        start = (self._offset + start) % text.size
+        tokens = framed(text.read(start, start + size), frame=rows.frame, cls_id=rows.cls_id, sep_id=rows.sep_id)
+        return Row(tokens, np.zeros(len(tokens), dtype=np.int8), text.token_range(start, start + size))

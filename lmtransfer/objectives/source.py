@@ -1,0 +1,144 @@
+"""Rows and corruption over a token store, packed into batches on request.
+
+Shape legend: T tokens, B sequences, M prediction positions, N read positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lmtransfer.data.batch import pack
+from lmtransfer.data.store import TokenStore
+from lmtransfer.models.base import Reads
+from lmtransfer.objectives.base import Read
+from lmtransfer.objectives.batch import PretrainingBatch
+from lmtransfer.objectives.corruption.base import Corrupted, Corruption
+from lmtransfer.objectives.rows.base import Row, RowPlan, Rows
+from lmtransfer.randomness import generator
+
+#: Places for predictions and reads come in multiples of this where shapes are static.
+_STATIC_MULTIPLE = 128
+
+
+class PretrainingSource:
+    """Makes batches of rows: what a ``PlannedStream`` asks for.
+
+    A row and its mask are functions of (seed, epoch, row), whatever the batch around them.
+
+    Args:
+        store: the tokenised corpus.
+        rows: how rows are cut from it.
+        corruption: what is hidden.
+        seed: of rows and masks.
+        reads: where the objectives need the last layer; see ``Objective.reads``.
+        capacity: tokens of every batch, filled up with sequences that no loss counts, so that shapes are static; None
+            for batches of their own size.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: TokenStore,
+        rows: Rows,
+        corruption: Corruption,
+        seed: int,
+        reads: Collection[Read] = frozenset[Read](("all",)),
+        capacity: int | None = None,
+    ) -> None:
+        self.store, self.rows, self.corruption, self.seed = store, rows, corruption, seed
+        self.reads, self.capacity = frozenset(reads), capacity
+
+    def plan(self, epoch: int) -> RowPlan:
+        """The rows of ``epoch``."""
+        return self.rows.plan(self.store, seed=self.seed, epoch=self._drawn_epoch(epoch))
+
+    def build(self, epoch: int, plan: RowPlan, row_ids: Sequence[int] | np.ndarray) -> PretrainingBatch:
+        """The batch of rows ``row_ids`` of ``epoch``, whose plan is ``plan``."""
+        drawn_epoch, corrupt = self._drawn_epoch(epoch), self.corruption.corrupt
+        rows = [plan.row(int(i)) for i in row_ids]
+        corrupted = [
+            corrupt(row, generator(self.seed, "corrupt", drawn_epoch, int(i)))
+            for row, i in zip(rows, row_ids, strict=True)
+        ]
+        original = pack(
+            [row.tokens for row in rows],
+            [row.segments for row in rows],
+            capacity=self.capacity,
+            max_length=self.rows.max_length,
+        )
+        cu_seqlens = original.cu_seqlens.numpy()
+        inputs = original
+        if any(part.tokens is not row.tokens for part, row in zip(corrupted, rows, strict=True)):
+            tokens_T = original.tokens_T.clone()
+            tokens_T[: cu_seqlens[len(rows)]] = torch.from_numpy(np.concatenate([part.tokens for part in corrupted]))
+            inputs = original.with_tokens(tokens_T)
+        positions, targets, weights, num_targets = self._targets(corrupted, cu_seqlens)
+        reads, read_index = self._reads(positions, cu_seqlens, len(rows))
+        return PretrainingBatch(
+            original=original,
+            inputs=inputs,
+            positions_M=torch.from_numpy(positions),
+            targets_M=torch.from_numpy(targets),
+            weights_M=torch.from_numpy(weights),
+            num_targets=num_targets,
+            labels=_labels(rows),
+            reads=reads,
+            read_index=read_index,
+            keys=tuple(row.key for row in rows),
+        )
+
+    def _drawn_epoch(self, epoch: int) -> int:
+        return 0 if self.corruption.static_masking else epoch
+
+    def _targets(
+        self, corrupted: Sequence[Corrupted], cu_seqlens: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
+        """Positions in T, targets, weights, and how many of them are no spare places."""
+        counts = [len(part.positions) for part in corrupted]
+        num_targets = sum(counts)
+        size = num_targets
+        if self.capacity is not None:
+            size = _static(num_targets, self.corruption.expected_targets(self.capacity))
+        positions = np.full(size, cu_seqlens[-1] - 1, dtype=np.int64)
+        positions[:num_targets] = np.concatenate([part.positions for part in corrupted])
+        positions[:num_targets] += np.repeat(cu_seqlens[: len(counts)], counts)
+        targets = np.zeros(size, dtype=np.int64)
+        targets[:num_targets] = np.concatenate([part.targets for part in corrupted])
+        weights = np.zeros(size, dtype=np.float32)
+        weights[:num_targets] = 1
+        return positions, targets, weights, num_targets
+
+    def _reads(
+        self, positions: np.ndarray, cu_seqlens: np.ndarray, num_real: int
+    ) -> tuple[Reads | None, dict[str, Tensor | None]]:
+        starts = cu_seqlens[:num_real].astype(np.int64)
+        wanted = [places for name, places in (("masked", positions), ("starts", starts)) if name in self.reads]
+        if "all" in self.reads or not any(len(places) for places in wanted):
+            return None, {"masked": torch.from_numpy(positions), "starts": torch.from_numpy(starts)}
+        index: dict[str, Tensor | None]
+        if len(wanted) == 1:
+            index = {name: None for name in ("masked", "starts") if name in self.reads}
+            return Reads.of(wanted[0], cu_seqlens), index
+        union = np.unique(np.concatenate(wanted))
+        if self.capacity is not None:
+            size = _static(len(union), self.corruption.expected_targets(self.capacity) + num_real)
+            union = np.append(union, np.full(size - len(union), cu_seqlens[-1] - 1))
+        index = {
+            name: torch.from_numpy(union.searchsorted(places))
+            for name, places in (("masked", positions), ("starts", starts))
+        }
+        return Reads.of(union, cu_seqlens), index
+
+
+def _static(size: int, expected: int) -> int:
+    """Places for ``size`` things of which about ``expected`` come: nearly always the same number."""
+    usual = expected + expected // 16
+    return -(-max(size, usual, 1) // _STATIC_MULTIPLE) * _STATIC_MULTIPLE
+
+
+def _labels(rows: Sequence[Row]) -> dict[str, Tensor]:
+    return {name: torch.tensor([row.labels[name] for row in rows]) for name in rows[0].labels}

@@ -1,0 +1,85 @@
+"""Small stand-ins for tests of objectives and streams: numbers as tokens, and stores of random documents."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from lmtransfer.data.store import TokenStore, write_store
+from lmtransfer.models.bert import BertEncoder
+from lmtransfer.models.gpt import GptEncoder
+from lmtransfer.tokenizers.base import Encoding
+
+NUM_PIECES = 90
+
+
+class NumberTokenizer:
+    """Ids 0-3 are special, 4-89 occur (even ones begin words), 90-95 pad the vocabulary; text is numbers."""
+
+    vocab_size, num_pieces = 96, NUM_PIECES
+    unk_id, cls_id, sep_id, mask_id = 0, 1, 2, 3
+    fingerprint = "numbers"
+
+    def __init__(self) -> None:
+        ids = np.arange(self.vocab_size)
+        self.is_special = (ids < 4) | (ids >= NUM_PIECES)
+        self.starts_word = (ids % 2 == 0) & ~self.is_special
+
+    def encode(self, text: str) -> Encoding:
+        ids = self.encode_ids([text])[0]
+        return Encoding(ids, np.zeros((len(ids), 2), np.int32), self.starts_word[ids])
+
+    def encode_ids(self, texts: Sequence[str]) -> list[np.ndarray]:
+        return [np.array([int(word) for word in text.split()], dtype=np.int32) for text in texts]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return " ".join(self.piece(i) for i in ids)
+
+    def piece(self, token_id: int) -> str:
+        return ["[UNK]", "[CLS]", "[SEP]", "[MASK]"][token_id] if token_id < 4 else str(token_id)
+
+    def save(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+
+
+def random_documents(
+    num: int, *, seed: int = 0, most_sentences: int = 12, longest: int = 20, least_sentences: int = 1
+) -> list[list[list[int]]]:
+    """Documents of random sentences of ordinary tokens."""
+    rng = np.random.default_rng(seed)
+    return [
+        [
+            rng.integers(4, NUM_PIECES, rng.integers(1, longest + 1)).tolist()
+            for _ in range(rng.integers(least_sentences, most_sentences + 1))
+        ]
+        for _ in range(num)
+    ]
+
+
+def store_of(folder: Path, documents: list[list[list[int]]]) -> TokenStore:
+    """A store of several shards."""
+    return write_store(folder, documents, vocab_size=96, shard_documents=7)
+
+
+def bert(seed: int = 0, **changes: object) -> BertEncoder:
+    """A BERT of 2 layers x 16 without dropout."""
+    torch.manual_seed(seed)
+    arguments: dict[str, object] = {
+        "vocab_size": 96,
+        "dim": 16,
+        "num_layers": 2,
+        "num_heads": 2,
+        "hidden_dim": 32,
+        "max_length": 64,
+        "dropout": 0.0,
+    }
+    return BertEncoder(**{**arguments, **changes})  # type: ignore[arg-type]
+
+
+def gpt(seed: int = 0) -> GptEncoder:
+    """A GPT of the same size."""
+    torch.manual_seed(seed)
+    return GptEncoder(vocab_size=96, dim=16, num_layers=2, num_heads=2, hidden_dim=32, max_length=64, dropout=0.0)
