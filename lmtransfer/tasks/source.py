@@ -5,7 +5,7 @@ Shape legend: N examples, B sequences of a batch, T their tokens.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -85,7 +85,7 @@ class TaskSource:
         """All examples; the stream shuffles them."""
         return ExamplePlan(self.encoded.lengths)
 
-    def build(self, epoch: int, plan: ExamplePlan, row_ids: Sequence[int]) -> TaskBatch:
+    def build(self, epoch: int, plan: ExamplePlan, row_ids: Sequence[int] | np.ndarray) -> TaskBatch:
         """The micro-batch of these examples, in this order."""
         rows = np.asarray(row_ids, dtype=np.int64)
         chosen = self.encoded.select(rows)
@@ -97,28 +97,3 @@ class TaskSource:
             keys=chosen.ids,
             features=None if self.features is None else self.features.rows(rows),
         )
-
-    def in_length_order(self, *, max_tokens: int, max_examples: int | None = None) -> Iterator[TaskBatch]:
-        """Every example once, longest first: batches for evaluation, cut by size and never padded.
-
-        The longest batch comes first, so that what does not fit into memory fails at once. ``batch.rows`` says
-        where each result belongs.
-
-        Args:
-            max_tokens: most tokens of a batch (a longer example makes a batch of its own).
-            max_examples: most examples of a batch; None: no limit.
-        """
-        lengths = self.encoded.lengths
-        order = np.argsort(-lengths, kind="stable")
-        plan = ExamplePlan(lengths)
-        batch: list[int] = []
-        tokens = 0
-        for row in order:
-            full = tokens + lengths[row] > max_tokens or (max_examples is not None and len(batch) == max_examples)
-            if batch and full:
-                yield self.build(0, plan, batch)
-                batch, tokens = [], 0
-            batch.append(int(row))
-            tokens += int(lengths[row])
-        if batch:
-            yield self.build(0, plan, batch)

@@ -14,11 +14,13 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from lmtransfer.data.stream import evaluation_batches
 from lmtransfer.errors import DataError
 from lmtransfer.metrics.base import Metric
 from lmtransfer.metrics.baseline import is_collapsed
 from lmtransfer.tasks.encoded import NO_LABEL
-from lmtransfer.tasks.source import TaskBatch, TaskSource
+from lmtransfer.tasks.source import TaskSource
+from lmtransfer.training import distributed
 from lmtransfer.transfer.learner import TaskLearner
 
 #: Tokens of an evaluation batch: large enough to keep two cores busy, small enough for a laptop's memory.
@@ -48,13 +50,12 @@ def evaluate(
     device: torch.device | str = "cpu",
     autocast: Callable[[], AbstractContextManager[object]] = nullcontext,
     max_tokens: int = EVALUATION_TOKENS,
-    max_examples: int | None = None,
     index_map: np.ndarray | None = None,
 ) -> Evaluation:
-    """Score every example once.
+    """Score every example once, whatever the number of ranks.
 
     Memory does not grow with the number of examples but for eight bytes a prediction; the result does not depend
-    on the batch sizes.
+    on the batch sizes. Ranks share the batches, and the metrics' states are merged, so each rank returns the whole.
 
     Args:
         learner: what is scored; its mode is put back afterwards.
@@ -63,7 +64,6 @@ def evaluate(
         device: where the learner is.
         autocast: makes the context of the forward pass (precision).
         max_tokens: most tokens of a batch.
-        max_examples: most examples of a batch; None: no limit.
         index_map: the task's index of each of the learner's labels, where their orders differ, int64, shape (C,).
 
     Raises:
@@ -77,42 +77,39 @@ def evaluate(
             "cannot be scored; choose another split"
         )
     predictions = np.zeros(len(labels), dtype=np.int64)
+    order = None if index_map is None else torch.from_numpy(np.argsort(index_map))
     loss_sum = 0.0
-    for batch, logits_BC in batch_logits(
-        learner, source, device=device, autocast=autocast, max_tokens=max_tokens, max_examples=max_examples
-    ):
-        rows = np.asarray(batch.rows)
-        if index_map is not None:
-            logits_BC = logits_BC[:, torch.from_numpy(np.argsort(index_map))]
-        predicted = logits_BC.argmax(1).numpy()
-        predictions[rows] = predicted
-        targets_B = torch.from_numpy(labels[rows])
-        loss_sum += float(functional.cross_entropy(logits_BC.double(), targets_B, reduction="sum"))
-        for metric in metrics:
-            metric.update(predicted, labels[rows])
-    counts = np.bincount(predictions)
+    batches = evaluation_batches(
+        source, micro_batch_tokens=max_tokens, rank=distributed.rank(), world_size=distributed.world_size()
+    )
+    with evaluation_mode(learner):
+        for batch in batches:
+            with autocast():
+                logits_BC = learner.predict(batch.to(device)).cpu()
+            if order is not None:
+                logits_BC = logits_BC[:, order]
+            rows = np.asarray(batch.rows)
+            predicted = logits_BC.argmax(1).numpy()
+            predictions[rows] = predicted
+            loss_sum += float(functional.cross_entropy(logits_BC.double(), batch.labels_B, reduction="sum"))
+            for metric in metrics:
+                metric.update(predicted, labels[rows])
+    _merge_ranks(metrics)
+    predictions = np.sum(distributed.gather(predictions), axis=0)
+    loss_sum = distributed.sum_over_ranks({"loss": loss_sum})["loss"]
     return Evaluation(
         metrics={**{metric.name: metric.compute() for metric in metrics}, "loss": loss_sum / len(labels)},
         predictions=predictions,
-        collapsed=is_collapsed(counts) and len(np.unique(labels)) > 1,
+        collapsed=is_collapsed(np.bincount(predictions)) and len(np.unique(labels)) > 1,
     )
 
 
-def batch_logits(
-    learner: TaskLearner,
-    source: TaskSource,
-    *,
-    device: torch.device | str,
-    autocast: Callable[[], AbstractContextManager[object]],
-    max_tokens: int,
-    max_examples: int | None,
-) -> Iterator[tuple[TaskBatch, torch.Tensor]]:
-    """Each batch with its logits (B, C) on the host, in evaluation mode without gradients."""
-    with evaluation_mode(learner):
-        for batch in source.in_length_order(max_tokens=max_tokens, max_examples=max_examples):
-            with autocast():
-                logits_BC = learner.predict(batch.to(device))
-            yield batch, logits_BC.cpu()
+def _merge_ranks(metrics: list[Metric]) -> None:
+    """Let each metric have seen what it saw on every rank."""
+    for metric in metrics:
+        for rank, state in enumerate(distributed.gather(metric.state())):
+            if rank != distributed.rank():
+                metric.merge(state)
 
 
 @contextmanager

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lmtransfer.data.stream import evaluation_batches
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.transfer.evaluation import EVALUATION_TOKENS, evaluation_mode
 from lmtransfer.transfer.learner import TaskLearner
@@ -82,7 +83,7 @@ def compute_features(
     starts = np.cumsum(lengths) - lengths
     values: np.ndarray | None = None
     with evaluation_mode(learner):
-        for batch in source.in_length_order(max_tokens=max_tokens):
+        for batch in evaluation_batches(source, micro_batch_tokens=max_tokens):
             with autocast():
                 fixed = learner.fixed(batch.to(device)).float().cpu().numpy()
             if values is None:

@@ -78,16 +78,3 @@ def test_batches_hold_the_planned_examples() -> None:
     assert batch.num_tokens == encoded.lengths[4] + encoded.lengths[2]
     assert list(batch.keys) == ["train:4", "train:2"]
     assert batch.labels_B.tolist() == encoded.labels[[4, 2]].tolist()
-
-
-@pytest.mark.parametrize(("max_tokens", "max_examples"), [(1, None), (30, None), (10_000, 7), (10_000, None)])
-def test_evaluation_batches_hold_each_example_once_longest_first(max_tokens: int, max_examples: int | None) -> None:
-    encoded = random_examples(23)
-    batches = list(TaskSource(encoded).in_length_order(max_tokens=max_tokens, max_examples=max_examples))
-    rows = [row for batch in batches for row in batch.rows]
-    assert sorted(rows) == list(range(23))
-    lengths = [length for batch in batches for length in batch.packed.lengths]
-    assert lengths == sorted(lengths, reverse=True)
-    for batch in batches:
-        assert batch.num_tokens <= max_tokens or len(batch.rows) == 1
-        assert max_examples is None or len(batch.rows) <= max_examples
