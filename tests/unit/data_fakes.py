@@ -1,0 +1,69 @@
+"""A tokenizer of hashed words and made-up text, for tests of corpora."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from lmtransfer.tokenizers.base import Encoding
+
+_WORDS = [
+    a + b + c for a in ("ba", "ke", "mo", "tri") for b in ("l", "st", "nd", "r") for c in ("a", "en", "ow", "ish")
+]
+
+
+class WordTokenizer:
+    """Each word is the hash of its characters; the word ``zzz`` is unknown."""
+
+    num_pieces = 500
+    cls_id, sep_id, mask_id, unk_id = 1, 2, 3, 0
+
+    def __init__(self, vocab_size: int = 512) -> None:
+        self.vocab_size = vocab_size
+        self.fingerprint = f"words-{vocab_size}"
+        self.is_special = np.arange(vocab_size) < 4
+        self.starts_word = np.ones(vocab_size, dtype=bool)
+
+    def encode(self, text: str) -> Encoding:
+        raise NotImplementedError
+
+    def encode_ids(self, texts: Sequence[str]) -> list[np.ndarray]:
+        return [np.array([self.word_id(word) for word in text.split()], dtype=np.int32) for text in texts]
+
+    def word_id(self, word: str) -> int:
+        return self.unk_id if word == "zzz" else 4 + zlib.crc32(word.encode()) % (self.vocab_size - 4)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        raise NotImplementedError
+
+    def piece(self, token_id: int) -> str:
+        raise NotImplementedError
+
+    def save(self, folder: Path) -> None:
+        raise NotImplementedError
+
+
+def made_up_documents(count: int, *, seed: int = 0, words: int = 60) -> list[str]:
+    """Different documents of a few paragraphs of a few sentences each."""
+    rng = np.random.default_rng(seed)
+    documents = []
+    for _ in range(count):
+        paragraphs = []
+        for _ in range(int(rng.integers(1, 4))):
+            sentences = []
+            for _ in range(int(rng.integers(1, 4))):
+                drawn = [_WORDS[i] for i in rng.integers(0, len(_WORDS), int(rng.integers(3, max(4, words // 4))))]
+                sentences.append(" ".join(drawn).capitalize() + ".")
+            paragraphs.append(" ".join(sentences))
+        documents.append("\n".join(paragraphs))
+    return documents
+
+
+def write_text(path: Path, documents: Sequence[str]) -> Path:
+    """Documents into a text file, a blank line between them."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n\n".join(documents) + "\n", encoding="utf-8")
+    return path

@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+import json
+import lzma
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from lmtransfer.data import readers
+from lmtransfer.data.documents import Document, Notes
+from lmtransfer.data.files import Meter
+from lmtransfer.data.readers import read_documents
+from lmtransfer.errors import DataError
+
+
+def read(path: Path, notes: Notes | None = None, **changes: Any) -> list[Document]:
+    settings: dict[str, Any] = {
+        "file_format": readers.format_of(path),
+        "boundary": "blank_line",
+        "text_field": "text",
+        "encoding_errors": "strict",
+        "line_break": None,
+    }
+    return list(read_documents(path, **(settings | changes), notes=notes or Notes(), meter=Meter()))
+
+
+def texts(documents: list[Document]) -> list[str]:
+    return [document.text for document in documents]
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> Path:
+    path = tmp_path / "book.txt"
+    path.write_text("\n\n First line \nsecond\n \t\n\nThird\r\n\u00a0\nfourth")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("boundary", "expected", "lines"),
+    [
+        ("blank_line", ["First line\nsecond", "Third", "fourth"], [3, 7, 9]),
+        ("file", ["First line\nsecond\nThird\nfourth"], [3]),
+        ("line", ["First line", "second", "Third", "fourth"], [3, 4, 7, 9]),
+    ],
+)
+def test_boundaries_of_text_files(book: Path, boundary: str, expected: list[str], lines: list[int]) -> None:
+    documents = read(book, boundary=boundary)
+    assert texts(documents) == expected
+    assert [document.key for document in documents] == [f"{book}:{line}" for line in lines]
+
+
+def test_headings_of_wikitext_begin_documents(tmp_path: Path) -> None:
+    path = tmp_path / "wiki.txt"
+    path.write_text(
+        " \n = First = \n \n Text . \n \n = = Part = = \n \n so that\n = x = \n \n = Second = \n \n More . \n"
+    )
+    assert texts(read(path, boundary="heading")) == [
+        "= First =\nText .\n= = Part = =\nso that\n= x =",
+        "= Second =\nMore .",
+    ]
+
+
+def test_nul_characters_are_dropped_and_counted_with_their_place(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"one\n\ntw\x00o\x00\n\n\x00\n\nthree\n")
+    notes = Notes()
+    assert texts(read(path, notes)) == ["one", "two", "three"]
+    assert notes.as_dict() == {"NUL characters dropped": {"count": 3, "first": f"{path}:3"}}
+
+
+def test_an_empty_file_is_counted(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text(" \n\n")
+    notes = Notes()
+    assert read(path, notes) == []
+    assert notes.counts == {"empty files skipped": 1}
+
+
+def test_a_file_without_boundaries_is_cut_at_line_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readers, "MAX_DOCUMENT_CHARACTERS", 1000)
+    lines = [f"line {number} " + "x" * 80 for number in range(100)]
+    path = tmp_path / "a.txt"
+    path.write_text("\n".join(lines))
+    notes = Notes()
+    documents = read(path, notes)
+    assert "\n".join(texts(documents)).split("\n") == lines
+    assert max(map(len, texts(documents))) <= 1000
+    assert notes.counts == {"documents over 16 million characters, cut at a line end": len(documents) - 1}
+
+
+def test_json_lines(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    records = [{"body": " one \n\n two<br />three"}, {"body": ""}, {"body": None}, {"body": "nul\x00 \ud800!"}]
+    path.write_text("\n\n".join(map(json.dumps, records)))
+    notes = Notes()
+    documents = read(path, notes, text_field="body", line_break="<br />")
+    assert texts(documents) == ["one\ntwo\nthree", "nul \ufffd!"]
+    assert documents[1].key == f"{path}:7"
+    assert notes.as_dict() == {
+        "empty documents skipped": {"count": 2, "first": f"{path}:3"},
+        "NUL characters dropped": {"count": 1, "first": f"{path}:7"},
+        "lone surrogates replaced": {"count": 1, "first": f"{path}:7"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"text": "a"', r"a\.jsonl:2: not JSON"),
+        ('{"title": "t", "body": "b"}', r"a\.jsonl:2: no field `text` here \(found: body, title\).*corpus\.text_field"),
+        ("[1]", r"a\.jsonl:2: no field `text` here \(found: a list, no object\)"),
+        ('{"text": 3}', r"a\.jsonl:2: the text is a int"),
+        ("[" * 100_000, r"a\.jsonl:2: not JSON"),
+    ],
+)
+def test_broken_json_lines_name_their_place(tmp_path: Path, line: str, message: str) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "fine"}\n' + line)
+    with pytest.raises(DataError, match=message):
+        read(path)
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string()])
+@pytest.mark.parametrize("compressed", [False, True])
+def test_parquet(tmp_path: Path, kind: pa.DataType, compressed: bool) -> None:
+    path = tmp_path / ("a.parquet.xz" if compressed else "a.parquet")
+    column = pa.array([f"text {number}\nline" if number % 7 else None for number in range(1000)], kind)
+    pq.write_table(pa.table({"id": range(1000), "body": column}), tmp_path / "a.parquet", row_group_size=300)
+    if compressed:
+        path.write_bytes(lzma.compress((tmp_path / "a.parquet").read_bytes()))
+    notes = Notes()
+    documents = read(path, notes, text_field="body")
+    assert texts(documents) == [f"text {number}\nline" for number in range(1000) if number % 7]
+    assert documents[-1].key == f"{path}:row 1000"
+    assert notes.counts == {"empty documents skipped": 143}
+
+
+def test_parquet_with_bad_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    raw = pa.array([b"fine", b"caf\xe9 !"], pa.binary())
+    column = pa.StringArray.from_buffers(2, raw.buffers()[1], raw.buffers()[2])
+    pq.write_table(pa.table({"text": column}), path)
+    with pytest.raises(DataError, match=r"a\.parquet:row 2: not UTF-8"):
+        read(path)
+    assert texts(read(path, encoding_errors="replace")) == ["fine", "caf\ufffd !"]
+
+
+def test_parquet_problems_are_clear(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"id": [1], "body": ["x"]}), path)
+    with pytest.raises(DataError, match=r"no column `text` here \(found: id, body\)"):
+        read(path)
+    with pytest.raises(DataError, match="column `id` holds int64, not strings"):
+        read(path, text_field="id")
+    path.write_bytes(b"not parquet at all")
+    with pytest.raises(DataError, match="not a parquet file"):
+        read(path)
