@@ -1,0 +1,148 @@
+"""Train a sentencepiece vocabulary from a corpus."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Literal
+
+import sentencepiece
+
+from lmtransfer.errors import ConfigError, DataError
+from lmtransfer.tokenizers.sample import LineCounts, sample_lines
+from lmtransfer.tokenizers.sentencepiece import SPECIALS, SentencePieceTokenizer
+
+_VERSION = 1  # raise it when the same settings and text would give another vocabulary
+_SILENT = 2  # sentencepiece's log level: errors only, and those reach us as exceptions too
+
+
+class SentencePieceTrainer:
+    """Settings of a vocabulary to be trained.
+
+    The result depends on the settings and the lines only: lines are sampled here, since sentencepiece's own sampling
+    ignores its seed, and its training runs in one thread, since its sums depend on the number of threads.
+
+    Args:
+        kind: ``unigram`` (Kudo, "Subword Regularization", ACL 2018) or ``bpe`` (Sennrich et al., ACL 2016).
+        vocab_size: number of pieces, the four specials included.
+        lowercase: fold case (and then NFKC); otherwise NFKC only.
+        character_coverage: part of the text's characters that get a piece of their own; the rest are [UNK].
+        max_sentences: most lines to train on; a seeded sample of a larger corpus.
+        max_characters: most characters to train on; bounds memory (about 20 bytes a character) and time.
+        byte_fallback: spell unknown characters by 256 byte pieces in place of [UNK].
+        allow_fewer: settle for fewer pieces where the text does not support ``vocab_size``; otherwise an error.
+        seed: seed of the sample.
+
+    Raises:
+        ConfigError: a value out of its range.
+    """
+
+    def __init__(
+        self,
+        *,
+        kind: Literal["unigram", "bpe"],
+        vocab_size: int = 8192,
+        lowercase: bool = True,
+        character_coverage: float = 0.9999,
+        max_sentences: int = 1_000_000,
+        max_characters: int = 5_000_000,
+        byte_fallback: bool = False,
+        allow_fewer: bool = False,
+        seed: int = 0,
+    ) -> None:
+        smallest = len(SPECIALS) + 1 + 256 * byte_fallback
+        problems = []
+        if kind not in ("unigram", "bpe"):
+            problems.append(f"tokenizer.kind={kind}: must be unigram or bpe")
+        if vocab_size < smallest:
+            problems.append(f"tokenizer.vocab_size={vocab_size}: must be at least {smallest}")
+        if not 0.9 <= character_coverage <= 1:
+            problems.append(f"tokenizer.character_coverage={character_coverage}: must lie between 0.9 and 1")
+        if max_sentences < 1:
+            problems.append(f"tokenizer.max_sentences={max_sentences}: must be at least 1")
+        if max_characters < 1:
+            problems.append(f"tokenizer.max_characters={max_characters}: must be at least 1")
+        if problems:
+            raise ConfigError(problems)
+        self.kind = kind
+        self.vocab_size = vocab_size
+        self.lowercase = lowercase
+        self.character_coverage = character_coverage
+        self.max_sentences = max_sentences
+        self.max_characters = max_characters
+        self.byte_fallback = byte_fallback
+        self.allow_fewer = allow_fewer
+        self.seed = seed
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Everything but the text that decides the vocabulary."""
+        return {**vars(self), "sentencepiece": sentencepiece.__version__, "version": _VERSION}
+
+    @property
+    def fingerprint(self) -> str:
+        """Hex digest of ``settings``; with the corpus's own it names the vocabulary before it is trained."""
+        return sha256(json.dumps(self.settings, sort_keys=True).encode()).hexdigest()
+
+    def train(self, lines: Iterator[str], folder: Path) -> SentencePieceTokenizer:
+        """Train on ``lines`` (sentences or paragraphs), save into ``folder``, and return the tokenizer.
+
+        What was used and skipped is in the tokenizer's ``training`` and in ``tokenizer.json``.
+
+        Raises:
+            DataError: there is no text, or too little of it for ``vocab_size``, or too many different characters.
+        """
+        sample, counts = sample_lines(
+            lines, max_sentences=self.max_sentences, max_characters=self.max_characters, seed=self.seed
+        )
+        if not sample:
+            raise DataError(f"no text to train a tokenizer on: {counts.lines_seen} lines, none with any text")
+        model = io.BytesIO()
+        try:
+            sentencepiece.SentencePieceTrainer.train(
+                sentence_iterator=iter(sample),
+                model_writer=model,
+                model_type=self.kind,
+                vocab_size=self.vocab_size,
+                hard_vocab_limit=not self.allow_fewer,
+                character_coverage=self.character_coverage,
+                byte_fallback=self.byte_fallback,
+                normalization_rule_name="nmt_nfkc_cf" if self.lowercase else "nmt_nfkc",
+                unk_id=SentencePieceTokenizer.unk_id,
+                unk_piece=SPECIALS[0],
+                unk_surface=SPECIALS[0],
+                control_symbols=list(SPECIALS[1:]),
+                bos_id=-1,
+                eos_id=-1,
+                pad_id=-1,
+                input_sentence_size=0,
+                shuffle_input_sentence=False,
+                max_sentence_length=1 << 20,  # bytes; lines were cut to 4,096 characters before
+                num_threads=1,
+                minloglevel=_SILENT,
+            )
+        except RuntimeError as error:
+            raise DataError(self._explain(str(error), counts)) from None
+        tokenizer = SentencePieceTokenizer(
+            model.getvalue(), {"settings": self.settings, **counts.as_dict(), "trainer": self.fingerprint}
+        )
+        tokenizer.save(folder)
+        return tokenizer
+
+    def _explain(self, message: str, counts: LineCounts) -> str:
+        text = f"the text ({counts.pieces_used} lines, {counts.characters_used} characters)"
+        if largest := re.search(r"too high .* value <= (\d+)", message):
+            return (
+                f"tokenizer.vocab_size={self.vocab_size}: {text} supports at most {largest[1]} pieces; set "
+                f"tokenizer.vocab_size={largest[1]} or less, give more text, or set tokenizer.allow_fewer=true"
+            )
+        if needed := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):
+            return (
+                f"tokenizer.vocab_size={self.vocab_size}: {text} needs at least {needed[1]} pieces for its characters; "
+                f"set tokenizer.vocab_size={needed[1]} or more, or a lower tokenizer.character_coverage"
+            )
+        return f"sentencepiece could not train a vocabulary on {text}: {message}"

@@ -1,0 +1,116 @@
+"""Offsets into the original text, whatever normalisation does to it."""
+
+from __future__ import annotations
+
+import random
+import unicodedata
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lmtransfer.tokenizers.sentencepiece import SentencePieceTokenizer
+from lmtransfer.tokenizers.train import SentencePieceTrainer
+
+TEXT = [
+    "The old man said that the sea was calm, and the boat went out at dawn.",
+    "A river runs through the valley; children play on its banks in summer.",
+    "She read the letter twice (and then again), but it said nothing new.",
+    "In 1984 the price was 3.50; by 2020 it had risen to 12.75 or more.",
+]
+
+
+@pytest.fixture(scope="module", params=["unigram", "bpe", "cased", "bytes"])
+def tokenizer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> SentencePieceTokenizer:
+    trainer = SentencePieceTrainer(
+        kind="bpe" if request.param == "bpe" else "unigram",
+        vocab_size=400 if request.param == "bytes" else 120,
+        lowercase=request.param != "cased",
+        byte_fallback=request.param == "bytes",
+        character_coverage=1.0,
+        allow_fewer=True,
+    )
+    return trainer.train(iter(TEXT), tmp_path_factory.mktemp("tokenizer"))
+
+
+def words_by_offsets(tokenizer: SentencePieceTokenizer, text: str) -> list[str]:
+    """The text of each word, from the first character of its first token to the last of its last."""
+    encoding = tokenizer.encode(text)
+    spans: list[list[int]] = []
+    for (start, end), begins in zip(encoding.offsets.tolist(), encoding.word_starts.tolist(), strict=True):
+        if begins:
+            spans.append([start, end])
+        elif start < end:
+            spans[-1] = [spans[-1][0] if spans[-1][0] < spans[-1][1] else start, end]
+    return [text[start:end] for start, end in spans]
+
+
+NFD = unicodedata.normalize("NFD", "Le caf\u00e9 na\u00efve co\u00fbte d\u00e9j\u00e0 cher")
+FAMILY = "\U0001f468\u200d\U0001f469\u200d\U0001f467"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("The old  man\tsaid\n no", ["The", "old", "man", "said", "no"]),
+        (NFD, NFD.split(" ")),
+        (f"the {FAMILY} sea \U0001f1e9\U0001f1ea a\U0001f600b", ["the", FAMILY, "sea", "\U0001f1e9\U0001f1ea",
+                                                                 "a\U0001f600b"]),
+        ("the\u00a0old\u2003man\u3000said", ["the", "old", "man", "said"]),
+        ("the\u200bold \u200b man\ufeff", ["the", "old", "man"]),
+        ("\ud55c\uad6d\uc5b4 \ud14d\uc2a4\ud2b8 the", ["\ud55c\uad6d\uc5b4", "\ud14d\uc2a4\ud2b8", "the"]),
+        (unicodedata.normalize("NFD", "\ud55c\uad6d \uc5b4"),
+         [unicodedata.normalize("NFD", "\ud55c\uad6d"), unicodedata.normalize("NFD", "\uc5b4")]),
+        ("\ufb01ne o\ufb03ce \ufb02ow", ["\ufb01ne", "o\ufb03ce", "\ufb02ow"]),
+        ("\uff26\uff55\uff4c\uff4c \uff57\uff49\uff44\uff54\uff48", ["\uff26\uff55\uff4c\uff4c",
+                                                                     "\uff57\uff49\uff44\uff54\uff48"]),
+        ("\ufeffthe sea", ["the", "sea"]),
+        ("\u2581the\u2581sea", ["the", "sea"]),
+        ("the \ud800 sea\udfff", ["the", "sea"]),
+    ],
+)  # fmt: skip
+def test_words_are_exact(tokenizer: SentencePieceTokenizer, text: str, words: list[str]) -> None:
+    assert words_by_offsets(tokenizer, text) == words
+
+
+ALPHABET = [
+    *"abcthe TSM.,;(3 ",
+    *"\u0301\u0323\u00e9\u00df\u0130\u00bd\u2026\ufdfa\ufb03\uff26\uff76\uff9e\u30ac\u4e2d\u6587\ud55c\u1112\u1161\u11ab",
+    *"\u00a0\u200b\u200d\u2003\u3000\ufeff\u00ad\u2581\u2585\t\n\r\x00\x01\x7f\u0600\u202e\ud800\U0001f600\U0001f468",
+]
+
+
+def test_offsets_are_monotone_and_cover_everything_but_white_space(tokenizer: SentencePieceTokenizer) -> None:
+    rng = random.Random(0)
+    blank_alone = {c for c in ALPHABET if not tokenizer.encode(c).ids.size}
+    assert {" ", "\t", "\u00a0", "\u200b", "\ufeff", "\u2581", "\x01", "\ud800"} <= blank_alone
+    assert not {"a", "\u0301", "\u00ad", "\U0001f600"} & blank_alone
+    for _ in range(1500):
+        text = "".join(rng.choices(ALPHABET, k=rng.randint(0, 25)))
+        encoding = tokenizer.encode(text)
+        assert len(encoding.ids) == len(encoding.offsets) == len(encoding.word_starts)
+        starts, ends = encoding.offsets[:, 0], encoding.offsets[:, 1]
+        assert (starts <= ends).all()
+        assert (np.diff(starts) >= 0).all()
+        assert (np.diff(ends) >= 0).all()
+        covered = {i for start, end in encoding.offsets.tolist() for i in range(start, end)}
+        assert all(0 <= i < len(text) for i in covered)
+        missing = {text[i] for i in range(len(text)) if i not in covered}
+        assert missing <= blank_alone, (text, missing - blank_alone)
+
+
+def test_offsets_and_fast_path_give_the_same_ids(tokenizer: SentencePieceTokenizer) -> None:
+    rng = random.Random(1)
+    texts = ["".join(rng.choices(ALPHABET, k=rng.randint(0, 40))) for _ in range(300)] + TEXT
+    for text, ids in zip(texts, tokenizer.encode_ids(texts), strict=True):
+        assert ids.dtype == np.int32
+        np.testing.assert_array_equal(ids, tokenizer.encode(text).ids)
+
+
+def test_word_starts_are_the_white_space_words(tokenizer: SentencePieceTokenizer, tmp_path: Path) -> None:
+    text = " ".join(TEXT) + " q\u00fcq \U0001f600 zebra! (x)"
+    encoding = tokenizer.encode(text)
+    assert encoding.word_starts.sum() == len(text.split())
+    assert words_by_offsets(tokenizer, text) == text.split()
+    # The same by id, which is all that a tokenised corpus has.
+    np.testing.assert_array_equal(tokenizer.starts_word[encoding.ids], encoding.word_starts)

@@ -1,0 +1,142 @@
+"""The sentencepiece tokenizer: specials, saving and loading, decoding, faults."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lmtransfer.errors import CheckpointError
+from lmtransfer.tokenizers.base import Tokenizer
+from lmtransfer.tokenizers.load import load_tokenizer
+from lmtransfer.tokenizers.sentencepiece import SentencePieceTokenizer
+from lmtransfer.tokenizers.train import SentencePieceTrainer
+
+SPELT = "[MASK] [CLS] and [SEP] or [UNK], <unk> <s> </s> <0x41> [mask]x[cls]"
+
+TEXT = [
+    "the quick brown fox jumps over the lazy dog",
+    "a brown dog and a quick fox were lazy, and the fox jumped over the dog",
+    "quickly the dogs jumped, lazily the foxes looked over the browned grass",
+    "overlooked foxes masking the quickest jump of the separated dogs",
+]
+
+
+@pytest.fixture(scope="module", params=["unigram", "bpe"])
+def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Tokenizer]:
+    folder = tmp_path_factory.mktemp("tokenizer")
+    # The text is full of spelt-out specials: they may become pieces of letters, never the specials themselves.
+    lines = [SPELT, *TEXT] * 5
+    trainer = SentencePieceTrainer(kind=request.param, vocab_size=60, lowercase=True, character_coverage=1.0)
+    return folder, trainer.train(iter(lines), folder)
+
+
+def test_it_is_a_tokenizer(trained: tuple[Path, Tokenizer]) -> None:
+    _, tokenizer = trained
+    assert isinstance(tokenizer, Tokenizer)
+    assert (tokenizer.unk_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id) == (0, 1, 2, 3)
+    assert [tokenizer.piece(i) for i in range(4)] == ["[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    assert (tokenizer.num_pieces, tokenizer.vocab_size) == (60, 64)
+    assert tokenizer.is_special.tolist() == [True] * 4 + [False] * 56 + [True] * 4
+    assert tokenizer.starts_word.shape == (64,)
+    pieces = [tokenizer.piece(i) for i in range(4, 60)]
+    assert tokenizer.starts_word[4:60].tolist() == [piece[0] == "\u2581" for piece in pieces]
+    assert not tokenizer.starts_word[60:].any()
+    assert len(set(pieces)) == 56
+
+
+def test_text_cannot_spell_specials(trained: tuple[Path, Tokenizer]) -> None:
+    _, tokenizer = trained
+    ids = tokenizer.encode(SPELT).ids
+    assert not tokenizer.is_special[ids].any()  # every character was seen in training, so no [UNK] either
+    assert len(ids) > len(SPELT.split())
+    assert not tokenizer.is_special[np.concatenate(tokenizer.encode_ids([SPELT, "[MASK]", "[CLS]"]))].any()
+
+
+def test_unknown_characters_become_unk(trained: tuple[Path, Tokenizer]) -> None:
+    _, tokenizer = trained
+    assert tokenizer.decode(tokenizer.encode("the \u4e2d\u6587 fox").ids) == "the [UNK] fox"
+
+
+def test_bytes_in_place_of_unk(tmp_path: Path) -> None:
+    trainer = SentencePieceTrainer(kind="unigram", vocab_size=300, byte_fallback=True, allow_fewer=True)
+    tokenizer = trainer.train(iter(["the quick brown fox jumps over the lazy dog"] * 4), tmp_path)
+    ids = tokenizer.encode("the \u4e2d\u6587 fox").ids
+    assert tokenizer.unk_id not in ids
+    assert tokenizer.decode(ids) == "the \u4e2d\u6587 fox"
+    spelt = tokenizer.encode("<0x41>").ids
+    assert tokenizer.decode(spelt) == "<0x41>"
+    assert len(spelt) > 2
+
+
+def test_decode(trained: tuple[Path, Tokenizer]) -> None:
+    _, tokenizer = trained
+    ids = tokenizer.encode("The quick brown FOX").ids.tolist()
+    assert tokenizer.decode(ids) == "the quick brown fox"
+    assert tokenizer.decode([1, *ids, 2, 3]) == "[CLS] the quick brown fox [SEP] [MASK]"
+    assert tokenizer.decode([]) == ""
+    assert tokenizer.decode([61]) == "[unused61]"
+    with pytest.raises(ValueError, match="64"):
+        tokenizer.decode([64])
+
+
+def test_empty_texts(trained: tuple[Path, Tokenizer]) -> None:
+    _, tokenizer = trained
+    for text in ("", "  \n\t", "\u200b"):
+        encoding = tokenizer.encode(text)
+        assert (encoding.ids.shape, encoding.offsets.shape, encoding.word_starts.shape) == ((0,), (0, 2), (0,))
+        assert (encoding.ids.dtype, encoding.offsets.dtype) == (np.int32, np.int32)
+    assert [len(ids) for ids in tokenizer.encode_ids(["", "fox", " "])][::2] == [0, 0]
+    assert tokenizer.encode_ids([]) == []
+
+
+def test_save_load_pickle(trained: tuple[Path, SentencePieceTokenizer], tmp_path: Path) -> None:
+    folder, tokenizer = trained
+    tokenizer.save(tmp_path / "run" / "tokenizer")
+    for copy in (load_tokenizer(folder), load_tokenizer(tmp_path / "run" / "tokenizer"),
+                 pickle.loads(pickle.dumps(tokenizer))):  # fmt: skip
+        assert copy.fingerprint == tokenizer.fingerprint
+        assert copy.training == tokenizer.training
+        np.testing.assert_array_equal(copy.encode_ids([SPELT])[0], tokenizer.encode_ids([SPELT])[0])
+
+
+def test_faults_are_named(trained: tuple[Path, SentencePieceTokenizer], tmp_path: Path) -> None:
+    _, tokenizer = trained
+    with pytest.raises(CheckpointError, match=r"tokenizer\.json.*no tokenizer"):
+        load_tokenizer(tmp_path)
+    tokenizer.save(tmp_path)
+    model, description = tmp_path / "spm.model", tmp_path / "tokenizer.json"
+    whole, described = model.read_bytes(), json.loads(description.read_text())
+
+    model.write_bytes(whole[:-100])
+    with pytest.raises(CheckpointError, match=r"spm\.model.*torn"):
+        load_tokenizer(tmp_path)
+    model.unlink()
+    with pytest.raises(CheckpointError, match=r"spm\.model.*cannot be read"):
+        load_tokenizer(tmp_path)
+    model.write_bytes(whole)
+    description.write_text(json.dumps({**described, "kind": "runes"}))
+    with pytest.raises(CheckpointError, match="'runes'.*sentencepiece"):
+        load_tokenizer(tmp_path)
+    description.write_text("[1")
+    with pytest.raises(CheckpointError, match="not JSON"):
+        load_tokenizer(tmp_path)
+    description.write_text("[1]")
+    with pytest.raises(CheckpointError, match="object"):
+        load_tokenizer(tmp_path)
+    with pytest.raises(CheckpointError, match="not a sentencepiece model"):
+        SentencePieceTokenizer(b"no model")
+
+
+def test_a_model_with_other_specials_is_refused(tmp_path: Path) -> None:
+    import sentencepiece
+
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(["a few words of text"] * 5), model_prefix=str(tmp_path / "m"), vocab_size=20,
+        model_type="bpe", minloglevel=2,
+    )  # fmt: skip
+    with pytest.raises(CheckpointError, match=r"<unk>, <s>, </s>.*\[UNK\], \[CLS\]"):
+        SentencePieceTokenizer((tmp_path / "m.model").read_bytes())

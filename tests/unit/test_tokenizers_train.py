@@ -1,0 +1,155 @@
+"""Training vocabularies: determinism, the sample, limits, and messages."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from lmtransfer.errors import ConfigError, DataError
+from lmtransfer.tokenizers.sample import sample_lines
+from lmtransfer.tokenizers.train import SentencePieceTrainer
+
+TEXT = "the old man sea boat river valley child plays on banks in summer and reads a letter with nothing new"
+WORDS = TEXT.split(" ")
+CONF = Path(__file__).parents[2] / "conf" / "tokenizer"
+
+
+def some_lines(number: int) -> Iterator[str]:
+    for i in range(number):
+        yield " ".join(WORDS[(i * 7 + k * (i % 5 + 1)) % len(WORDS)] for k in range(8)) + f" {i}."
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+def test_training_is_deterministic(kind: str, tmp_path: Path) -> None:
+    def train(folder: str, **changes: object) -> str:
+        settings = {"kind": kind, "vocab_size": 150, "max_sentences": 500, **changes}
+        return SentencePieceTrainer(**settings).train(some_lines(2000), tmp_path / folder).fingerprint
+
+    first = train("a")
+    assert train("b") == first
+    assert (tmp_path / "a" / "tokenizer.json").read_bytes() == (tmp_path / "b" / "tokenizer.json").read_bytes()
+    others = {train("c", seed=1), train("d", max_sentences=400), train("e", vocab_size=140)}
+    assert len(others | {first}) == 4
+
+
+def test_settings_change_the_trainer_fingerprint() -> None:
+    def fingerprint(**changes: object) -> str:
+        return SentencePieceTrainer(**{"kind": "bpe", **changes}).fingerprint
+
+    changes = [{}, {"kind": "unigram"}, {"vocab_size": 100}, {"lowercase": False}, {"seed": 1}, {"max_characters": 9}]
+    assert len({fingerprint(**change) for change in changes}) == len(changes)
+    assert fingerprint() == fingerprint(vocab_size=8192)
+
+
+def test_lowercase(tmp_path: Path) -> None:
+    lines = ["The Sea And The OLD Man"] * 10
+    folded = SentencePieceTrainer(kind="bpe", vocab_size=40, allow_fewer=True).train(iter(lines), tmp_path / "a")
+    cased = SentencePieceTrainer(kind="bpe", vocab_size=40, allow_fewer=True, lowercase=False).train(
+        iter(lines), tmp_path / "b"
+    )
+    assert folded.decode(folded.encode("The OLD Man").ids) == "the old man"
+    assert cased.decode(cased.encode("The OLD Man").ids) == "The OLD Man"
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+def test_too_large_a_vocabulary_names_the_largest(kind: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"tokenizer.vocab_size=8192.*32 lines.*at most (\d+) pieces") as caught:
+        SentencePieceTrainer(kind=kind).train(some_lines(32), tmp_path)
+    assert not (tmp_path / "spm.model").exists()
+    largest = int(str(caught.value).split("at most ")[1].split()[0])
+    assert SentencePieceTrainer(kind=kind, vocab_size=largest).train(some_lines(32), tmp_path).num_pieces == largest
+    assert SentencePieceTrainer(kind=kind, allow_fewer=True).train(some_lines(32), tmp_path).num_pieces == largest
+    with pytest.raises(DataError, match="at most"):
+        SentencePieceTrainer(kind=kind, vocab_size=largest + 1).train(some_lines(32), tmp_path)
+
+
+def test_too_small_a_vocabulary_names_the_smallest(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"tokenizer.vocab_size=10: .* at least (\d+) pieces") as caught:
+        SentencePieceTrainer(kind="bpe", vocab_size=10).train(some_lines(32), tmp_path)
+    smallest = int(str(caught.value).split("at least ")[1].split()[0])
+    assert SentencePieceTrainer(kind="bpe", vocab_size=smallest).train(some_lines(32), tmp_path)
+
+
+@pytest.mark.parametrize("lines", [[], ["", "  "], ["\x01\x02"]])
+def test_no_text_is_an_error(lines: list[str], tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="text"):
+        SentencePieceTrainer(kind="bpe").train(iter(lines), tmp_path)
+
+
+def test_all_config_problems_at_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        SentencePieceTrainer(
+            kind="wordpiece",  # type: ignore[arg-type]
+            vocab_size=4,
+            character_coverage=2.0,
+            max_sentences=0,
+            max_characters=0,
+        )
+    keys = [problem.split("=")[0].removeprefix("tokenizer.") for problem in caught.value.problems]
+    assert keys == ["kind", "vocab_size", "character_coverage", "max_sentences", "max_characters"]
+
+
+@pytest.mark.parametrize("name", ["unigram", "bpe"])
+def test_configs_build(name: str) -> None:
+    config = OmegaConf.to_container(OmegaConf.load(CONF / f"{name}.yaml"))
+    assert config.pop("_target_") == "lmtransfer.tokenizers.train.SentencePieceTrainer"
+    trainer = SentencePieceTrainer(**config)
+    assert trainer.fingerprint == SentencePieceTrainer(kind=name).fingerprint  # the YAML shows the defaults
+
+
+def test_training_is_recorded(tmp_path: Path) -> None:
+    lines = ["", "one line of text", "  ", "word " * 2000, "\u2585 another line"]
+    tokenizer = SentencePieceTrainer(kind="bpe", vocab_size=60, allow_fewer=True).train(iter(lines), tmp_path)
+    assert tokenizer.training["lines_seen"] == 5
+    assert tokenizer.training["lines_empty"] == 2
+    assert tokenizer.training["lines_split"] == 1
+    assert tokenizer.training["pieces_used"] == tokenizer.training["pieces_seen"] == 5
+    assert tokenizer.training["settings"]["vocab_size"] == 60
+    words = [tokenizer.piece(i) for i in range(tokenizer.num_pieces)]
+    assert "\u2581another" in words  # the line with sentencepiece's reserved character was not dropped
+
+
+def test_sample_respects_both_caps_and_keeps_the_order() -> None:
+    lines = [f"line {i:05d}" for i in range(20_000)]
+    sample, counts = sample_lines(lines, max_sentences=1000, max_characters=10**9, seed=0)
+    assert len(sample) == 1000 == counts.pieces_used
+    assert sample == sorted(set(sample))
+    assert counts.pieces_seen == 20_000
+    # Uniform: 1000 draws of 20,000, so each quarter has 250 +- 14.
+    quarters = [sum(int(line.split()[1]) // 5000 == q for line in sample) for q in range(4)]
+    assert all(abs(quarter - 250) < 60 for quarter in quarters)
+
+    sample, counts = sample_lines(lines, max_sentences=10**9, max_characters=5000, seed=0)
+    assert 4990 <= sum(map(len, sample)) == counts.characters_used <= 5000
+    everything, _ = sample_lines(lines, max_sentences=10**9, max_characters=10**9, seed=0)
+    assert everything == lines
+    assert (
+        sample_lines(lines, max_sentences=9, max_characters=999, seed=1)[0]
+        != (sample_lines(lines, max_sentences=9, max_characters=999, seed=2)[0])
+    )
+
+
+def test_long_lines_are_cut_without_loss() -> None:
+    words = [f"word{i}" for i in range(30_000)]
+    sample, counts = sample_lines([" ".join(words), "x" * 10_000], max_sentences=10**6, max_characters=10**9, seed=0)
+    assert counts.lines_split == 2
+    assert max(map(len, sample)) <= 4096
+    assert " ".join(line for line in sample if line[0] == "w").split() == words
+    assert "".join(line for line in sample if line[0] == "x") == "x" * 10_000
+
+
+def test_memory_is_bounded_by_the_sample() -> None:
+    def peak(number: int) -> int:
+        tracemalloc.start()
+        sample_lines(
+            (f"line {i} of the corpus" for i in range(number)), max_sentences=200, max_characters=10**9, seed=0
+        )
+        size = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return size
+
+    assert peak(200_000) < 1.2 * peak(20_000)
