@@ -17,17 +17,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
+from typing import Protocol
 
 from filelock import FileLock
 
 from lmtransfer.data.documents import Corpus
-from lmtransfer.data.durable import write_json
+from lmtransfer.data.durable import staged_folder, write_json
 from lmtransfer.data.filling import Progress, fill
 from lmtransfer.data.statistics import CorpusStatistics
 from lmtransfer.data.store import STORE_FORMAT, TokenStore
 from lmtransfer.data.tokenising import BLOCK_CHARACTERS
 from lmtransfer.errors import DataError
 from lmtransfer.tokenizers.base import Tokenizer
+from lmtransfer.tokenizers.load import load_tokenizer
 
 CACHE_FORMAT = 1  # to be raised whenever the same text and tokenizer would give other sentences, blocks or statistics
 
@@ -49,6 +51,19 @@ class PreparedCorpus:
     statistics: CorpusStatistics
     folder: Path
     from_cache: bool
+
+
+class TokenizerTrainer(Protocol):
+    """What trains a tokenizer."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Hex digest of its settings."""
+        ...
+
+    def train(self, lines: Iterator[str], folder: Path) -> Tokenizer:
+        """Train on a sample of ``lines`` of its own size, save into ``folder`` and return it."""
+        ...
 
 
 def default_cache_dir() -> Path:
@@ -109,6 +124,32 @@ def prepare(
             f"{min_tokens}; give more text, or shorter rows"
         )
     return prepared
+
+
+def tokenizer_for(corpus: Corpus, trainer: TokenizerTrainer, *, cache_dir: str | Path | None = None) -> Tokenizer:
+    """The tokenizer that ``trainer`` makes of a corpus's training documents, trained now or found.
+
+    Args:
+        corpus: the documents; held-out ones are not looked at.
+        trainer: draws its own seeded sample of the lines.
+        cache_dir: where tokenizers are kept; None: see ``default_cache_dir``.
+
+    Raises:
+        DataError: the corpus has no text, or too little of it for the trainer's settings.
+    """
+    cache_dir = default_cache_dir() if cache_dir is None else Path(cache_dir).expanduser().resolve()
+    folder = cache_dir / "tokenizers" / f"{_slug(corpus.name)}-{_key(corpus.fingerprint(), trainer.fingerprint)}"
+    with _writing(folder):
+        if not folder.is_dir():
+            with staged_folder(folder) as staged:
+                trainer.train(_training_lines(corpus), staged)
+    return load_tokenizer(folder)
+
+
+def _training_lines(corpus: Corpus) -> Iterator[str]:
+    for document in corpus.documents():
+        if not corpus.is_validation(document):
+            yield from document.text.split("\n")
 
 
 def _key(*parts: str) -> str:
