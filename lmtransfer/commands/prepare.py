@@ -1,0 +1,116 @@
+"""Train a corpus's tokenizer, tokenise the corpus, and say what is in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from omegaconf import DictConfig
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from lmtransfer.config.build import build
+from lmtransfer.config.check import check
+from lmtransfer.data.cache import PreparedCorpus, default_cache_dir, prepare, tokenizer_for
+from lmtransfer.data.filling import Progress as PrepareProgress
+from lmtransfer.errors import ConfigError
+from lmtransfer.tokenizers.base import Tokenizer
+from lmtransfer.tokenizers.sentencepiece import SentencePieceTokenizer
+
+_HIGH_UNKNOWN_RATE = 0.01
+
+
+def run(cfg: DictConfig) -> None:
+    """Prepare the corpus of a config and print its statistics.
+
+    Raises:
+        ConfigError: with every problem of the config.
+        DataError: a corpus that is missing, empty, or cannot be read.
+    """
+    check(cfg, primary="prepare", nodes={"corpus": {"data_root", "cache_dir"}, "tokenizer": set()})
+    if cfg.num_workers is not None and (not isinstance(cfg.num_workers, int) or cfg.num_workers < 0):
+        raise ConfigError(f"num_workers={cfg.num_workers}: a whole number from 0, or null for one a core")
+    console = Console(highlight=False)
+    cache_dir = default_cache_dir() if cfg.cache_dir is None else Path(cfg.cache_dir).expanduser().absolute()
+    corpus = build(cfg.corpus, data_root=cfg.data_root, cache_dir=str(cache_dir))
+    trainer = build(cfg.tokenizer)
+    with console.status(f"tokenizer for {corpus.name}"):
+        tokenizer = tokenizer_for(corpus, trainer, cache_dir=cache_dir)
+    with _progress(console, corpus.name) as on_progress:
+        prepared = prepare(corpus, tokenizer, cache_dir=cache_dir, num_workers=cfg.num_workers, on_progress=on_progress)
+    console.print(_table(corpus.name, prepared, tokenizer))
+    for line in _remarks(prepared):
+        console.print(line, soft_wrap=True)
+    console.print(f"\nkept in {prepared.folder}", soft_wrap=True)
+    console.print("next: lmtransfer pretrain with the same corpus and tokenizer settings", soft_wrap=True)
+
+
+@contextmanager
+def _progress(console: Console, name: str) -> Iterator[Callable[[PrepareProgress], None]]:
+    """A live line while there is a terminal, and nothing otherwise."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TextColumn("{task.fields[done]}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task(f"tokenising {name}", total=None, done="")
+
+        def on_progress(state: PrepareProgress) -> None:
+            kept = f", {state.blocks_kept} blocks kept" if state.blocks_kept else ""
+            progress.update(
+                task,
+                total=None if state.fraction is None else 1.0,
+                completed=state.fraction or 0.0,
+                done=f"{state.documents:,} documents, {state.tokens:,} tokens{kept}",
+            )
+
+        yield on_progress
+
+
+def _table(name: str, prepared: PreparedCorpus, tokenizer: Tokenizer) -> Table:
+    statistics = prepared.statistics
+    table = Table(title=f"corpus {name}", title_justify="left", title_style="bold", box=box.SIMPLE, show_header=False)
+    table.add_column()
+    table.add_column(justify="right")
+    table.add_column()
+    share = statistics.validation_tokens / statistics.tokens
+    table.add_row("documents", f"{statistics.documents:,}", f"{statistics.duplicate_documents:,} exact duplicates")
+    table.add_row("validation", f"{statistics.validation_documents:,}", f"documents, {share:.2%} of the tokens")
+    table.add_row("sentences", f"{statistics.sentences:,}", f"longest: {statistics.longest_sentence_tokens:,} tokens")
+    table.add_row("words", f"{statistics.words:,}", f"{statistics.text_bytes / 1e6:,.1f} MB of text")
+    table.add_row("tokens", f"{statistics.tokens:,}", f"{statistics.tokens / max(1, statistics.words):.2f} a word")
+    table.add_row("unknown", f"{statistics.unknown_rate:.3%}", "of the tokens")
+    table.add_row("vocabulary", f"{tokenizer.num_pieces:,}", _trained_on(tokenizer))
+    when = "found tokenised already" if prepared.from_cache else "tokenised now"
+    table.add_row("seconds", f"{statistics.seconds:,.1f}", when)
+    return table
+
+
+def _trained_on(tokenizer: Tokenizer) -> str:
+    """What the tokenizer's vocabulary was trained on, as its trainer counted it."""
+    counts = tokenizer.training if isinstance(tokenizer, SentencePieceTokenizer) else {}
+    if "pieces_used" not in counts:
+        return ""
+    text = f"pieces, from {counts['pieces_used']:,} of {counts['pieces_seen']:,} lines"
+    return f"{text} ({counts['lines_split']:,} cut)" if counts["lines_split"] else text
+
+
+def _remarks(prepared: PreparedCorpus) -> Iterator[str]:
+    """What a user should know beyond the numbers."""
+    statistics = prepared.statistics
+    for kind, note in statistics.notes.items():
+        yield f"odd: {kind}: {note['count']:,} (first at {note['first']})"
+    if statistics.unknown_rate > _HIGH_UNKNOWN_RATE:
+        yield (
+            f"many unknown tokens ({statistics.unknown_rate:.1%}): raise tokenizer.character_coverage, or set "
+            "tokenizer.byte_fallback=true"
+        )
+    if prepared.validation.num_tokens == 0:
+        yield "nothing is held out: the corpus has a single sentence, or corpus.validation_fraction is 0"
