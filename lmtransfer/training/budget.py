@@ -1,0 +1,95 @@
+"""How long to train: optimiser steps, tokens, epochs or wall-clock seconds, and how much of that is used up."""
+
+from __future__ import annotations
+
+import math
+
+from lmtransfer.errors import ConfigError
+
+
+class Budget:
+    """One or several limits; training ends at the first that is reached.
+
+    Nothing is floor-divided: ``epochs=2.5`` with 3 steps an epoch plans 8 steps, the last of them in full.
+
+    Args:
+        steps: optimiser steps. A step that was skipped (a loss that is not finite, an fp16 overflow) is not counted,
+            so as many updates are made as were planned.
+        tokens: real tokens trained on, over all ranks.
+        epochs: passes over the training rows; may be a fraction.
+        seconds: time on the clock since training began, evaluation and saving included, interruptions not.
+        steps_per_epoch: optimiser steps of one epoch; needed with ``epochs``.
+
+    Raises:
+        ConfigError: no limit at all, one that is not positive, or ``epochs`` without ``steps_per_epoch``.
+    """
+
+    def __init__(
+        self,
+        *,
+        steps: int | None = None,
+        tokens: int | None = None,
+        epochs: float | None = None,
+        seconds: float | None = None,
+        steps_per_epoch: int | None = None,
+    ) -> None:
+        limits = {"steps": steps, "tokens": tokens, "epochs": epochs, "seconds": seconds}
+        given = {name: limit for name, limit in limits.items() if limit is not None}
+        if not given:
+            raise ConfigError(
+                "no budget: set one of train.steps, train.tokens, train.epochs or train.seconds, such as "
+                "train.steps=1000"
+            )
+        problems = [
+            f"train.{name}={limit}: a budget must be greater than 0" for name, limit in given.items() if limit <= 0
+        ]
+        if problems:
+            raise ConfigError(problems)
+        if epochs is not None:
+            if not steps_per_epoch:
+                raise ConfigError("train.epochs needs a stream that knows its steps_per_epoch; use train.steps instead")
+            in_epochs = math.ceil(epochs * steps_per_epoch - 1e-9)
+            steps = in_epochs if steps is None else min(steps, in_epochs)
+        self.steps = steps
+        self.tokens = tokens
+        self.seconds = seconds
+
+    @property
+    def by_the_clock(self) -> bool:
+        """Whether the share used depends on the time, so that a log of it is needed to repeat a run."""
+        return self.seconds is not None
+
+    def used(self, *, steps: int, tokens: int, seconds: float) -> float:
+        """The share of the budget that is used up, in [0, 1]; 1 means done.
+
+        Args:
+            steps: updates made so far.
+            tokens: real tokens trained on so far.
+            seconds: time trained so far.
+        """
+        shares = []
+        if self.steps is not None:
+            shares.append(steps / self.steps)
+        if self.tokens is not None:
+            shares.append(tokens / self.tokens)
+        if self.seconds is not None:
+            shares.append(seconds / self.seconds)
+        return min(1.0, max(shares))
+
+    def used_after(self, used: float, steps: int) -> float:
+        """The share that will be used after one more update, for warm-ups given as a fraction.
+
+        Exact for budgets in steps and epochs; for tokens and seconds the mean of the steps so far is assumed, which
+        makes it a function of ``used`` and ``steps`` alone (and 0 at the very first step).
+        """
+        if steps == 0:
+            return min(1.0, 1 / self.steps) if self.steps is not None else 0.0
+        return min(1.0, used * (steps + 1) / steps)
+
+    def __str__(self) -> str:
+        parts = [
+            f"{limit:,} {name}"
+            for name, limit in (("steps", self.steps), ("tokens", self.tokens), ("seconds", self.seconds))
+            if limit is not None
+        ]
+        return " or ".join(parts)

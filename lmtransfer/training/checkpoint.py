@@ -1,0 +1,208 @@
+"""Checkpoints: folders of safetensors and JSON, complete or not there at all; nothing in them can execute code.
+
+``<run>/checkpoints/last`` and ``best`` each hold ``model.safetensors``, ``optimizer.safetensors``,
+``carry.safetensors`` where there is one, ``state.json``, and ``manifest.json`` with the size and SHA-256 of each,
+which is written last.
+
+A save is staged beside its place (``.last.new``), flushed to disk, and exchanged by two renames (``last`` to
+``.last.old``, ``.last.new`` to ``last``); whatever moment a crash comes at, one of these is complete, and
+``Checkpoints.newest`` finds it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from lmtransfer.errors import CheckpointError
+from lmtransfer.training.durable import flush
+
+MANIFEST = "manifest.json"
+STATE = "state.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """One complete checkpoint.
+
+    Attributes:
+        folder: where it lies.
+        state: what ``state.json`` holds.
+    """
+
+    folder: Path
+    state: dict[str, Any]
+
+    @property
+    def step(self) -> int:
+        """The step it was saved after."""
+        return int(self.state["step"])
+
+    def tensors(self, name: str) -> dict[str, Tensor]:
+        """The tensors of ``<name>.safetensors``, on the CPU; empty if there is no such file."""
+        path = self.folder / f"{name}.safetensors"
+        return load_file(path) if path.is_file() else {}
+
+
+class Checkpoints:
+    """The checkpoints of one run.
+
+    Args:
+        folder: the run's ``checkpoints`` folder; made when first saved to.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = Path(folder)
+
+    def save(self, name: str, *, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]) -> Path:
+        """Write the checkpoint ``name``; the one of that name before it stays until this one is complete.
+
+        Args:
+            name: ``last`` or ``best``.
+            tensors: by file name without suffix; an empty mapping is left out.
+            state: plain numbers, strings, lists and dicts; must hold ``step``.
+
+        Raises:
+            CheckpointError: the disk is full or cannot be written; what was saved before is untouched.
+        """
+        final, staged, old = self.folder / name, self.folder / f".{name}.new", self.folder / f".{name}.old"
+        try:
+            self._clear(staged, beside=final, old=old)
+            staged.mkdir(parents=True)
+            for file, content in tensors.items():
+                if content:
+                    save_file(
+                        {key: t.detach().cpu().contiguous() for key, t in content.items()},
+                        staged / f"{file}.safetensors",
+                    )
+            (staged / STATE).write_text(json.dumps(state, indent=1) + "\n", encoding="ascii")
+            mode = (staged / STATE).stat().st_mode  # safetensors writes files that only their owner may read
+            for path in staged.iterdir():
+                path.chmod(mode)
+            files = {path.name: _size_and_hash(path) for path in sorted(staged.iterdir())}
+            for path in staged.iterdir():
+                flush(path)
+            (staged / MANIFEST).write_text(json.dumps({"files": files}, indent=1) + "\n", encoding="ascii")
+            flush(staged / MANIFEST)
+            flush(staged)
+            if final.exists():
+                final.rename(old)
+            staged.rename(final)
+            flush(self.folder)
+            shutil.rmtree(old, ignore_errors=True)
+        except (OSError, SafetensorError) as error:
+            raise CheckpointError(
+                f"cannot save the checkpoint {final}: {error}. The one saved before it is untouched: make room or mend "
+                "the folder's permissions, then go on with resume=true"
+            ) from error
+        return final
+
+    def _clear(self, staged: Path, *, beside: Path, old: Path) -> None:
+        """Remove what a crash has left behind, after putting a complete checkpoint back in its place."""
+        if old.exists() and not beside.exists():
+            old.rename(beside)
+        shutil.rmtree(old, ignore_errors=True)
+        shutil.rmtree(staged, ignore_errors=True)
+
+    def newest(self) -> tuple[Checkpoint | None, list[str]]:
+        """The newest complete checkpoint, and a sentence for each one that had to be passed over.
+
+        None if the run was interrupted before it saved any.
+
+        Raises:
+            CheckpointError: there are some, but none is complete.
+        """
+        found: list[Checkpoint] = []
+        problems: list[str] = []
+        for name in ("last", ".last.new", ".last.old", "best", ".best.new", ".best.old"):
+            folder = self.folder / name
+            if not folder.is_dir():
+                continue
+            problem = find_damage(folder)
+            if problem is None:
+                found.append(Checkpoint(folder, json.loads((folder / STATE).read_text(encoding="ascii"))))
+            elif not name.endswith(
+                ".new"
+            ):  # a torn staging folder is what a crash leaves, and nothing was lost with it
+                problems.append(problem)
+        if problems and not found:
+            detail = "\n".join(f"  - {problem}" for problem in problems)
+            raise CheckpointError(
+                f"no complete checkpoint in {self.folder}:\n{detail}\n"
+                "start the run again under another name, or restore the folder from a copy"
+            )
+        return max(found, key=lambda checkpoint: checkpoint.step, default=None), problems
+
+
+def open_checkpoint(folder: Path) -> Checkpoint:
+    """The checkpoint in ``folder``, which must be complete.
+
+    Raises:
+        CheckpointError: it is missing, torn or altered.
+    """
+    problem = find_damage(folder)
+    if problem is not None:
+        raise CheckpointError(f"{problem}: name another checkpoint, or restore the folder from a copy")
+    return Checkpoint(folder, json.loads((folder / STATE).read_text(encoding="ascii")))
+
+
+def find_damage(folder: Path) -> str | None:
+    """What is wrong with the checkpoint in ``folder``, or None if every file is as it was written."""
+    if not folder.is_dir():
+        return f"there is no checkpoint {folder}"
+    try:
+        files = json.loads((folder / MANIFEST).read_text(encoding="ascii"))["files"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return f"the checkpoint {folder} has no readable {MANIFEST}, so it is not complete"
+    for name, expected in files.items():
+        path = folder / name
+        if not path.is_file():
+            return f"the checkpoint {folder} lacks its file {name}"
+        if path.stat().st_size != expected["bytes"]:
+            return f"{path} has {path.stat().st_size} bytes instead of {expected['bytes']}: it is truncated or altered"
+        if _size_and_hash(path) != expected:
+            return f"{path} is not what was written (its SHA-256 differs): it is damaged or altered"
+    return None
+
+
+def preflight(folder: Path, *, num_bytes: int) -> None:
+    """Check before training that a checkpoint can be written: permissions and room.
+
+    Args:
+        folder: the run's ``checkpoints`` folder.
+        num_bytes: size of one checkpoint.
+
+    Raises:
+        CheckpointError: it cannot.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / ".probe"
+        probe.write_bytes(b"lmtransfer")
+        probe.unlink()
+        free = shutil.disk_usage(folder).free
+    except OSError as error:
+        raise CheckpointError(
+            f"cannot write checkpoints to {folder}: {error}; set output_root=<another folder>"
+        ) from error
+    needed = 3 * num_bytes  # last, best, and the one being staged
+    if free < needed:
+        raise CheckpointError(
+            f"checkpoints need {needed / 1e6:,.0f} MB (last, best and one being written), but {folder} has "
+            f"{free / 1e6:,.0f} MB free: make room, or set output_root=<a folder on another disk>"
+        )
+
+
+def _size_and_hash(path: Path) -> dict[str, Any]:
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256")
+    return {"bytes": path.stat().st_size, "sha256": digest.hexdigest()}

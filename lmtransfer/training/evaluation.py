@@ -1,0 +1,81 @@
+"""Losses of held-out batches, whose value does not depend on how the examples are batched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, cast
+
+import torch
+from torch import nn
+
+from lmtransfer.training import distributed
+from lmtransfer.training.learner import Learner
+from lmtransfer.training.precision import Precision
+from lmtransfer.training.signals import StopDuringEvaluation, agreed_stop
+
+
+def until_stopped(batches: Iterable[Any]) -> Iterator[Any]:
+    """The batches one by one, in step with the other ranks, which may have fewer.
+
+    Raises:
+        StopDuringEvaluation: SIGTERM or Ctrl-C came on any rank.
+    """
+    iterator = iter(batches)
+    while True:
+        batch = next(iterator, None)
+        if not distributed.any_rank(batch is not None):
+            return
+        if agreed_stop():
+            raise StopDuringEvaluation
+        if batch is not None:
+            yield batch
+
+
+def evaluate_losses(
+    learner: nn.Module,
+    batches: Iterable[Any],
+    *,
+    device: torch.device | str = "cpu",
+    precision: Precision | None = None,
+) -> dict[str, float]:
+    """Mean of each named loss over everything counted in ``batches``, and their weighted total as ``loss``.
+
+    In evaluation mode (restored afterwards), without gradients, with a carry of its own that starts empty. Under
+    ``torchrun`` each rank gives its own share of the batches.
+
+    Args:
+        learner: an ``nn.Module`` that is a ``Learner``.
+        batches: micro-batches.
+        device: where the learner lives.
+        precision: number format; float32 if omitted.
+
+    Returns:
+        One number a loss; a loss that counted nothing is left out.
+
+    Raises:
+        StopDuringEvaluation: SIGTERM or Ctrl-C came.
+    """
+    precision = precision or Precision(device=device)
+    sums: dict[str, float] = {}
+    counts: dict[str, float] = {}
+    weights: dict[str, float] = {}
+    carry: Any = None
+    modes = {module: module.training for module in learner.modules()}
+    learner.eval()
+    try:
+        with torch.no_grad():
+            for batch in until_stopped(batches):
+                with precision.autocast():
+                    losses, carry = cast(Learner, learner).losses(batch.to(device), carry)
+                for name, loss in losses.items():
+                    sums[name] = sums.get(name, 0.0) + float(loss.sum)
+                    counts[name] = counts.get(name, 0.0) + loss.count
+                    weights[name] = loss.weight
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+    sums, counts = distributed.sum_over_ranks(sums), distributed.sum_over_ranks(counts)
+    for other in distributed.gather(weights):
+        weights = {**other, **weights}
+    means = {name: sums[name] / counts[name] for name in sums if counts[name]}
+    return {"loss": sum(weights[name] * mean for name, mean in means.items()), **means}

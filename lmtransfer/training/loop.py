@@ -1,0 +1,246 @@
+"""The one loop that trains everything; it knows a learner and a stream of steps, and no model, objective or task."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
+
+import torch
+from torch import nn
+
+from lmtransfer.errors import Interrupted
+from lmtransfer.training import distributed
+from lmtransfer.training.budget import Budget
+from lmtransfer.training.checkpoint import Checkpoints, preflight
+from lmtransfer.training.learner import BatchStream, Step
+from lmtransfer.training.model_selection import ModelSelection
+from lmtransfer.training.optimizers import Optimizer
+from lmtransfer.training.precision import Precision
+from lmtransfer.training.progress import Progress
+from lmtransfer.training.schedules import Schedule
+from lmtransfer.training.signals import StopDuringEvaluation, agreed_stop, stop_on_signals
+from lmtransfer.training.snapshot import Snapshot
+from lmtransfer.training.state import TrainState
+from lmtransfer.training.trackers import Tracker
+from lmtransfer.training.update import Updater
+from lmtransfer.training.watchers import NonFiniteGuard, Watcher
+
+
+class Trainer:
+    """Trains a learner on a stream until the budget is used up.
+
+    Args:
+        learner: an ``nn.Module`` that is a ``Learner``, on ``device`` already.
+        stream: its optimiser steps, of this rank.
+        optimizer: of its trainable parameters.
+        schedule: factor on the learning rates.
+        budget: how long to train.
+        seed: of the run; seeds dropout by micro-batch.
+        device: where the learner lives.
+        precision: number format; float32 if omitted.
+        max_grad_norm: the gradient's norm is clipped to this; None leaves it.
+        evaluate: measures the learner on held-out data; its numbers are logged as ``validation/<name>``.
+        eval_every: steps between evaluations; None evaluates at the end only.
+        selection: which evaluation is best, and when to stop for lack of a better one; None saves no ``best``.
+        checkpoints: where to save; None saves nothing.
+        save_every: steps between saves of ``last``, which is also saved at the end and when interrupted.
+        trackers: where records go, such as ``Jsonl``.
+        log_every: steps between records; evaluations are always logged.
+        progress: what the user sees.
+        watchers: look at every step's record, may add to it, and have something to say now and then.
+        max_bad_steps: steps in a row whose loss is not finite before training gives up.
+        clock: a clock in seconds.
+    """
+
+    def __init__(
+        self,
+        *,
+        learner: nn.Module,
+        stream: BatchStream,
+        optimizer: Optimizer | torch.optim.Optimizer,
+        schedule: Schedule,
+        budget: Budget,
+        seed: int,
+        device: torch.device | str = "cpu",
+        precision: Precision | None = None,
+        max_grad_norm: float | None = None,
+        evaluate: Callable[[], dict[str, float]] | None = None,
+        eval_every: int | None = None,
+        selection: ModelSelection | None = None,
+        checkpoints: Checkpoints | None = None,
+        save_every: int | None = None,
+        trackers: Sequence[Tracker] = (),
+        log_every: int = 10,
+        progress: Progress | None = None,
+        watchers: Sequence[Watcher] = (),
+        max_bad_steps: int = 3,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if not isinstance(optimizer, Optimizer):
+            optimizer = Optimizer(learner, [optimizer])
+        self.learner, self.stream, self.optimizer = learner, stream, optimizer
+        self.schedule, self.budget = schedule, budget
+        self.evaluate, self.eval_every, self.selection = evaluate, eval_every, selection
+        self.checkpoints, self.save_every = checkpoints, save_every
+        self.trackers = trackers if distributed.is_main() else ()
+        self.log_every, self.progress = log_every, progress or Progress(quiet=True)
+        self.watchers = [NonFiniteGuard(max_bad_steps=max_bad_steps), *watchers]
+        self.clock = clock
+        self.state = TrainState()
+        self.updater = Updater(
+            learner=learner,
+            optimizer=optimizer,
+            seed=seed,
+            device=device,
+            precision=precision or Precision(device=device),
+            max_grad_norm=max_grad_norm,
+        )
+        self.snapshot = Snapshot(
+            learner=learner, optimizer=optimizer, updater=self.updater, state=self.state, watchers=self.watchers
+        )
+        self._started_at = 0.0  # on the clock, as if there had been no interruptions
+        self._unlogged_tokens, self._unlogged_seconds = 0, 0.0
+
+    def resume(self) -> None:
+        """Go on from the newest complete checkpoint, or from the start if none was saved yet; logs are cut back to it.
+
+        Raises:
+            CheckpointError: no checkpoint is complete, or it does not fit.
+        """
+        if self.checkpoints is None:
+            raise ValueError("a trainer without checkpoints cannot resume")
+        checkpoint, problems = self.checkpoints.newest()
+        notes = [f"warning: {problem}; passed over" for problem in problems]
+        if checkpoint is None:
+            notes.append("the run was interrupted before its first checkpoint: it starts again from the beginning")
+        else:
+            notes += self.snapshot.restore(checkpoint)
+            notes.append(f"resuming after step {self.state.step:,} from {checkpoint.folder}")
+        if self.state.finished == "budget" and self._used() < 1:
+            self.state.finished = None  # the budget was raised
+        for tracker in self.trackers:
+            tracker.rewind(self.state.step)
+        for note in notes:
+            self.progress.note(note)
+
+    def train(self) -> TrainState:
+        """Train until the budget is used up, or until nothing has got better for too long.
+
+        Raises:
+            Interrupted: SIGTERM or Ctrl-C; the step was finished and everything is saved.
+            TrainingError: the loss was not finite several steps in a row.
+            CheckpointError: a checkpoint cannot be written.
+        """
+        state = self.state
+        if self.checkpoints is not None:
+            preflight(self.checkpoints.folder, num_bytes=self.snapshot.num_bytes())
+        distributed.share_weights(self.learner)
+        self._started_at = self.clock() - state.seconds
+        with stop_on_signals(), self.progress, closing(_generated(self.stream.steps(state.step))) as steps:
+            self.learner.train()
+            while state.finished is None or state.evaluation_due:
+                if not state.evaluation_due:  # it is due where a resumed run was interrupted in an evaluation
+                    self._step(next(steps))
+                improved = state.evaluation_due and not agreed_stop() and self._evaluate()
+                stop = agreed_stop()
+                if not state.evaluation_due:
+                    self._log()
+                if improved:
+                    self._save("best")
+                if stop or state.finished or self._is_due(self.save_every):
+                    self._save("last")
+                if stop:
+                    raise Interrupted(
+                        f"{stop}: stopped after step {state.step:,}"
+                        + ("; all is saved, go on with resume=true" if self.checkpoints else " (nothing is saved)")
+                    )
+        for tracker in self.trackers:
+            tracker.close()
+        return state
+
+    def _is_due(self, every: int | None) -> bool:
+        return every is not None and self.state.step % every == 0
+
+    def _used(self) -> float:
+        state = self.state
+        return self.budget.used(steps=state.updates, tokens=state.tokens, seconds=state.seconds)
+
+    def _step(self, step: Step) -> None:
+        """One step of the optimiser, and its record."""
+        state, began, used = self.state, self.clock(), self._used()
+        used_after = self.budget.used_after(used, state.updates)
+        factor = self.schedule(step=state.updates, used=used, used_after=used_after)
+        outcome = self.updater.step(step, factor=factor)
+        state.step, state.epoch = step.number + 1, step.epoch
+        state.skipped += not outcome.updated
+        state.tokens += outcome.tokens * outcome.updated
+        now = self.clock()
+        state.seconds = distributed.from_main(now - self._started_at)
+        self._unlogged_tokens += outcome.tokens
+        self._unlogged_seconds += now - began
+        if self.budget.by_the_clock:
+            state.shares_used.append(used)
+        state.record = {
+            "step": state.step,
+            "tokens": state.tokens,
+            "seconds": round(state.seconds, 3),
+            "epoch": state.epoch,
+            "loss": outcome.loss,
+            **{f"loss/{name}": value for name, value in outcome.losses.items()},
+            "learning_rate": self.optimizer.learning_rate_at(factor),
+            "gradient_norm": outcome.gradient_norm,
+            "skipped": state.skipped,
+        }
+        used = self._used()
+        if used >= 1:
+            state.finished = "budget"
+        for watcher in self.watchers:
+            for note in watcher.observe(outcome, state, used=used):
+                self.progress.note(note)
+        state.evaluation_due = self.evaluate is not None and (
+            self._is_due(self.eval_every) or state.finished is not None
+        )
+
+    def _evaluate(self) -> bool:
+        """Evaluate; whether it is the best so far. If interrupted it stays due, and comes first in the resumed run."""
+        assert self.evaluate is not None
+        try:
+            metrics = self.evaluate()
+        except StopDuringEvaluation:
+            return False
+        self.learner.train()
+        self.state.evaluation_due = False
+        self.state.record.update({f"validation/{name}": value for name, value in metrics.items()})
+        return self.selection is not None and self.selection.observe(metrics, self.state)
+
+    def _log(self) -> None:
+        state = self.state
+        evaluated = any(name.startswith("validation/") for name in state.record)
+        self._set_rate()
+        self.progress.show(state.record, used=self._used(), last=state.finished is not None or evaluated)
+        if not (self._is_due(self.log_every) or evaluated or state.finished):
+            return
+        if state.shares_used:
+            state.record["shares_used"], state.shares_used = state.shares_used, []
+        for tracker in self.trackers:
+            tracker.log(state.record)
+        self._unlogged_tokens, self._unlogged_seconds = 0, 0.0
+
+    def _set_rate(self) -> None:
+        """Real tokens a second since the latest logged step, without evaluations and saves."""
+        rate = self._unlogged_tokens / self._unlogged_seconds if self._unlogged_seconds else 0.0
+        self.state.record["tokens_per_second"] = round(rate, 1)
+
+    def _save(self, name: str) -> None:
+        if self.checkpoints is None:
+            return
+        tensors, state = self.snapshot.take()
+        if distributed.is_main():
+            self.checkpoints.save(name, tensors=tensors, state=state)
+        distributed.barrier()
+
+
+def _generated(steps: Iterator[Step]) -> Generator[Step]:
+    """The same steps from a generator, which can be closed and takes a stream's generator (and its workers) with it."""
+    yield from steps

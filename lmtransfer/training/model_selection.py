@@ -1,0 +1,51 @@
+"""Which evaluation was the best, and whether it is time to stop for lack of a better one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from lmtransfer.errors import ConfigError, TrainingError
+from lmtransfer.training.state import TrainState
+
+
+class ModelSelection:
+    """Keeps the best value of one metric, in the direction that the metric declares.
+
+    Args:
+        metric: which number of the evaluation decides.
+        higher_is_better: its direction; False for losses.
+        patience: evaluations in a row without a better value after which training stops; None never stops.
+
+    Raises:
+        ConfigError: ``patience`` is less than 1.
+    """
+
+    def __init__(self, *, metric: str = "loss", higher_is_better: bool = False, patience: int | None = None) -> None:
+        if patience is not None and patience < 1:
+            raise ConfigError(f"train.patience={patience} must be 1 or more, or null to train to the end of the budget")
+        self.metric = metric
+        self.higher_is_better = higher_is_better
+        self.patience = patience
+
+    def observe(self, metrics: Mapping[str, float], state: TrainState) -> bool:
+        """Take note of an evaluation in ``state``; whether it is the best so far. A value that is not finite never is.
+
+        Raises:
+            TrainingError: the evaluation has no such metric.
+        """
+        if self.metric not in metrics:
+            raise TrainingError(
+                f"the metric {self.metric!r}, by which the best checkpoint is chosen, is not among those evaluated: "
+                f"{', '.join(sorted(metrics))}"
+            )
+        value = metrics[self.metric]
+        if math.isfinite(value) and (
+            state.best is None or (value > state.best if self.higher_is_better else value < state.best)
+        ):
+            state.best, state.best_step, state.evaluations_since_best = value, state.step, 0
+            return True
+        state.evaluations_since_best += 1
+        if self.patience is not None and state.evaluations_since_best >= self.patience and state.finished is None:
+            state.finished = "patience"
+        return False

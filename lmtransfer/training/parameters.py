@@ -1,0 +1,114 @@
+"""What each parameter is, told by the type of the module that owns it and never by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from torch import nn
+
+from lmtransfer.errors import ConfigError
+
+Kind = Literal["hidden", "weight", "embedding", "norm", "bias"]
+
+
+@dataclass(frozen=True, slots=True)
+class NamedParameter:
+    """One parameter of a learner.
+
+    Attributes:
+        name: its first name in ``named_parameters()``.
+        parameter: the parameter itself.
+        kind: ``hidden``: the matrix of a linear layer inside a block of the encoder; ``embedding``: a row a token (also
+            where an output layer is tied to it); ``norm``: gain or offset of a normalisation; ``bias``: any other
+            vector or number; ``weight``: everything else.
+        splits: how many independent matrices are stacked in its rows (3 for a fused query-key-value projection whose
+            module says ``muon_splits = 3``).
+    """
+
+    name: str
+    parameter: nn.Parameter
+    kind: Kind
+    splits: int = 1
+
+
+def _is_norm(module: nn.Module) -> bool:
+    return isinstance(module, nn.LayerNorm | nn.RMSNorm | nn.GroupNorm | nn.modules.batchnorm._NormBase) or type(
+        module
+    ).__name__.endswith("Norm")
+
+
+def _owners(module: nn.Module) -> Iterator[tuple[nn.Module, nn.Parameter]]:
+    for owner in module.modules():
+        for parameter in owner.parameters(recurse=False):
+            yield owner, parameter
+
+
+def _hidden_linears(encoder: nn.Module) -> set[int]:
+    """Identities of the linear layers inside the blocks, which are the members of the encoder's module lists."""
+    blocks = [block for stack in encoder.modules() if isinstance(stack, nn.ModuleList) for block in stack]
+    return {id(layer) for block in blocks for layer in block.modules() if isinstance(layer, nn.Linear)}
+
+
+def classify(learner: nn.Module) -> list[NamedParameter]:
+    """Every trainable parameter once, in the order of ``named_parameters()``.
+
+    The encoder is the learner's attribute ``encoder`` where there is one (a head's matrices are not hidden ones),
+    else the learner itself.
+    """
+    hidden = _hidden_linears(getattr(learner, "encoder", learner))
+    owners: dict[int, list[nn.Module]] = {}
+    for owner, parameter in _owners(learner):
+        owners.setdefault(id(parameter), []).append(owner)
+    found = []
+    for name, parameter in learner.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        owning = owners[id(parameter)]
+        kind: Kind = "weight"
+        if any(isinstance(owner, nn.Embedding | nn.EmbeddingBag) for owner in owning):
+            kind = "embedding"
+        elif any(_is_norm(owner) for owner in owning):
+            kind = "norm"
+        elif parameter.ndim < 2:
+            kind = "bias"
+        elif any(id(owner) in hidden for owner in owning):
+            kind = "hidden"
+        splits = int(getattr(owning[0], "muon_splits", 1)) if kind == "hidden" else 1
+        found.append(NamedParameter(name, parameter, kind, splits))
+    return found
+
+
+def groups(
+    named: Collection[NamedParameter],
+    *,
+    learning_rate: float,
+    weight_decay: float,
+    no_decay: Collection[str],
+    lr_scales: Mapping[str, float] | None = None,
+) -> list[dict[str, Any]]:
+    """Parameter groups for a ``torch.optim`` optimiser: every parameter in exactly one.
+
+    Args:
+        named: parameters, as ``classify`` tells them.
+        learning_rate: peak rate; stored as ``peak_lr`` (and ``lr``), times the parameter's scale.
+        weight_decay: decay of the kinds that are decayed.
+        no_decay: the kinds that are not.
+        lr_scales: factor on the learning rate by parameter name (layer-wise rates); 1 for the others.
+
+    Raises:
+        ConfigError: ``no_decay`` names a kind that does not exist.
+    """
+    unknown = sorted(set(no_decay) - set(get_args(Kind)))
+    if unknown:
+        raise ConfigError(f"optimizer.no_decay={unknown}: the kinds of parameters are {', '.join(get_args(Kind))}")
+    scales = lr_scales or {}
+    by_setting: dict[tuple[float, float], list[nn.Parameter]] = {}
+    for item in named:
+        decay = 0.0 if item.kind in no_decay else weight_decay
+        by_setting.setdefault((decay, learning_rate * scales.get(item.name, 1.0)), []).append(item.parameter)
+    return [
+        {"params": parameters, "lr": rate, "peak_lr": rate, "weight_decay": decay}
+        for (decay, rate), parameters in by_setting.items()
+    ]

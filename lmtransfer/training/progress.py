@@ -1,0 +1,104 @@
+"""One calm line that says how training goes: live on a terminal, now and then where output is a file."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from lmtransfer.training import distributed
+from lmtransfer.training.memory import memory_in_use
+
+_PLAIN_EVERY_SECONDS = 10.0
+
+
+class Progress:
+    """Shows step, share of the budget, losses, learning rate, real tokens/s, memory and the time left, on rank 0.
+
+    Args:
+        quiet: show nothing but notes.
+        flops_per_token: of training, to show the share of a GPU's peak (MFU); omitted if None.
+        peak_flops: the device's dense peak in the training precision, FLOP/s.
+    """
+
+    def __init__(
+        self, *, quiet: bool = False, flops_per_token: float | None = None, peak_flops: float | None = None
+    ) -> None:
+        self.quiet = quiet or not distributed.is_main()
+        self.flops_per_token = flops_per_token
+        self.peak_flops = peak_flops
+        self.live: Any = None
+        self.shown_at = -_PLAIN_EVERY_SECONDS
+
+    def __enter__(self) -> Self:
+        """Start the live line where there is a terminal."""
+        if not self.quiet and sys.stderr.isatty():
+            from rich.console import Console
+            from rich.live import Live
+
+            self.live = Live("", console=Console(stderr=True), refresh_per_second=4, transient=False)
+            self.live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Leave the last state of the line on the screen."""
+        if self.live is not None:
+            self.live.stop()
+            self.live = None
+
+    def show(self, record: Mapping[str, Any], *, used: float, last: bool = False) -> None:
+        """Show the record of one step.
+
+        Args:
+            record: as it is logged.
+            used: share of the budget used after it.
+            last: no step follows, so it is shown whatever was shown before.
+        """
+        if self.quiet:
+            return
+        if self.live is not None:
+            self.live.update(self.line(record, used=used))
+        elif last or time.monotonic() - self.shown_at >= _PLAIN_EVERY_SECONDS:
+            self.shown_at = time.monotonic()
+            print(self.line(record, used=used), file=sys.stderr, flush=True)
+
+    def note(self, text: str) -> None:
+        """Print a line of its own, above the live one."""
+        if not distributed.is_main():
+            return
+        if self.live is not None:
+            self.live.console.print(text, markup=False, highlight=False)
+        else:
+            print(text, file=sys.stderr, flush=True)
+
+    def line(self, record: Mapping[str, Any], *, used: float) -> str:
+        """The line for a record."""
+        parts = [f"step {record['step']:,}", f"{100 * used:.0f} %"]
+        named = [(key.removeprefix("loss/"), value) for key, value in record.items() if key.startswith("loss/")]
+        if len(named) != 1:
+            parts.append(f"loss {record['loss']:.3f}")
+        parts.extend(f"{name} {value:.3f}" for name, value in named)
+        parts.extend(
+            f"{key.removeprefix('validation/')} (validation) {value:.3f}"
+            for key, value in record.items()
+            if key.startswith("validation/")
+        )
+        parts.append(f"lr {record['learning_rate']:.2e}")
+        rate = record["tokens_per_second"]
+        parts.append(f"{rate:,.0f} tokens/s")
+        if self.flops_per_token and self.peak_flops:
+            parts.append(f"MFU {100 * rate * self.flops_per_token / self.peak_flops:.0f} %")
+        parts.append(f"{memory_in_use() / 1e9:.1f} GB")
+        if 0 < used < 1:
+            parts.append(f"{_duration(record['seconds'] * (1 - used) / used)} left")
+        return "  ".join(parts)
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

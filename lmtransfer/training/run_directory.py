@@ -1,0 +1,210 @@
+"""The run directory: everything about one run, in files that can be moved, copied and mailed, and that execute nothing.
+
+::
+
+    runs/<command>/<name>/
+        config.yaml        the resolved configuration
+        versions.json      of Python, PyTorch and the rest, the user's git commit, hashes of the data
+        tokenizer/         what turns text into ids
+        checkpoints/       last and best (see ``training.checkpoint``)
+        metrics.jsonl      one object a logged step
+        result.json        the outcome, once there is one
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from lmtransfer.errors import RunDirectoryError
+from lmtransfer.training import distributed
+from lmtransfer.training.checkpoint import Checkpoints
+from lmtransfer.training.durable import write_text
+
+#: The keys of every ``result.json``.
+RESULT_KEYS = (
+    "command",
+    "task",
+    "split",
+    "metrics",
+    "main_metric",
+    "control",
+    "seconds",
+    "tokens",
+    "tokens_per_second",
+    "num_parameters",
+)
+
+
+class RunDirectory:
+    """One run's files; made by ``create``, found again by ``open``.
+
+    Attributes:
+        path: the directory, absolute. Nothing inside it names it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = Path(path).absolute()
+
+    @classmethod
+    def create(cls, root: Path | str, command: str, name: str, *, resume: bool = False) -> RunDirectory:
+        """Make ``<root>/<command>/<name>``, or find it again to go on with it.
+
+        Under ``torchrun`` rank 0 makes it, and every rank gets the same answer.
+
+        Args:
+            root: such as ``runs``.
+            command: such as ``pretrain``.
+            name: of the run; ``/`` nests (``imdb-ft/seed-0``).
+            resume: go on with a run that exists. One that does not exist is begun.
+
+        Raises:
+            RunDirectoryError: it exists and ``resume`` is false; the name leads elsewhere; it cannot be made.
+        """
+        parts = Path(name).parts
+        if not name or Path(name).is_absolute() or ".." in parts or parts != tuple(name.split("/")):
+            raise RunDirectoryError(
+                f"name={name!r} cannot name a run: use letters, digits, '-', '_', and '/' for folders"
+            )
+        run = cls(Path(root) / command / name)
+        problem = distributed.from_main(run._make(resume=resume) if distributed.is_main() else None)
+        if problem is not None:
+            raise RunDirectoryError(problem)
+        return run
+
+    def _make(self, *, resume: bool) -> str | None:
+        """Make the directory; what went wrong, or None."""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.mkdir()
+        except FileExistsError:
+            if not self.path.is_dir():
+                return f"{self.path} exists and is not a folder: choose another name=, or move it away"
+            if not resume:
+                return (
+                    f"the run {self.path} exists already: choose another name=, go on with it by resume=true, "
+                    "or delete the folder"
+                )
+        except OSError as error:
+            reason = error.strerror or str(error)
+            return f"cannot make the run directory {self.path}: {reason}; set output_root=<another folder>"
+        return None
+
+    @classmethod
+    def open(cls, path: Path | str) -> RunDirectory:
+        """A run that exists.
+
+        Raises:
+            RunDirectoryError: there is none.
+        """
+        run = cls(Path(path))
+        if not run.path.is_dir():
+            raise RunDirectoryError(
+                f"there is no run directory {run.path}: give the folder of a run, such as runs/pretrain/<name>"
+            )
+        if not run.config_path.is_file():
+            raise RunDirectoryError(
+                f"{run.path} is not a run directory (it has no config.yaml): give the folder of a run, such as "
+                "runs/pretrain/<name>"
+            )
+        return run
+
+    @property
+    def config_path(self) -> Path:
+        """``config.yaml``."""
+        return self.path / "config.yaml"
+
+    @property
+    def tokenizer(self) -> Path:
+        """The folder ``tokenizer``."""
+        return self.path / "tokenizer"
+
+    @property
+    def checkpoints(self) -> Checkpoints:
+        """The checkpoints, complete or not."""
+        return Checkpoints(self.path / "checkpoints")
+
+    @property
+    def metrics_path(self) -> Path:
+        """``metrics.jsonl``."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def result_path(self) -> Path:
+        """``result.json``."""
+        return self.path / "result.json"
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether it has a result."""
+        return self.result_path.is_file()
+
+    def best_checkpoint(self) -> Path:
+        """The folder of the checkpoint to use: ``best``, or ``last`` where nothing was selected.
+
+        Raises:
+            RunDirectoryError: it has neither.
+        """
+        for name in ("best", "last"):
+            if (self.path / "checkpoints" / name).is_dir():
+                return self.path / "checkpoints" / name
+        raise RunDirectoryError(
+            f"the run {self.path} has no checkpoint yet: let it finish, or go on with it by resume=true"
+        )
+
+    def write_config(self, config: Mapping[str, Any]) -> None:
+        """Save the resolved configuration, as plain values. On rank 0; elsewhere nothing happens."""
+        if distributed.is_main():
+            write_text(self.config_path, yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True))
+
+    def read_config(self) -> dict[str, Any]:
+        """The configuration the run was made with, as plain values.
+
+        Raises:
+            RunDirectoryError: it is missing or damaged.
+        """
+        try:
+            config = yaml.safe_load(self.config_path.read_text(encoding="utf-8"))
+        except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
+            raise RunDirectoryError(f"cannot read {self.config_path}: {error}") from error
+        if not isinstance(config, dict):
+            raise RunDirectoryError(f"{self.config_path} holds no configuration: it is damaged")
+        return config
+
+    def write_versions(self, versions: Mapping[str, Any]) -> None:
+        """Save what ``training.versions.versions`` tells. On rank 0; elsewhere nothing happens."""
+        if distributed.is_main():
+            write_text(self.path / "versions.json", json.dumps(dict(versions), indent=1) + "\n")
+
+    def write_result(self, result: Mapping[str, Any]) -> None:
+        """Save the outcome. On rank 0; elsewhere nothing happens.
+
+        Args:
+            result: at least the keys of ``RESULT_KEYS``; None where one does not apply.
+
+        Raises:
+            ValueError: a key is missing.
+        """
+        missing = [key for key in RESULT_KEYS if key not in result]
+        if missing:
+            raise ValueError(f"a result needs the keys {missing}")
+        if distributed.is_main():
+            write_text(self.result_path, json.dumps(dict(result), indent=1, allow_nan=False) + "\n")
+
+    def read_result(self) -> dict[str, Any]:
+        """The outcome.
+
+        Raises:
+            RunDirectoryError: there is none yet, or it is damaged.
+        """
+        try:
+            result = json.loads(self.result_path.read_text(encoding="utf-8"))
+        except FileNotFoundError as error:
+            raise RunDirectoryError(f"the run {self.path} has no result yet: go on with it by resume=true") from error
+        except (OSError, ValueError) as error:
+            raise RunDirectoryError(f"cannot read {self.result_path}: {error}") from error
+        return result

@@ -1,0 +1,133 @@
+"""Learning-rate schedules: pure functions of the step and of the share of the budget used, warm-up times decay.
+
+The factor of update ``step`` (from 0) multiplies every peak learning rate. The decay is read at the *start* of an
+update, so with a budget of N steps the last update of a linear decay runs at 1 / N of the peak, not at zero; the
+warm-up is read at its *end*, so the first update is not wasted and update W is at the full rate. Like the published
+BERT and ELECTRA code, the warm-up multiplies a decay that runs over the whole budget.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+
+from lmtransfer.errors import ConfigError
+
+
+class Schedule(ABC):
+    """Warm-up times decay.
+
+    Args:
+        warmup_steps: updates over which the rate rises linearly from 0 to its peak; None takes ``warmup_fraction``.
+        warmup_fraction: the same as a share of the budget, in [0, 1).
+        final_factor: where the decay ends, as a share of the peak.
+
+    Raises:
+        ConfigError: a value out of range.
+    """
+
+    def __init__(
+        self, *, warmup_steps: int | None = None, warmup_fraction: float = 0.0, final_factor: float = 0.0
+    ) -> None:
+        problems = []
+        if warmup_steps is not None and warmup_steps < 0:
+            problems.append(f"schedule.warmup_steps={warmup_steps} must be 0 or more")
+        if not 0 <= warmup_fraction < 1:
+            problems.append(f"schedule.warmup_fraction={warmup_fraction} must be at least 0 and less than 1")
+        if not 0 <= final_factor <= 1:
+            problems.append(f"schedule.final_factor={final_factor} must lie between 0 and 1")
+        if problems:
+            raise ConfigError(problems)
+        self.warmup_steps = warmup_steps
+        self.warmup_fraction = warmup_fraction
+        self.final_factor = final_factor
+
+    def __call__(self, *, step: int, used: float, used_after: float) -> float:
+        """The factor of one update.
+
+        Args:
+            step: number of the update, from 0.
+            used: share of the budget used before it, in [0, 1].
+            used_after: share of the budget used after it, in [0, 1].
+        """
+        warmup = 1.0
+        if self.warmup_steps is not None:
+            warmup = min(1.0, (step + 1) / max(1, self.warmup_steps))
+        elif self.warmup_fraction:
+            warmup = min(1.0, used_after / self.warmup_fraction)
+        return warmup * (self.final_factor + (1 - self.final_factor) * self.decay(step=step, used=used))
+
+    @abstractmethod
+    def decay(self, *, step: int, used: float) -> float:
+        """The decay alone, from 1 at the start towards 0 (or wherever it goes) at the end of the budget."""
+
+
+class Constant(Schedule):
+    """No decay."""
+
+    def decay(self, *, step: int, used: float) -> float:
+        """1."""
+        return 1.0
+
+
+class Linear(Schedule):
+    """A straight line to 0 (BERT, RoBERTa, ELECTRA)."""
+
+    def decay(self, *, step: int, used: float) -> float:
+        """1 - used."""
+        return 1.0 - used
+
+
+class Cosine(Schedule):
+    """Half a cosine to 0 (Loshchilov & Hutter 2017, without restarts)."""
+
+    def decay(self, *, step: int, used: float) -> float:
+        """(1 + cos(pi used)) / 2."""
+        return 0.5 * (1.0 + math.cos(math.pi * used))
+
+
+class WarmupStableDecay(Schedule):
+    """Constant, then a straight line to 0 over the last part of the budget (WSD: Hu et al. 2024, MiniCPM).
+
+    Args:
+        decay_fraction: share of the budget over which the rate falls, in (0, 1].
+        warmup_steps: see Schedule.
+        warmup_fraction: see Schedule.
+        final_factor: see Schedule.
+    """
+
+    def __init__(
+        self,
+        *,
+        decay_fraction: float = 0.2,
+        warmup_steps: int | None = None,
+        warmup_fraction: float = 0.0,
+        final_factor: float = 0.0,
+    ) -> None:
+        if not 0 < decay_fraction <= 1:
+            raise ConfigError(f"schedule.decay_fraction={decay_fraction} must be greater than 0 and at most 1")
+        super().__init__(warmup_steps=warmup_steps, warmup_fraction=warmup_fraction, final_factor=final_factor)
+        self.decay_fraction = decay_fraction
+
+    def decay(self, *, step: int, used: float) -> float:
+        """1, then (1 - used) / decay_fraction."""
+        return min(1.0, (1.0 - used) / self.decay_fraction)
+
+
+class InverseSqrt(Schedule):
+    """1 / sqrt(step) after the warm-up, whatever the budget (Vaswani et al. 2017, section 5.3).
+
+    Args:
+        warmup_steps: updates of warm-up, at least 1; the factor is 1 at their end and sqrt(warmup_steps / n) at update
+            n.
+    """
+
+    def __init__(self, *, warmup_steps: int = 1000) -> None:
+        if warmup_steps < 1:
+            raise ConfigError(f"schedule.warmup_steps={warmup_steps} must be 1 or more for the inverse square root")
+        super().__init__(warmup_steps=warmup_steps)
+        self.peak_step = warmup_steps
+
+    def decay(self, *, step: int, used: float) -> float:
+        """sqrt(warmup_steps / n) at update n, and 1 before."""
+        return math.sqrt(self.peak_step / max(self.peak_step, step + 1))

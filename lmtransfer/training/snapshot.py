@@ -1,0 +1,123 @@
+"""What a checkpoint holds, taken from the parts of a run and put back into them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lmtransfer.errors import CheckpointError
+from lmtransfer.training import distributed
+from lmtransfer.training.carry import flatten, map_tensors, unflatten
+from lmtransfer.training.checkpoint import Checkpoint
+from lmtransfer.training.optimizers import Optimizer
+from lmtransfer.training.state import TrainState
+from lmtransfer.training.update import Updater
+from lmtransfer.training.watchers import Watcher
+from lmtransfer.training.weights import aliases, load_weights, weights
+
+
+class Snapshot:
+    """The parts of a run whose state is saved.
+
+    Args:
+        learner: weights and buffers.
+        optimizer: its moments.
+        updater: its carries and the loss scale.
+        state: where the run stands; restored in place.
+        watchers: what they remember.
+    """
+
+    def __init__(
+        self,
+        *,
+        learner: nn.Module,
+        optimizer: Optimizer,
+        updater: Updater,
+        state: TrainState,
+        watchers: Sequence[Watcher],
+    ) -> None:
+        self.learner = learner
+        self.optimizer = optimizer
+        self.updater = updater
+        self.state = state
+        self.watchers = watchers
+
+    def take(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
+        """Tensors by file, and plain values; to be called on every rank, since each has carries of its own."""
+        carries = distributed.gather(map_tensors(self.updater.carries, lambda tensor: tensor.cpu()))
+        carry_tensors, carry_structure = flatten([sorted(of_rank.items()) for of_rank in carries])
+        scaler = self.updater.precision.scaler
+        state = {
+            **self.state.state_dict(),
+            "aliases": aliases(self.learner),
+            "carry": carry_structure,
+            "loss_scale": None if scaler is None else scaler.state_dict(),
+            "watchers": {watcher.name: watcher.state_dict() for watcher in self.watchers},
+            "world_size": distributed.world_size(),
+            "threads": torch.get_num_threads(),
+        }
+        tensors = {
+            "model": weights(self.learner),
+            "optimizer": self.optimizer.state_dict(),
+            "carry": carry_tensors,
+        }
+        return tensors, state
+
+    def num_bytes(self) -> int:
+        """About the size of a checkpoint: weights and two moments."""
+        parameters = sum(p.numel() * p.element_size() for p in self.optimizer.parameters)
+        return 2 * parameters + sum(t.numel() * t.element_size() for t in weights(self.learner).values())
+
+    def restore(self, checkpoint: Checkpoint) -> list[str]:
+        """Put a checkpoint back; what the user should be told about it.
+
+        Raises:
+            CheckpointError: it is of another model, optimiser or precision, or its carry is of another world size.
+        """
+        saved = checkpoint.state
+        try:
+            state = TrainState.of(saved)
+            saved_world, threads, scale = saved["world_size"], saved["threads"], saved["loss_scale"]
+            carries = unflatten(checkpoint.tensors("carry"), saved["carry"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(
+                f"{checkpoint.folder} was not saved by a training run of this version ({error!r}); it cannot be resumed"
+            ) from error
+        world = distributed.world_size()
+        has_carry = any(carry is not None for of_rank in carries for _, carry in of_rank)
+        if has_carry and saved_world != world:
+            raise CheckpointError(
+                f"{checkpoint.folder} holds the carry of {saved_world} processes, and this is {world}: resume with "
+                f"{saved_world} (torchrun --nproc-per-node)"
+            )
+        scaler = self.updater.precision.scaler
+        if (scale is None) != (scaler is None):
+            raise CheckpointError(
+                f"{checkpoint.folder} was trained {'with' if scale else 'without'} a float16 loss scale: resume with "
+                "the hardware.precision that it was started with"
+            )
+        load_weights(self.learner, checkpoint.tensors("model"), source=str(checkpoint.folder))
+        self.optimizer.load_state_dict(checkpoint.tensors("optimizer"))
+        if scaler is not None:
+            scaler.load_state_dict(scale)
+        if has_carry:
+            device = self.updater.device
+            self.updater.carries = map_tensors(dict(carries[distributed.rank()]), lambda tensor: tensor.to(device))
+        for watcher in self.watchers:
+            if watcher.name in saved["watchers"]:
+                watcher.load_state_dict(saved["watchers"][watcher.name])
+        self.state.update(state)
+        notes = []
+        if saved_world != world:
+            notes.append(
+                f"the run was saved by {saved_world} processes and goes on with {world}: the data are the same"
+            )
+        if threads != torch.get_num_threads():
+            notes.append(
+                f"the run was saved with {threads} threads and goes on with {torch.get_num_threads()}: the losses will "
+                "agree closely, but not to the last bit"
+            )
+        return notes

@@ -1,0 +1,58 @@
+"""Where a run stands: everything but weights, optimiser state and carry, as plain numbers."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+
+@dataclass(slots=True)
+class TrainState:
+    """Saved in every checkpoint.
+
+    Attributes:
+        step: optimiser steps taken from the stream; batch ``step`` is the next one.
+        skipped: those of them that made no update (a loss that was not finite, an fp16 overflow).
+        tokens: real tokens of the updates, over all ranks.
+        seconds: time trained, evaluation and saving included.
+        epoch: epochs seen, with fraction.
+        best: best value of the main metric, or None before the first evaluation.
+        best_step: the step it was reached at.
+        evaluations_since_best: evaluations that did not reach it, for early stopping.
+        finished: why training ended ("budget" or "patience"), or None.
+        record: the latest step's line of ``metrics.jsonl`` as far as it is known.
+        evaluation_due: the latest step's evaluation was interrupted and comes first when the run is resumed.
+        shares_used: shares of a budget in seconds at each step since the latest line, to be logged with the next.
+    """
+
+    step: int = 0
+    skipped: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+    epoch: float = 0.0
+    best: float | None = None
+    best_step: int | None = None
+    evaluations_since_best: int = 0
+    finished: str | None = None
+    record: dict[str, Any] = field(default_factory=dict)
+    evaluation_due: bool = False
+    shares_used: list[float] = field(default_factory=list)
+
+    @property
+    def updates(self) -> int:
+        """Updates made."""
+        return self.step - self.skipped
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+    @classmethod
+    def of(cls, values: dict[str, Any]) -> TrainState:
+        """The reverse of ``state_dict``; other keys are left alone."""
+        return cls(**{f.name: values[f.name] for f in fields(cls)})
+
+    def update(self, other: TrainState) -> None:
+        """Take over every value of ``other``."""
+        for f in fields(self):
+            setattr(self, f.name, getattr(other, f.name))

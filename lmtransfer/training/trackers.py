@@ -1,0 +1,100 @@
+"""Where the numbers of a run go: ``metrics.jsonl`` always, TensorBoard on request."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from lmtransfer.training.durable import write_text
+
+
+class Tracker(Protocol):
+    """Receives one record a logged step, on rank 0 only."""
+
+    def rewind(self, step: int) -> None:
+        """Forget what was logged after ``step``: the run goes on from there."""
+        ...
+
+    def log(self, record: Mapping[str, Any]) -> None:
+        """Take note of one record; it holds at least ``step``."""
+        ...
+
+    def close(self) -> None:
+        """Write what is still to be written."""
+        ...
+
+
+class Jsonl:
+    """One JSON object a line, flushed at once; a number that is not finite is written as null.
+
+    Args:
+        folder: the run directory; lines are appended to its ``metrics.jsonl``.
+    """
+
+    def __init__(self, *, folder: Path) -> None:
+        self.path = Path(folder) / "metrics.jsonl"
+
+    def rewind(self, step: int) -> None:
+        """Cut the file back to the lines up to ``step``; a last line that a crash has torn goes too."""
+        if not self.path.exists():
+            return
+        kept = []
+        for line in self.path.read_text(encoding="utf-8").splitlines(keepends=True):
+            try:
+                record = json.loads(line)
+            except ValueError:
+                break
+            if not line.endswith("\n") or record["step"] > step:
+                break
+            kept.append(line)
+        write_text(self.path, "".join(kept))
+
+    def log(self, record: Mapping[str, Any]) -> None:
+        """Append one line."""
+        plain = {
+            key: None if isinstance(value, float) and not math.isfinite(value) else value
+            for key, value in record.items()
+        }
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(plain) + "\n")
+
+    def close(self) -> None:
+        """Nothing is held back."""
+
+
+class TensorBoard:
+    """Scalars for TensorBoard, and ``metrics.jsonl`` as always.
+
+    Args:
+        folder: the run directory; event files go to its ``tensorboard``.
+    """
+
+    def __init__(self, *, folder: Path) -> None:
+        self.jsonl = Jsonl(folder=folder)
+        self.folder = Path(folder) / "tensorboard"
+        self.purge_step: int | None = None
+        self.writer: Any = None
+
+    def rewind(self, step: int) -> None:
+        """Hide what was logged after ``step``."""
+        self.jsonl.rewind(step)
+        self.purge_step = step + 1
+
+    def log(self, record: Mapping[str, Any]) -> None:
+        """Write every number of the record at its step."""
+        self.jsonl.log(record)
+        if self.writer is None:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self.writer = SummaryWriter(str(self.folder), purge_step=self.purge_step)
+        for name, value in record.items():
+            if name != "step" and isinstance(value, int | float):
+                self.writer.add_scalar(name, value, record["step"])
+
+    def close(self) -> None:
+        """Flush the event file."""
+        if self.writer is not None:
+            self.writer.close()

@@ -1,0 +1,151 @@
+"""Small observers of every step: they may add to its record, and warn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from lmtransfer.errors import ConfigError, TrainingError
+from lmtransfer.training import distributed
+from lmtransfer.training.state import TrainState
+from lmtransfer.training.update import Outcome
+
+
+class Watcher(Protocol):
+    """Sees each step after its update."""
+
+    name: str  #: its state is saved under this name
+
+    def observe(self, outcome: Outcome, state: TrainState, *, used: float) -> Sequence[str]:
+        """Look at one step; returns what the user should be told. May add to ``state.record``.
+
+        Args:
+            outcome: what the step did.
+            state: where the run stands after it.
+            used: share of the budget used.
+        """
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """What must survive a restart, as plain values."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """The reverse of ``state_dict``."""
+        ...
+
+
+class NonFiniteGuard:
+    """Shows every loss that is not finite, with the keys of its batch, and gives up after several in a row.
+
+    Args:
+        max_bad_steps: that many in a row end training.
+    """
+
+    name = "non_finite_guard"
+
+    def __init__(self, *, max_bad_steps: int = 3) -> None:
+        self.max_bad_steps = max_bad_steps
+        self.in_a_row = 0
+
+    def observe(self, outcome: Outcome, state: TrainState, *, used: float) -> Sequence[str]:
+        """See the class.
+
+        Raises:
+            TrainingError: the loss was not finite ``max_bad_steps`` times in a row, or the float16 gradients overflow
+                without any loss scale.
+        """
+        if outcome.updated:
+            self.in_a_row = 0
+            return ()
+        if outcome.overflowed:
+            if outcome.loss_scale < 1:
+                raise TrainingError(
+                    f"step {state.step}: the float16 gradients overflow even at a loss scale of "
+                    f"{outcome.loss_scale:g}; lower optimizer.learning_rate, or set hardware.precision=fp32"
+                )
+            return [
+                f"step {state.step}: the float16 gradients overflowed; no update, the loss scale is now "
+                f"{outcome.loss_scale:g}"
+            ]
+        self.in_a_row += 1
+        keys = [key for of_rank in distributed.gather(outcome.bad_keys) for key in of_rank]
+        shown = ", ".join(keys[:8]) + (f" and {len(keys) - 8} more" if len(keys) > 8 else "")
+        parts = ", ".join(f"{name} {value:g}" for name, value in outcome.losses.items())
+        message = f"step {state.step}: not finite ({parts}; gradient norm {outcome.gradient_norm:g}); no update. " + (
+            f"Batch keys: {shown}" if keys else "The losses are finite, only the gradient is not"
+        )
+        if self.in_a_row >= self.max_bad_steps:
+            raise TrainingError(
+                f"{message}\n{self.in_a_row} steps in a row were not finite, so training stops; the last checkpoint is "
+                "kept. Lower optimizer.learning_rate, set train.max_grad_norm=1, or look at these examples with "
+                "lmtransfer inspect"
+            )
+        return [message]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {"in_a_row": self.in_a_row}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """The reverse of ``state_dict``."""
+        self.in_a_row = int(state["in_a_row"])
+
+
+class UnigramPlateau:
+    """Tells when a masked language model has learnt more than how often each token occurs.
+
+    Small models sit for long at the entropy of the unigram distribution, and finetune no better than random weights
+    until they leave it. The loss is smoothed over about 50 steps; it is on the plateau while it is no more than
+    ``margin`` below the entropy.
+
+    Args:
+        entropy: of the distribution of target tokens, in nats.
+        loss: name of the watched loss.
+        margin: as a share of the entropy.
+        warn_after: share of the budget after which being on the plateau is worth a warning.
+    """
+
+    name = "unigram_plateau"
+
+    def __init__(self, *, entropy: float, loss: str = "mlm", margin: float = 0.02, warn_after: float = 0.5) -> None:
+        if entropy <= 0:
+            raise ConfigError(f"a unigram entropy of {entropy} nats: the training text must hold at least two tokens")
+        self.entropy = entropy
+        self.loss = loss
+        self.margin = margin
+        self.warn_after = warn_after
+        self.mean: float | None = None
+        self.left_at: int | None = None
+        self.warned = False
+
+    def observe(self, outcome: Outcome, state: TrainState, *, used: float) -> Sequence[str]:
+        """See the class; the step at which the plateau was left is added to the record as ``plateau_left_at``."""
+        value = outcome.losses.get(self.loss)
+        if value is None or not outcome.updated or self.left_at is not None:
+            return ()
+        self.mean = value if self.mean is None else 0.98 * self.mean + 0.02 * value
+        if self.mean < (1 - self.margin) * self.entropy:
+            self.left_at = state.step
+            state.record["plateau_left_at"] = state.step
+            return [
+                f"step {state.step:,}: the {self.loss} loss has left the unigram plateau ({self.mean:.2f}, below the "
+                f"{self.entropy:.2f} nats of token frequencies): the model has begun to use context"
+            ]
+        if used >= self.warn_after and not self.warned:
+            self.warned = True
+            return [
+                f"warning: step {state.step:,}: the {self.loss} loss ({self.mean:.2f}) is still at the unigram plateau "
+                f"({self.entropy:.2f} nats), so the model knows little more than token frequencies, and transfer will "
+                "hardly beat random weights. Try optimizer=muon, more steps of fewer tokens (train.batch_tokens), a "
+                "larger budget, or a smaller model"
+            ]
+        return ()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {"mean": self.mean, "left_at": self.left_at, "warned": self.warned}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """The reverse of ``state_dict``."""
+        self.mean, self.left_at, self.warned = state["mean"], state["left_at"], state["warned"]

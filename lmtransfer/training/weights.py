@@ -1,0 +1,95 @@
+"""A module's weights as safetensors: stable names, tied tensors stored once, and the tie kept on loading."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from lmtransfer.errors import CheckpointError
+from lmtransfer.training.checkpoint import open_checkpoint
+
+
+def _entries(module: nn.Module) -> dict[str, Tensor]:
+    """Every persistent parameter and buffer by name, each of its names where it is shared."""
+    return dict(module.state_dict(keep_vars=True))
+
+
+def weights(module: nn.Module) -> dict[str, Tensor]:
+    """The module's parameters and persistent buffers by name; one that is shared under its first name only."""
+    seen: set[int] = set()
+    kept = {}
+    for name, tensor in _entries(module).items():
+        if id(tensor) not in seen:
+            seen.add(id(tensor))
+            kept[name] = tensor.detach()
+    return kept
+
+
+def aliases(module: nn.Module) -> dict[str, str]:
+    """The other names of shared tensors, each with the name it is saved under."""
+    first: dict[int, str] = {}
+    return {
+        name: first[id(tensor)]
+        for name, tensor in _entries(module).items()
+        if first.setdefault(id(tensor), name) != name
+    }
+
+
+@torch.no_grad()
+def load_weights(module: nn.Module, saved: Mapping[str, Tensor], *, source: str = "the checkpoint") -> None:
+    """Copy saved weights into the module, in place, so that what is tied stays tied.
+
+    Args:
+        module: where they go.
+        saved: tensors by name; a shared tensor may come under any of its names.
+        source: what to call them in messages.
+
+    Raises:
+        CheckpointError: a tensor is missing, left over, or of another shape; all of them are named.
+    """
+    names: dict[int, list[str]] = {}
+    tensors: dict[int, Tensor] = {}
+    for name, tensor in _entries(module).items():
+        names.setdefault(id(tensor), []).append(name)
+        tensors[id(tensor)] = tensor
+    problems, used = [], set()
+    found: list[tuple[Tensor, Tensor]] = []
+    for key, aliases in names.items():
+        given = [alias for alias in aliases if alias in saved]
+        used.update(given)
+        if not given:
+            problems.append(f"{aliases[0]} is missing")
+        elif saved[given[0]].shape != tensors[key].shape:
+            shape, expected = list(saved[given[0]].shape), list(tensors[key].shape)
+            problems.append(f"{given[0]} has shape {shape}, the model wants {expected}")
+        else:
+            found.append((tensors[key], saved[given[0]]))
+    problems.extend(f"{name} is not in the model" for name in saved if name not in used)
+    if problems:
+        shown = "\n".join(f"  - {problem}" for problem in problems[:20])
+        more = f"\n  - and {len(problems) - 20} more" if len(problems) > 20 else ""
+        raise CheckpointError(f"the weights of {source} do not fit the model:\n{shown}{more}")
+    for target, value in found:
+        target.copy_(value)
+
+
+def read_weights(folder: Path, *, prefix: str = "") -> dict[str, Tensor]:
+    """The weights in a checkpoint's folder, under all their names, whose names start with ``prefix``, which is cut off.
+
+    Args:
+        folder: such as ``<run>/checkpoints/best``; its hashes are verified.
+        prefix: such as ``"encoder."``.
+
+    Raises:
+        CheckpointError: the checkpoint is torn, or holds nothing under ``prefix``.
+    """
+    checkpoint = open_checkpoint(Path(folder))
+    saved = checkpoint.tensors("model")
+    saved.update({alias: saved[name] for alias, name in checkpoint.state.get("aliases", {}).items()})
+    chosen = {name.removeprefix(prefix): tensor for name, tensor in saved.items() if name.startswith(prefix)}
+    if not chosen:
+        raise CheckpointError(f"the checkpoint {folder} holds no weights under {prefix!r}")
+    return chosen
