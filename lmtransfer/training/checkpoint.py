@@ -63,6 +63,10 @@ class Checkpoints:
     def __init__(self, folder: Path) -> None:
         self.folder = Path(folder)
 
+    def exists(self) -> bool:
+        """Whether any checkpoint was ever begun, complete or not."""
+        return self.folder.is_dir() and any(self.folder.iterdir())
+
     def save(self, name: str, *, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]) -> Path:
         """Write the checkpoint ``name``; the one of that name before it stays until this one is complete.
 

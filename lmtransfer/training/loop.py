@@ -210,7 +210,7 @@ class Trainer:
         except StopDuringEvaluation:
             return False
         self.learner.train()
-        self.state.evaluation_due = False
+        self.state.evaluation_due, self.state.metrics = False, metrics
         self.state.record.update({f"validation/{name}": value for name, value in metrics.items()})
         return self.selection is not None and self.selection.observe(metrics, self.state)
 

@@ -44,6 +44,7 @@ class ModelSelection:
             state.best is None or (value > state.best if self.higher_is_better else value < state.best)
         ):
             state.best, state.best_step, state.evaluations_since_best = value, state.step, 0
+            state.best_metrics = dict(metrics)
             return True
         state.evaluations_since_best += 1
         if self.patience is not None and state.evaluations_since_best >= self.patience and state.finished is None:

@@ -16,6 +16,8 @@ class TrainState:
         tokens: real tokens of the updates, over all ranks.
         seconds: time trained, evaluation and saving included.
         epoch: epochs seen, with fraction.
+        metrics: the latest evaluation.
+        best_metrics: the best evaluation.
         best: best value of the main metric, or None before the first evaluation.
         best_step: the step it was reached at.
         evaluations_since_best: evaluations that did not reach it, for early stopping.
@@ -30,6 +32,8 @@ class TrainState:
     tokens: int = 0
     seconds: float = 0.0
     epoch: float = 0.0
+    metrics: dict[str, float] = field(default_factory=dict)
+    best_metrics: dict[str, float] = field(default_factory=dict)
     best: float | None = None
     best_step: int | None = None
     evaluations_since_best: int = 0

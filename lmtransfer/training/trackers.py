@@ -66,26 +66,23 @@ class Jsonl:
 
 
 class TensorBoard:
-    """Scalars for TensorBoard, and ``metrics.jsonl`` as always.
+    """Scalars for TensorBoard, beside ``metrics.jsonl``.
 
     Args:
         folder: the run directory; event files go to its ``tensorboard``.
     """
 
     def __init__(self, *, folder: Path) -> None:
-        self.jsonl = Jsonl(folder=folder)
         self.folder = Path(folder) / "tensorboard"
         self.purge_step: int | None = None
         self.writer: Any = None
 
     def rewind(self, step: int) -> None:
         """Hide what was logged after ``step``."""
-        self.jsonl.rewind(step)
         self.purge_step = step + 1
 
     def log(self, record: Mapping[str, Any]) -> None:
         """Write every number of the record at its step."""
-        self.jsonl.log(record)
         if self.writer is None:
             from torch.utils.tensorboard import SummaryWriter
 
