@@ -22,8 +22,8 @@ from lmtransfer.errors import RunDirectoryError
 RUN_FILES = ("config.yaml", "metrics.jsonl", "result.json")
 #: The commands that write runs.
 COMMANDS = ("pretrain", "probe", "finetune", "evaluate")
-#: Folders that never hold a run, so that reading stays fast beside large checkpoints.
-SKIPPED_FOLDERS = frozenset({"checkpoints", "tokenizer", "report", "figures", "tensorboard", "features"})
+#: Folders inside a run that hold no run, so that reading stays fast beside large checkpoints.
+_NO_RUNS = frozenset({"checkpoints", "tokenizer", "report", "figures", "tensorboard", "features"})
 #: Deeper nesting than command / sweep / point / seed / control is not ours.
 MAX_DEPTH = 8
 
@@ -74,22 +74,26 @@ class Run:
         return re.fullmatch(r"seed-\d+", self.name) is not None
 
 
-def collect(root: Path) -> list[Run]:
-    """All runs at or below ``root``, in the order of their paths (seed-2 before seed-10).
+def collect(*roots: Path) -> list[Run]:
+    """All runs at or below some folders, each once, in the order of their paths (seed-2 before seed-10).
 
     Raises:
-        RunDirectoryError: ``root`` does not exist, is no folder, or holds no run.
+        RunDirectoryError: a folder does not exist, or none holds a run.
     """
-    if not root.is_dir():
-        raise RunDirectoryError(f"runs={root}: no such folder; give the folder that holds your runs, such as runs/")
-    top = root.resolve()
-    folders = list(_run_folders(top, 0))
+    for root in roots:
+        if not root.is_dir():
+            raise RunDirectoryError(f"runs={root}: no such folder; give the folder that holds your runs, such as runs/")
+    tops = [root.resolve() for root in roots]
+    seen: set[str] = set()
+    folders = [folder for top in tops for folder in _run_folders(top, 0, seen)]
     if not folders:
         raise RunDirectoryError(
-            f"runs={root}: holds no run (a folder with one of {', '.join(RUN_FILES)}); "
+            f"runs={', '.join(map(str, roots))}: holds no run (a folder with one of {', '.join(RUN_FILES)}); "
             "make one with lmtransfer pretrain, or give the folder that holds your runs"
         )
-    base = top.parent if folders[0] == top else top
+    base = Path(os.path.commonpath(tops))
+    if base in folders:
+        base = base.parent
     return [read_run(folder, key=folder.relative_to(base).as_posix()) for folder in folders]
 
 
@@ -162,18 +166,24 @@ def read_metrics(path: Path, problems: list[str]) -> tuple[tuple[Mapping[str, An
     return tuple(objects), bool(bad)
 
 
-def _run_folders(folder: Path, depth: int) -> Iterator[Path]:
+def _run_folders(folder: Path, depth: int, seen: set[str]) -> Iterator[Path]:
+    """The runs at or below ``folder``, which is not read twice though links may lead to it again."""
+    real = os.path.realpath(folder)
+    if real in seen:
+        return
+    seen.add(real)
     try:
         entries = sorted(os.scandir(folder), key=lambda entry: _natural(entry.name))
     except OSError:
         return
-    if any(entry.name in RUN_FILES for entry in entries):
+    is_run = any(entry.name in RUN_FILES for entry in entries)
+    if is_run:
         yield folder
     if depth == MAX_DEPTH:
         return
     for entry in entries:
-        if entry.is_dir(follow_symlinks=False) and entry.name not in SKIPPED_FOLDERS and entry.name[0] != ".":
-            yield from _run_folders(Path(entry.path), depth + 1)
+        if entry.is_dir() and not entry.name.startswith(".") and not (is_run and entry.name in _NO_RUNS):
+            yield from _run_folders(Path(entry.path), depth + 1, seen)
 
 
 def _natural(name: str) -> list[tuple[int, int, str]]:
@@ -189,7 +199,7 @@ def _read_mapping(path: Path, problems: list[str]) -> Mapping[str, Any]:
         problems.append(f"{path.name}: {error.strerror or error}")
         return {}
     try:
-        value = yaml.load(raw, Loader=_YamlLoader) if path.suffix == ".yaml" else json.loads(raw)
+        value = _read_yaml(raw) if path.suffix == ".yaml" else json.loads(raw)
     except (ValueError, yaml.YAMLError, RecursionError) as error:
         problems.append(f"{path.name}: cannot be read ({str(error).splitlines()[0]})")
         return {}
@@ -197,3 +207,10 @@ def _read_mapping(path: Path, problems: list[str]) -> Mapping[str, Any]:
         problems.append(f"{path.name}: holds no mapping")
         return {}
     return value
+
+
+def _read_yaml(raw: bytes) -> Any:
+    """A YAML document as plain data; aliases, which no config of ours has, could nest it without end."""
+    if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(raw, Loader=_YamlLoader)):
+        raise ValueError("it holds YAML aliases")
+    return yaml.load(raw, Loader=_YamlLoader)

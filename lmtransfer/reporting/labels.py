@@ -14,25 +14,19 @@ def node_label(node: Any) -> str:
     """A component node in a few characters: its ``name`` where it has one, else its class.
 
     Args:
-        node: a component node of a resolved config (a mapping with ``_target_``), a list of them, a plain value,
-            or None.
+        node: a component node of a resolved config (a mapping with ``_target_``), a plain value, or None.
 
     Returns:
         Such as ``imdb_unsup`` or ``masked_language_model``; empty for None.
     """
     if node is None:
         return ""
-    if isinstance(node, list | tuple):
-        return "+".join(filter(None, (node_label(item) for item in node)))
     if not isinstance(node, Mapping):
         return str(node)
     name = node.get("name")
     if isinstance(name, str) and name:
         return name
-    target = node.get("_target_")
-    if not isinstance(target, str):
-        return "+".join(filter(None, (node_label(item) for item in node.values() if isinstance(item, Mapping))))
-    class_name = target.rsplit(".", 1)[-1]
+    class_name = str(node.get("_target_") or "").rsplit(".", 1)[-1]
     for suffix in _SUFFIXES:
         if class_name.endswith(suffix) and class_name != suffix:
             class_name = class_name.removesuffix(suffix)
@@ -49,6 +43,12 @@ def model_label(node: Any) -> str:
         if node.get("norm") == "pre" and "bert" in label:
             label += " pre-norm"
     return label
+
+
+def objective_label(node: Any) -> str:
+    """An objective node by its losses: ``mlm+nsp``."""
+    losses = node.get("losses") if isinstance(node, Mapping) else None
+    return "+".join(map(str, losses)) if isinstance(losses, Mapping) and losses else node_label(node)
 
 
 def flatten(node: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

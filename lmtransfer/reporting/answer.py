@@ -1,0 +1,70 @@
+"""The question that every run is for, answered in words: did pretraining help, by how much, how certain is it?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lmtransfer.reporting.entries import Entry
+from lmtransfer.reporting.rows import group_name, run_name
+from lmtransfer.reporting.statistics import Spread
+from lmtransfer.reporting.units import in_percent, shown, shown_difference
+
+
+def answer(entries: Sequence[Entry]) -> str:
+    """One sentence on whether pretraining helped, over all comparisons with a control."""
+    compared = [entry for entry in entries if entry.difference is not None]
+    if not compared:
+        if any(entry.score is not None and not entry.is_pretraining for entry in entries):
+            return (
+                "Whether pretraining helped is not known: no run has a control. Train the same model without "
+                "pretraining with control=true."
+            )
+        return "Whether pretraining helped is not known yet: no finished probe or finetuning is among these runs."
+    if len(compared) == 1:
+        return comparison(compared[0])
+    verdicts = [entry.difference.verdict for entry in compared if entry.difference is not None]
+    better, worse = verdicts.count("better"), verdicts.count("worse")
+    open_ = len(verdicts) - better - worse
+    parts = [f"Pretraining helped in {better} of {len(verdicts)} comparisons"]
+    if worse:
+        parts.append(f"hurt in {worse}")
+    if open_:
+        parts.append(f"showed no difference in {open_}")
+    best = max(compared, key=_certainty)
+    return ", ".join(parts) + ". " + comparison(best)
+
+
+def comparison(entry: Entry) -> str:
+    """One comparison in a sentence; the entry has a score, a control and a difference."""
+    difference, score, control, metric = entry.difference, entry.score, entry.control, entry.metric
+    if difference is None or score is None or control is None or metric is None:
+        raise ValueError(f"{entry.run.key} has nothing to be compared with")
+    lead = {
+        "better": "Pretraining helped",
+        "worse": "Pretraining hurt",
+        "no difference shown": "No difference is shown",
+        "one seed, no spread": "A single seed cannot tell whether pretraining helped",
+    }[difference.verdict]
+    points = " points" if in_percent(metric) else ""
+    sentence = (
+        f"{lead}: on {group_name(entry)}, {run_name(entry)} ({entry.transfer}) reaches {_value(score, metric)} "
+        f"{metric} against {_value(control, metric)} without pretraining, a difference of "
+        f"{shown_difference(difference.delta, metric)}{points}"
+    )
+    if difference.standard_error is None:
+        return f"{sentence}. Train several with seeds=5."
+    error = shown(difference.standard_error, metric)
+    seeds = f"{score.n} and {control.n} seeds" if score.n != control.n else f"{score.n} seeds each"
+    return f"{sentence} with a standard error of {error} ({seeds}; two standard errors decide)."
+
+
+def _value(score: Spread, metric: str) -> str:
+    unit = " %" if in_percent(metric) else ""
+    return shown(score.mean, metric) + unit
+
+
+def _certainty(entry: Entry) -> tuple[bool, bool, float]:
+    """Orders comparisons: shown ones first, finetuned before frozen, then by size."""
+    assert entry.difference is not None
+    shown_one = entry.difference.verdict in ("better", "worse")
+    return (shown_one, entry.transfer == "finetuned", abs(entry.difference.delta))

@@ -1,0 +1,191 @@
+"""From run directories to entries: one a run, its seeds together, with its pretraining and its control beside it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from lmtransfer.reporting import scores
+from lmtransfer.reporting.collect import Run
+from lmtransfer.reporting.labels import model_label, node_label, objective_label
+from lmtransfer.reporting.lineage import pretraining_budget, pretraining_run, starting_point
+from lmtransfer.reporting.statistics import Difference, Spread, difference
+
+_WAYS = {"frozen": "frozen", "full": "finetuned"}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What one run did and scored.
+
+    Attributes:
+        run: the run (the parent, where it has several seeds).
+        seeds: its seeds' own runs; empty where it has a single one.
+        controls: runs of its control that lie inside its directory.
+        source: the pretraining run that it began from, or None.
+        model: family and size.
+        objective: what was pretrained on, of this run or of ``source``.
+        corpus: the text of it.
+        task: the downstream task; empty for pretraining.
+        split: which part of the task's data was scored.
+        transfer: "frozen", "finetuned", another way of freezing, or "control"; empty for pretraining.
+        num_train: size of the training subset; None for all of it.
+        metric: name of the metric that decides, or None where nothing was scored.
+        score: that metric over the seeds.
+        control: the same for the control.
+        majority: the same for always answering the majority label.
+        difference: ``score`` against ``control``.
+        pretraining_tokens: real tokens seen in pretraining, all stages together.
+        pretraining_seconds: training seconds of it.
+        num_parameters: parameters of the encoder and its heads.
+        tokens_per_second: real tokens a second of this run.
+    """
+
+    run: Run
+    seeds: tuple[Run, ...]
+    controls: tuple[Run, ...]
+    source: Run | None
+    model: str
+    objective: str
+    corpus: str
+    task: str
+    split: str
+    transfer: str
+    num_train: int | None
+    metric: str | None
+    score: Spread | None
+    control: Spread | None
+    majority: float | None
+    difference: Difference | None
+    pretraining_tokens: float | None
+    pretraining_seconds: float | None
+    num_parameters: float | None
+    tokens_per_second: float | None
+
+    @property
+    def is_pretraining(self) -> bool:
+        """Whether this is a pretraining run."""
+        return self.run.command == "pretrain"
+
+    @property
+    def is_control(self) -> bool:
+        """Whether this run is itself a control: the same task learnt from random initialisation."""
+        return self.transfer == "control"
+
+
+def make_entries(runs: Sequence[Run]) -> list[Entry]:
+    """One entry a run, in the order of ``runs``; seeds and controls are folded into the run that they belong to."""
+    by_key = {run.key: run for run in runs}
+    parts: dict[str, list[Run]] = {}
+    for run in runs:
+        parts.setdefault(_owner(run, by_key), []).append(run)
+    made = []
+    for key, members in parts.items():
+        parent = by_key.get(key) or _unfinished_parent(key, members[0])
+        seeds = tuple(run for run in members if run.is_seed and run.key.count("/") == key.count("/") + 1)
+        controls = tuple(run for run in members if run.key != key and run not in seeds)
+        made.append(_entry(parent, seeds, controls, runs))
+    return [_compared(entry, made) for entry in made]
+
+
+def _owner(run: Run, by_key: Mapping[str, Run]) -> str:
+    """The key of the run that ``run`` is a seed or a control of, or its own."""
+    folders = run.key.split("/")
+    while len(folders) > 1 and re.fullmatch(r"seed-\d+|control", folders[-1]):
+        folders.pop()
+    key = "/".join(folders)
+    return key if run.is_seed or key in by_key else run.key
+
+
+def _unfinished_parent(key: str, seed: Run) -> Run:
+    """A run of several seeds that has not written anything of its own yet."""
+    depth = seed.key.count("/") - key.count("/")
+    return replace(seed, path=seed.path.parents[depth - 1], key=key, state="unfinished", metrics=(), result={})
+
+
+def _entry(run: Run, seeds: tuple[Run, ...], controls: tuple[Run, ...], runs: Sequence[Run]) -> Entry:
+    config = run.config or next((seed.config for seed in seeds), {})
+    run = replace(run, config=config)
+    source = pretraining_run(run, runs)
+    pretrained = config if source is None else source.config
+    adapted = starting_point(run, runs) if run.command == "evaluate" else None
+    own = config if adapted is None else adapted.config
+    results = [seed.result for seed in seeds if seed.result]
+    metric = next(filter(None, map(scores.main_metric, [run.result, *results])), None)
+    tokens, seconds = pretraining_budget(source, runs)
+    is_pretraining = run.command == "pretrain"
+    return Entry(
+        run=run,
+        seeds=seeds,
+        controls=controls,
+        source=None if is_pretraining else source,
+        model=model_label(pretrained.get("model") or own.get("model")),
+        objective="" if source is None else objective_label(pretrained.get("objective")),
+        corpus="" if source is None else node_label(pretrained.get("corpus")),
+        task="" if is_pretraining else node_label(run.result.get("task") or config.get("task")),
+        split="" if is_pretraining else node_label(run.result.get("split")),
+        transfer="" if is_pretraining else _transfer(run, own),
+        num_train=_num_train(own),
+        metric=metric,
+        score=None if metric is None else scores.score(run.result, metric, results),
+        control=None if metric is None else _inside_control(run, controls, metric),
+        majority=None if metric is None else scores.majority(run.result, metric),
+        difference=None,
+        pretraining_tokens=tokens,
+        pretraining_seconds=seconds,
+        num_parameters=_first([run.result, *results], "num_parameters"),
+        tokens_per_second=_first([run.result, *results], "tokens_per_second"),
+    )
+
+
+def _transfer(run: Run, config: Mapping[str, Any]) -> str:
+    """How the encoder was transferred: the name of the freezing, or "control" from random initialisation."""
+    if run.result.get("control") is True or not config.get("init"):
+        return "control"
+    method = config.get("transfer")
+    freeze = method.get("freeze") if isinstance(method, Mapping) else None
+    default = "frozen" if run.command == "probe" else "full"
+    return _WAYS.get(str(freeze or default), str(freeze))
+
+
+def _num_train(config: Mapping[str, Any]) -> int | None:
+    task = config.get("task")
+    size = scores.number(task.get("num_train")) if isinstance(task, Mapping) else None
+    return None if size is None else int(size)
+
+
+def _first(results: Sequence[Mapping[str, Any]], name: str) -> float | None:
+    return next((value for result in results if (value := scores.number(result.get(name))) is not None), None)
+
+
+def _inside_control(run: Run, controls: Sequence[Run], metric: str) -> Spread | None:
+    """The control that was made with the run: in its result, else in the runs inside its directory."""
+    stated = scores.score(run.result.get("control"), metric)
+    if stated is not None:
+        return stated
+    seeds = [control.result for control in controls if control.is_seed and control.result]
+    parents = [control.result for control in controls if not control.is_seed and control.result]
+    return scores.score(parents[0] if parents else {}, metric, seeds)
+
+
+def _compared(entry: Entry, others: Sequence[Entry]) -> Entry:
+    """The entry with its control, if need be a run of its own on the same task, and the difference to it."""
+    if entry.metric is None or entry.score is None or entry.is_pretraining or entry.is_control:
+        return entry
+    control = entry.control
+    if control is None:
+        alike = [
+            other.score
+            for other in others
+            if other.is_control
+            and other.score is not None
+            and (other.run.command, other.task, other.split, other.num_train, other.metric)
+            == (entry.run.command, entry.task, entry.split, entry.num_train, entry.metric)
+        ]
+        control = alike[0] if len(alike) == 1 else None
+    if control is None:
+        return entry
+    better_high = scores.higher_is_better(entry.metric, entry.run.result)
+    return replace(entry, control=control, difference=difference(entry.score, control, higher_is_better=better_high))

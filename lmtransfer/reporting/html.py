@@ -1,0 +1,150 @@
+"""The whole report as one HTML file that needs nothing else: no request leaves it, and all text in it is escaped."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+import yaml
+
+from lmtransfer.reporting.answer import answer, comparison
+from lmtransfer.reporting.entries import Entry
+from lmtransfer.reporting.lineage import total
+from lmtransfer.reporting.rows import Row, run_name, table_rows
+from lmtransfer.reporting.style import SavedFigure
+from lmtransfer.reporting.sweeps import Sweep, outside
+from lmtransfer.reporting.tables import COLUMNS, cells, sweep_cells, sweep_headings, without_empty
+from lmtransfer.reporting.units import count, duration
+
+_STYLE = """
+:root { --ink: #222; --quiet: #666; --line: #ddd; --accent: #0072b2; }
+* { box-sizing: border-box; }
+body { margin: 0 auto; max-width: 75rem; padding: 2rem 1.25rem 4rem; color: var(--ink); background: #fff;
+  font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; }
+h1 { font-size: 1.5rem; margin: 0 0 .5rem; } h2 { font-size: 1.15rem; margin: 2.5rem 0 .75rem; }
+.answer { font-size: 1.15rem; border-left: .3rem solid var(--accent); padding: .5rem 0 .5rem 1rem; margin: 1rem 0; }
+.quiet, figcaption { color: var(--quiet); font-size: .875rem; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; font-size: .875rem; font-variant-numeric: tabular-nums; }
+th, td { text-align: left; padding: .3rem .75rem .3rem 0; border-bottom: 1px solid var(--line); vertical-align: top; }
+th { color: var(--quiet); font-weight: 600; white-space: nowrap; } td.number { white-space: nowrap; }
+tr.group td { font-weight: 600; padding-top: 1rem; }
+tr.majority td, tr.control td { color: var(--quiet); }
+.better { color: #00664a; font-weight: 600; } .worse { color: #a33f00; font-weight: 600; }
+figure { margin: 0 0 1.75rem; } figure svg { max-width: 100%; height: auto; display: block; }
+details { border-bottom: 1px solid var(--line); padding: .4rem 0; } summary { cursor: pointer; }
+pre { background: #f6f6f6; padding: .75rem; overflow-x: auto; font-size: .8rem; line-height: 1.45; }
+.problem { color: #a33f00; }
+"""
+
+#: Nothing may be fetched or run, whatever a run directory has put into its texts.
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+
+
+def html_report(
+    entries: Sequence[Entry], sweeps: Sequence[Sweep], figures: Sequence[SavedFigure], *, title: str
+) -> str:
+    """The page: the answer first, then the table, sweeps, figures, and each run's configuration and versions.
+
+    Args:
+        entries: all runs of the report.
+        sweeps: the sweeps among them; their points are in the sweeps' tables instead of the main one.
+        figures: saved figures, inlined in their order.
+        title: heading of the page.
+    """
+    compared = [entry for entry in entries if entry.difference is not None]
+    rows = table_rows(outside(entries, sweeps))
+    parts = [
+        f"<h1>{escape(title)}</h1>",
+        f'<p class="answer">{escape(answer(entries))}</p>',
+        _list([comparison(entry) for entry in compared]) if len(compared) > 1 else "",
+        f"<h2>Results</h2>{_main_table(rows)}{_reading()}" if rows else "",
+        *(_sweep_section(sweep) for sweep in sweeps),
+        "<h2>Figures</h2>" if figures else "",
+        *(_figure(figure) for figure in figures),
+        "<h2>Runs</h2>",
+        *(_run_details(entry) for entry in entries),
+    ]
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
+        + "\n".join(filter(None, parts))
+        + "\n</body>\n</html>\n"
+    )
+
+
+def _reading() -> str:
+    return (
+        '<p class="quiet">Mean \u00b1 sample deviation over seeds; difference \u00b1 its standard error. A difference '
+        "counts as better or worse from two standard errors on. The control is the same model trained on the same "
+        "labels from random initialisation. Tokens are real ones, since nothing is padded.</p>"
+    )
+
+
+def _list(sentences: Sequence[str]) -> str:
+    return "<ul>" + "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences) + "</ul>"
+
+
+def _main_table(rows: Sequence[Row]) -> str:
+    headings, texts = without_empty(list(COLUMNS), [cells(row) for row in rows])
+    body, group = [], None
+    for row, text in zip(rows, texts, strict=True):
+        if row.group != group:
+            group = row.group
+            body.append(f'<tr class="group"><td colspan="{len(headings)}">{escape(group)}</td></tr>')
+        css = f' class="{row.transfer}"' if row.transfer in ("majority", "control") else ""
+        body.append(f"<tr{css}>{''.join(_cell(cell) for cell in text)}</tr>")
+    return _table(headings, body)
+
+
+def _sweep_section(sweep: Sweep) -> str:
+    headings, rows = without_empty(sweep_headings(sweep), sweep_cells(sweep))
+    body = [f"<tr>{''.join(_cell(cell) for cell in row)}</tr>" for row in rows]
+    heading = f"<h2>Sweep {escape(sweep.name)}</h2>"
+    return f'{heading}{_table(headings, body)}<p class="quiet">* the best point</p>'
+
+
+def _table(headings: Sequence[str], body: Sequence[str]) -> str:
+    head = "".join(f"<th>{escape(heading)}</th>" for heading in headings)
+    rows = "\n".join(body)
+    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>\n{rows}\n</tbody></table></div>'
+
+
+def _cell(text: str) -> str:
+    css = text if text in ("better", "worse") else "number" if re.match(r"[+-]?\d", text) else ""
+    return f'<td class="{css}">{escape(text)}</td>' if css else f"<td>{escape(text)}</td>"
+
+
+def _figure(figure: SavedFigure) -> str:
+    """A saved SVG as part of the page, without its prolog; matplotlib has escaped the texts in it."""
+    svg = figure.svg.read_text(encoding="utf-8")
+    svg = svg[svg.index("<svg") :].replace("<svg ", f'<svg role="img" aria-label="{escape(figure.title)}" ', 1)
+    return f"<figure>{svg}</figure>"
+
+
+def _run_details(entry: Entry) -> str:
+    run = entry.run
+    facts: list[str] = [run.state]
+    tokens, seconds = total(run, "tokens"), total(run, "seconds")
+    facts += [] if tokens is None else [f"{count(tokens)} tokens"]
+    facts += [] if seconds is None else [duration(seconds)]
+    facts += [] if entry.num_parameters is None else [f"{count(entry.num_parameters)} parameters"]
+    facts += [f"{len(entry.seeds)} seeds"] if entry.seeds else []
+    problems = [problem for part in (run, *entry.seeds, *entry.controls) for problem in part.problems]
+    parts = [f'<p class="problem">{escape(problem)}</p>' for problem in problems]
+    parts.append(f'<p class="quiet">{escape(run.key)}</p>')
+    versions = next((part.versions for part in (run, *entry.seeds) if part.versions), {})
+    for heading, text in (("Configuration", _yaml(run.config)), ("Versions", _yaml(versions))):
+        if text:
+            parts.append(f"<p>{heading}</p><pre>{escape(text)}</pre>")
+    summary = f"<summary>{escape(run.command)} <b>{escape(run_name(entry))}</b> "
+    summary += f'<span class="quiet">{escape(", ".join(facts))}</span></summary>'
+    return f"<details>{summary}{''.join(parts)}</details>"
+
+
+def _yaml(content: Mapping[str, Any]) -> str:
+    return yaml.safe_dump(dict(content), sort_keys=False, allow_unicode=True, width=110) if content else ""

@@ -1,0 +1,71 @@
+"""Which run began from which: the pretraining behind a finetuned run, and what it cost altogether."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path, PurePath
+
+from lmtransfer.reporting.collect import RUN_FILES, Run, read_run
+from lmtransfer.reporting.scores import number
+
+
+def starting_point(run: Run, runs: Sequence[Run]) -> Run | None:
+    """The run that ``run`` took its weights from: the one named by ``init``, or by ``run`` for an evaluation.
+
+    Found among ``runs`` by its path, else by the end of its path (the runs were moved together), else on disk.
+    """
+    path = run.config.get("run" if run.command == "evaluate" else "init")
+    if not isinstance(path, str) or not path:
+        return None
+    wanted = PurePath(path)
+    for other in runs:
+        if other.path == Path(path) or str(other.path) == path:
+            return other
+    matches = [other for other in runs if other.key != run.key and _same_end(wanted, other)]
+    if matches:
+        return max(matches, key=lambda other: other.key.count("/"))
+    if wanted.is_absolute() and any((Path(path) / file).is_file() for file in RUN_FILES):
+        return read_run(Path(path), key="/".join(wanted.parts[-2:]))
+    return None
+
+
+def pretraining_run(run: Run, runs: Sequence[Run]) -> Run | None:
+    """The nearest pretraining run behind ``run``: itself, or what it (or what it evaluates) began from, or None."""
+    seen: set[Path] = set()
+    current: Run | None = run
+    while current is not None and current.path not in seen:
+        if current.command == "pretrain":
+            return current
+        seen.add(current.path)
+        current = starting_point(current, runs)
+    return None
+
+
+def pretraining_budget(run: Run | None, runs: Sequence[Run]) -> tuple[float | None, float | None]:
+    """Real tokens and seconds of a pretraining run and of the runs that it went on from; None where not known."""
+    tokens: float | None = None
+    seconds: float | None = None
+    seen: set[Path] = set()
+    while run is not None and run.path not in seen:
+        seen.add(run.path)
+        tokens, seconds = _add(tokens, total(run, "tokens")), _add(seconds, total(run, "seconds"))
+        run = starting_point(run, runs)
+    return tokens, seconds
+
+
+def total(run: Run, name: str) -> float | None:
+    """``tokens`` or ``seconds`` of a run: from its result, else from its last logged step."""
+    stated = number(run.result.get(name))
+    if stated is not None:
+        return stated
+    return next((value for line in reversed(run.metrics) if (value := number(line.get(name))) is not None), None)
+
+
+def _same_end(wanted: PurePath, other: Run) -> bool:
+    """Whether the last parts of a path are the key of a run, such as ``pretrain/imdb``."""
+    parts = tuple(other.key.split("/"))
+    return len(parts) > 1 and wanted.parts[-len(parts) :] == parts
+
+
+def _add(one: float | None, other: float | None) -> float | None:
+    return one if other is None else (one or 0.0) + other

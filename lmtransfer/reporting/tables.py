@@ -1,0 +1,244 @@
+"""The report's table on the terminal, as Markdown and as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from lmtransfer.reporting.rows import Row
+from lmtransfer.reporting.statistics import Difference, Spread
+from lmtransfer.reporting.sweeps import Sweep
+from lmtransfer.reporting.units import count, duration, in_percent, shown, shown_difference
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+PLUS_MINUS = "\u00b1"
+
+#: Heading of each column of the wide table (Markdown, HTML).
+COLUMNS = (
+    "run",
+    "model",
+    "objective",
+    "corpus",
+    "task",
+    "transfer",
+    "seeds",
+    "metric",
+    "mean",
+    "median",
+    "difference to control",
+    "verdict",
+    "pretraining",
+    "parameters",
+    "tokens/s",
+)
+
+
+def score_text(score: Spread | None, metric: str, *, plus_minus: str = PLUS_MINUS) -> str:
+    """Mean and deviation in the metric's shown unit: ``69.6 +- 0.5``; without deviation for a single seed."""
+    if score is None:
+        return ""
+    text = shown(score.mean, metric)
+    return text if score.deviation is None else f"{text} {plus_minus} {shown(score.deviation, metric)}"
+
+
+def difference_text(difference: Difference | None, metric: str, *, plus_minus: str = PLUS_MINUS) -> str:
+    """A difference and its standard error: ``+2.8 +- 0.5``."""
+    if difference is None:
+        return ""
+    text = shown_difference(difference.delta, metric)
+    error = difference.standard_error
+    return text if error is None else f"{text} {plus_minus} {shown(error, metric)}"
+
+
+def metric_heading(metric: str) -> str:
+    """The metric's name with its unit."""
+    return f"{metric} (%)" if in_percent(metric) else metric
+
+
+def cells(row: Row) -> list[str]:
+    """A row as text, one cell a column of ``COLUMNS``."""
+    budget = [] if row.pretraining_tokens is None else [f"{count(row.pretraining_tokens)} tokens"]
+    budget += [] if row.pretraining_seconds is None else [duration(row.pretraining_seconds)]
+    return [
+        row.run if row.state == "finished" else f"{row.run} ({row.state})",
+        row.model,
+        row.objective,
+        row.corpus,
+        "" if row.group == "pretraining" else row.group,
+        row.transfer,
+        "" if row.score is None else str(row.score.n),
+        metric_heading(row.metric) if row.metric else "",
+        score_text(row.score, row.metric) if row.score is not None else row.note,
+        "" if row.score is None or row.score.n < 2 else shown(row.score.median, row.metric),
+        difference_text(row.difference, row.metric),
+        "" if row.difference is None else row.difference.verdict,
+        ", ".join(budget),
+        "" if row.num_parameters is None else count(row.num_parameters),
+        "" if row.tokens_per_second is None else count(row.tokens_per_second),
+    ]
+
+
+def terminal_table(rows: Sequence[Row], *, plus_minus: str = PLUS_MINUS) -> Table:
+    """The table for a terminal of 100 columns: two lines a run, one section a task.
+
+    Args:
+        rows: as from ``table_rows``.
+        plus_minus: what stands between mean and deviation; ``+-`` where the terminal knows ASCII only.
+    """
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    table.add_column("run", overflow="fold", min_width=20, max_width=34)
+    table.add_column("transfer", min_width=9)
+    table.add_column("mean", min_width=12)
+    table.add_column("to control", min_width=13, max_width=16)
+    table.add_column("pretraining", min_width=11)
+    table.add_column("size, speed", min_width=11)
+    group = None
+    for row in rows:
+        if row.group != group:
+            if group is not None:
+                table.add_section()
+            group = row.group
+            metric = next((other.metric for other in rows if other.group == group and other.metric), "")
+            heading = ": ".join(filter(None, (group, metric_heading(metric) if metric else "")))
+            table.add_row(Text(heading, style="bold"))
+        score = row.score
+        lines = [
+            (row.run, [" ".join(filter(None, (row.model, row.objective, row.corpus)))]),
+            (row.transfer, [] if score is None or score.n == 1 else [f"{score.n} seeds"]),
+            _score_lines(row, plus_minus),
+            _difference_lines(row, plus_minus),
+            _pair(row.pretraining_tokens, lambda value: f"{count(value)} tokens", row.pretraining_seconds, duration),
+            _pair(row.num_parameters, count, row.tokens_per_second, lambda value: f"{count(value)} tok/s"),
+        ]
+        table.add_row(*(Text.assemble(first, *((f"\n{line}", "dim") for line in rest)) for first, rest in lines))
+    return table
+
+
+def _score_lines(row: Row, plus_minus: str) -> tuple[str, list[str]]:
+    if row.score is None:
+        return row.state, [row.note] if row.note else []
+    lines = [] if row.score.n < 2 else [f"median {shown(row.score.median, row.metric)}"]
+    if row.state != "finished":
+        lines.append(row.state)
+    return score_text(row.score, row.metric, plus_minus=plus_minus), lines
+
+
+def _difference_lines(row: Row, plus_minus: str) -> tuple[str, list[str]]:
+    if row.difference is None:
+        return "", []
+    return difference_text(row.difference, row.metric, plus_minus=plus_minus), [row.difference.verdict]
+
+
+def _pair(first: float | None, show_first: Any, second: float | None, show_second: Any) -> tuple[str, list[str]]:
+    lines = [] if first is None else [show_first(first)]
+    lines += [] if second is None else [show_second(second)]
+    return (lines[0], lines[1:]) if lines else ("", [])
+
+
+def markdown_table(rows: Sequence[Row]) -> str:
+    """The wide table as Markdown; columns in which no row has anything are left out."""
+    return _markdown(list(COLUMNS), [cells(row) for row in rows])
+
+
+def sweep_headings(sweep: Sweep) -> list[str]:
+    """The headings of a sweep's table: the swept keys, then what came out."""
+    metric = metric_heading(sweep.metric) if sweep.metric else "metric"
+    return [*sweep.keys, metric, "seeds", "difference to control", "verdict", "tokens/s", "run"]
+
+
+def sweep_cells(sweep: Sweep, *, plus_minus: str = PLUS_MINUS) -> list[list[str]]:
+    """The rows of a sweep's table as text, the best point marked with a star."""
+    made = []
+    for point in sweep.points:
+        entry, metric = point.entries[0], sweep.metric or ""
+        star = " *" if point is sweep.best and len(sweep.points) > 1 else ""
+        made.append(
+            [
+                *(value_text(value) for value in point.values),
+                score_text(point.score, metric, plus_minus=plus_minus) + star if point.score else entry.run.state,
+                "" if point.score is None else str(point.score.n),
+                difference_text(entry.difference, metric, plus_minus=plus_minus),
+                "" if entry.difference is None else entry.difference.verdict,
+                "" if entry.tokens_per_second is None else count(entry.tokens_per_second),
+                ", ".join(entry.run.name for entry in point.entries),
+            ]
+        )
+    return made
+
+
+def sweep_table(sweep: Sweep, *, plus_minus: str = PLUS_MINUS) -> Table:
+    """A sweep's table for the terminal."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    title = Text(f"sweep {sweep.name}: {len(sweep.points)} points, * best", style="bold")
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    headings, rows = without_empty(
+        sweep_headings(sweep)[:-1], [row[:-1] for row in sweep_cells(sweep, plus_minus=plus_minus)]
+    )
+    for heading in headings:
+        table.add_column(Text(heading), overflow="fold")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    return table
+
+
+def sweep_markdown(sweep: Sweep) -> str:
+    """A sweep's table as Markdown."""
+    return _markdown(sweep_headings(sweep), sweep_cells(sweep))
+
+
+def value_text(value: Any) -> str:
+    """A swept value: ``0.15``, ``1000`` rather than ``1000.0``."""
+    if value is None:
+        return "null"
+    return f"{value:g}" if isinstance(value, float) and abs(value) < 1e6 else str(value)
+
+
+def to_json(rows: Sequence[Row], sweeps: Sequence[Sweep], answer: str) -> str:
+    """Everything in the tables as JSON, in plain units (fractions, tokens, seconds)."""
+    points = [
+        {
+            "name": sweep.name,
+            "keys": sweep.keys,
+            "metric": sweep.metric,
+            "points": [
+                {
+                    "values": dict(zip(sweep.keys, point.values, strict=True)),
+                    "score": None if point.score is None else dataclasses.asdict(point.score),
+                    "runs": [entry.run.key for entry in point.entries],
+                }
+                for point in sweep.points
+            ],
+        }
+        for sweep in sweeps
+    ]
+    content = {"answer": answer, "rows": [dataclasses.asdict(row) for row in rows], "sweeps": points}
+    return json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def without_empty(headings: list[str], rows: Sequence[list[str]]) -> tuple[list[str], list[list[str]]]:
+    """Leave out the columns in which no row has anything."""
+    kept = [place for place in range(len(headings)) if any(row[place] for row in rows)]
+    return [headings[place] for place in kept], [[row[place] for place in kept] for row in rows]
+
+
+def _markdown(headings: list[str], rows: Sequence[list[str]]) -> str:
+    headings, rows = without_empty(headings, rows)
+    lines = [headings, ["---"] * len(headings), *rows]
+    return "\n".join("| " + " | ".join(map(_markdown_cell, line)) + " |" for line in lines) + "\n"
+
+
+def _markdown_cell(text: str) -> str:
+    """Text that stays in its cell: no line breaks, and marks that Markdown would read are escaped."""
+    return re.sub(r"([\\`|<>\[\]*_~])", r"\\\1", " ".join(text.split()))

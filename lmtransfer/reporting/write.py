@@ -1,0 +1,65 @@
+"""Writing a report: one folder with HTML, Markdown, JSON and the figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from lmtransfer.errors import RunDirectoryError
+from lmtransfer.reporting.answer import answer
+from lmtransfer.reporting.entries import Entry
+from lmtransfer.reporting.figures import draw_figures
+from lmtransfer.reporting.html import html_report
+from lmtransfer.reporting.rows import table_rows
+from lmtransfer.reporting.style import SavedFigure
+from lmtransfer.reporting.sweeps import Sweep, outside
+from lmtransfer.reporting.tables import markdown_table, sweep_markdown, to_json
+
+
+def write_report(
+    entries: Sequence[Entry], sweeps: Sequence[Sweep], folder: Path, *, title: str, figures: bool = True
+) -> list[SavedFigure]:
+    """Write ``report.html``, ``report.md``, ``report.json`` and ``figures/``, over those of an earlier report.
+
+    Args:
+        entries: all runs.
+        sweeps: the sweeps among them.
+        folder: where to; made if need be.
+        title: heading of the pages.
+        figures: whether to draw any.
+
+    Returns:
+        The figures, in the order of the page.
+
+    Raises:
+        RunDirectoryError: the folder cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        drawn = draw_figures(entries, sweeps, folder / "figures") if figures else []
+        pages = {
+            "report.html": html_report(entries, sweeps, drawn, title=title),
+            "report.md": markdown_report(entries, sweeps, drawn, title=title),
+            "report.json": to_json(table_rows(entries), sweeps, answer(entries)),
+        }
+        for name, text in pages.items():
+            (folder / name).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise RunDirectoryError(
+            f"to={folder}: the report cannot be written ({error.strerror or error}); give another folder with to="
+        ) from error
+    return drawn
+
+
+def markdown_report(
+    entries: Sequence[Entry], sweeps: Sequence[Sweep], figures: Sequence[SavedFigure], *, title: str
+) -> str:
+    """The report as Markdown, with links to the figures beside it."""
+    rows = table_rows(outside(entries, sweeps))
+    parts = [f"# {title}", answer(entries)]
+    if rows:
+        parts.append(markdown_table(rows).rstrip())
+    for sweep in sweeps:
+        parts.append(f"## Sweep `{sweep.name}`\n\n{sweep_markdown(sweep).rstrip()}\n\n\\* the best point")
+    parts.extend(f"![{figure.title}](figures/{figure.png.name})" for figure in figures)
+    return "\n\n".join(parts) + "\n"

@@ -1,0 +1,82 @@
+"""Run directories as the commands write them, made by hand with numbers that the tests choose."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+MODEL = {"_target_": "lmtransfer.models.bert.BertEncoder", "num_layers": 4, "dim": 256, "norm": "pre"}
+VERSIONS = {"lmtransfer": "0.1.0", "python": "3.11.9", "torch": "2.13.0"}
+
+
+def write_run(
+    folder: Path,
+    *,
+    config: dict[str, Any] | None = None,
+    result: dict[str, Any] | None = None,
+    metrics: Sequence[dict[str, Any]] = (),
+    versions: dict[str, Any] | None = None,
+) -> Path:
+    """Write the given files of a run directory."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if config is not None:
+        (folder / "config.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
+    if result is not None:
+        (folder / "result.json").write_text(json.dumps(result), encoding="utf-8")
+    if metrics:
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in metrics), encoding="utf-8")
+    if versions is not None:
+        (folder / "versions.json").write_text(json.dumps(versions), encoding="utf-8")
+    return folder
+
+
+def loss_lines(final: float, *, steps: int = 200, plateau: float = 6.0) -> list[dict[str, Any]]:
+    """Metrics of a pretraining run that stays at ``plateau`` for a third of its steps and then falls to ``final``."""
+    lines = []
+    for step in range(1, steps + 1):
+        fallen = max(0.0, 1.5 * (step / steps - 1 / 3))
+        loss = plateau + 2 * math.exp(-step / 8) - (plateau - final) * fallen + 0.05 * math.sin(7.0 * step)
+        line = {
+            "step": step,
+            "tokens": 2048 * step,
+            "seconds": 0.15 * step,
+            "loss": loss + 0.4,
+            "loss/mlm": loss,
+            "learning_rate": 0.02,
+            "tokens_per_second": 13000.0,
+        }
+        if step % 50 == 0:
+            line |= {"validation/mlm": loss + 0.1, "validation/loss": loss + 0.5}
+        lines.append(line)
+    return lines
+
+
+def pretraining(folder: Path, *, final: float = 4.5, mask_prob: float = 0.15, **config: Any) -> Path:
+    """A finished pretraining run."""
+    settings = {
+        "name": folder.name,
+        "seed": 0,
+        "init": None,
+        "model": MODEL,
+        "objective": {"mask_prob": mask_prob, "losses": {"mlm": {"weight": 1.0}, "nsp": {"weight": 1.0}}},
+        "corpus": {"_target_": "lmtransfer.data.corpus.FileCorpus", "name": "imdb_unsup"},
+    }
+    result = {
+        "command": "pretrain",
+        "task": "mlm+nsp",
+        "split": "validation",
+        "metrics": {"loss": final + 0.5, "mlm": final + 0.1},
+        "main_metric": "loss",
+        "control": None,
+        "seconds": 30.0,
+        "tokens": 409600,
+        "tokens_per_second": 13653.0,
+        "num_parameters": 5_300_000,
+        "unigram_entropy": 6.01,
+    }
+    return write_run(folder, config=settings | config, result=result, metrics=loss_lines(final), versions=VERSIONS)
