@@ -1,0 +1,122 @@
+"""What pretraining is assembled from: corpus, tokenizer, encoder, rows, corruption and objectives of a config."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from omegaconf import DictConfig, OmegaConf, open_dict
+from torch import nn
+
+from lmtransfer.commands._runs import encoder_weights, new_encoder, open_saved
+from lmtransfer.config.build import build
+from lmtransfer.config.check import check
+from lmtransfer.data.cache import PreparedCorpus, default_cache_dir, prepare, tokenizer_for
+from lmtransfer.data.documents import Corpus
+from lmtransfer.errors import ConfigError
+from lmtransfer.models.base import Encoder
+from lmtransfer.objectives.base import Objective
+from lmtransfer.objectives.corruption.base import Corruption
+from lmtransfer.objectives.fit import check_fit
+from lmtransfer.objectives.rows.base import Rows
+from lmtransfer.tokenizers.base import Tokenizer
+from lmtransfer.training.weights import load_weights
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A corpus as token ids.
+
+    Attributes:
+        corpus: the documents.
+        tokenizer: trained from them, or that of the run which is gone on with.
+        prepared: the tokens.
+    """
+
+    corpus: Corpus
+    tokenizer: Tokenizer
+    prepared: PreparedCorpus
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What learns, and what it learns from.
+
+    Attributes:
+        encoder: with random weights, or those of ``init``.
+        rows: how rows are cut.
+        corruption: what is hidden.
+        objectives: what is predicted.
+    """
+
+    encoder: Encoder
+    rows: Rows
+    corruption: Corruption
+    objectives: Sequence[Objective]
+
+
+def check_pretraining(cfg: DictConfig, *, primary: str, more_nodes: Mapping[str, Set[str]] | None = None) -> None:
+    """Check the whole config before any work.
+
+    Args:
+        cfg: the config; with ``init``, its model becomes that of the run which is gone on with.
+        primary: the command.
+        more_nodes: further components of the command, with the arguments it supplies.
+
+    Raises:
+        ConfigError: all problems at once.
+    """
+    losses = cfg.objective.get("losses") or {}
+    nodes: dict[str, Set[str]] = {
+        "corpus": {"data_root", "cache_dir"},
+        "tokenizer": set(),
+        "model": {"vocab_size"},
+        "objective.rows": {"tokenizer"},
+        "objective.corruption": {"tokenizer"},
+        **{f"objective.losses.{name}": {"tokenizer"} for name in losses},
+        **(more_nodes or {}),
+    }
+    check(cfg, primary=primary, nodes=nodes)
+    if not losses:
+        raise ConfigError("objective.losses: lists no loss; choose an objective (lmtransfer list objectives)")
+    if cfg.get("init"):
+        saved = open_saved(cfg.init, key="init")
+        with open_dict(cfg):
+            cfg.model = OmegaConf.create(OmegaConf.to_container(saved.model_node, resolve=True))
+
+
+def read_text(cfg: DictConfig, *, num_workers: int | None = None) -> Text:
+    """Tokenise the corpus, or find it tokenised."""
+    cache_dir = default_cache_dir() if cfg.cache_dir is None else Path(cfg.cache_dir).expanduser().absolute()
+    corpus = build(cfg.corpus, data_root=cfg.data_root, cache_dir=str(cache_dir))
+    if cfg.get("init"):
+        tokenizer = open_saved(cfg.init, key="init").tokenizer
+    else:
+        tokenizer = tokenizer_for(corpus, build(cfg.tokenizer), cache_dir=cache_dir)
+    prepared = prepare(
+        corpus, tokenizer, cache_dir=cache_dir, num_workers=num_workers, min_tokens=int(cfg.objective.max_length)
+    )
+    return Text(corpus, tokenizer, prepared)
+
+
+def build_parts(cfg: DictConfig, tokenizer: Tokenizer) -> Parts:
+    """Build what learns.
+
+    Raises:
+        ConfigError: parts that do not fit one another.
+        CheckpointError: ``init`` holds no weights that fit.
+    """
+    encoder = new_encoder(cfg.model, tokenizer, seed=cfg.seed)
+    if cfg.get("init"):
+        saved = open_saved(cfg.init, key="init")
+        load_weights(cast(nn.Module, encoder), encoder_weights(saved), source=str(saved.path))
+    parts = Parts(
+        encoder=encoder,
+        rows=build(cfg.objective.rows, tokenizer=tokenizer),
+        corruption=build(cfg.objective.corruption, tokenizer=tokenizer),
+        objectives=[build(node, tokenizer=tokenizer) for node in cfg.objective.losses.values()],
+    )
+    check_fit(encoder=encoder, objectives=parts.objectives, rows=parts.rows, corruption=parts.corruption)
+    return parts

@@ -1,0 +1,254 @@
+"""Pretrain an encoder on raw text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+from rich.table import Table
+from torch import nn
+
+from lmtransfer.commands._pretraining import Parts, Text, build_parts, check_pretraining, read_text
+from lmtransfer.config.budget import effective_train
+from lmtransfer.config.build import build
+from lmtransfer.config.schema import HardwareSettings, TrainSettings
+from lmtransfer.config.sweep import in_sweep, sweep_name
+from lmtransfer.data.store import TokenStore
+from lmtransfer.data.stream import PlannedStream, evaluation_batches
+from lmtransfer.layers.transformer import TransformerLayer
+from lmtransfer.objectives.learner import PretrainingLearner, needed_reads
+from lmtransfer.objectives.source import PretrainingSource
+from lmtransfer.randomness import derived_seed
+from lmtransfer.training import distributed
+from lmtransfer.training.budget import Budget
+from lmtransfer.training.evaluation import evaluate_losses
+from lmtransfer.training.hardware import Hardware, setup
+from lmtransfer.training.loop import Trainer
+from lmtransfer.training.model_selection import ModelSelection
+from lmtransfer.training.progress import Progress
+from lmtransfer.training.resume import check_resumable
+from lmtransfer.training.run_directory import RunDirectory
+from lmtransfer.training.trackers import Jsonl
+from lmtransfer.training.versions import versions
+from lmtransfer.training.watchers import UnigramPlateau, Watcher
+
+#: Tokens of a forward pass in validation.
+_EVALUATION_MICRO_BATCH = 8192
+
+
+def run(cfg: DictConfig) -> Path:
+    """Train, and leave a run directory behind.
+
+    Returns:
+        The run directory.
+    """
+    nodes = {"optimizer": {"learner", "params"}, "schedule": set[str](), "tracker": {"folder"}}
+    check_pretraining(cfg, primary="pretrain", more_nodes=nodes)
+    train = effective_train(cfg, primary="pretrain")
+    hardware = setup(**_fields(HardwareSettings.from_config(cfg.hardware)))
+    with distributed.process_group():
+        name = sweep_name(cfg.name)
+        resume = cfg.resume or in_sweep()
+        directory = RunDirectory.create(cfg.output_root, "pretrain", name, resume=resume)
+        if directory.is_finished:
+            print(f"{directory.path} is finished; nothing is left to do")
+            return directory.path
+        plain = cast(dict[str, Any], OmegaConf.to_container(cfg, resolve=True))
+        goes_on = resume and directory.config_path.is_file()
+        if goes_on:
+            check_resumable(directory.read_config(), plain)
+        console = Console(stderr=True, highlight=False, quiet=not distributed.is_main())
+        with console.status("reading the corpus"):
+            text = read_text(cfg)
+        parts = build_parts(cfg, text.tokenizer)
+        learner = _learner(parts, seed=cfg.seed, hardware=hardware)
+        if not goes_on:
+            directory.write_config(plain)
+            if distributed.is_main():
+                text.tokenizer.save(directory.tokenizer)
+            data = {"corpus": text.corpus.fingerprint(), "tokenizer": text.tokenizer.fingerprint}
+            directory.write_versions(versions(data=data))
+        console.print(_opening(directory, text, parts, hardware, train), soft_wrap=True)
+        trainer = _trainer(cfg, train, directory, text, parts, learner, hardware)
+        if goes_on:
+            trainer.resume()
+        state = trainer.train()
+        prefix = "validation/"
+        metrics = {key.removeprefix(prefix): value for key, value in state.record.items() if key.startswith(prefix)}
+        result = {
+            "command": "pretrain",
+            "task": None,
+            "split": "validation" if metrics else None,
+            "metrics": metrics,
+            "main_metric": "loss" if metrics else None,
+            "control": None,
+            "seconds": state.seconds,
+            "tokens": state.tokens,
+            "tokens_per_second": state.tokens / state.seconds,
+            "num_parameters": sum(p.numel() for p in cast(nn.Module, parts.encoder).parameters()),
+            "steps": state.step,
+            "epochs": state.epoch,
+            **({"unigram_entropy": _unigram_entropy(text.prepared.train)} if "mlm" in cfg.objective.losses else {}),
+        }
+        directory.write_result(result)
+        if distributed.is_main():
+            _closing(directory, result, Console(highlight=False))
+    return directory.path
+
+
+def after_sweep(run_dirs: list[Path]) -> None:
+    """One table over the points of a sweep."""
+    results = [(path.name, RunDirectory.open(path).read_result()) for path in run_dirs]
+    names = list(dict.fromkeys(name for _, result in results for name in result["metrics"]))
+    table = Table("run", *(f"validation {name}" for name in names), "steps", "tokens/s", box=None)
+    for label, result in results:
+        values = (f"{result['metrics'][name]:.4f}" if name in result["metrics"] else "" for name in names)
+        table.add_row(label, *values, f"{result['steps']:,}", f"{result['tokens_per_second']:,.0f}")
+    Console(highlight=False).print(table)
+
+
+def _learner(parts: Parts, *, seed: int, hardware: Hardware) -> PretrainingLearner:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derived_seed(seed, "heads"))
+        learner = PretrainingLearner(parts.encoder, list(parts.objectives)).to(hardware.device)
+    if hardware.compile:
+        for module in learner.modules():
+            if isinstance(module, TransformerLayer):
+                module.compile(dynamic=False)
+    return learner
+
+
+def _trainer(
+    cfg: DictConfig,
+    train: TrainSettings,
+    directory: RunDirectory,
+    text: Text,
+    parts: Parts,
+    learner: PretrainingLearner,
+    hardware: Hardware,
+) -> Trainer:
+    reads = needed_reads(parts.objectives)
+    micro_batch = train.micro_batch_tokens or train.batch_tokens
+    train_source = PretrainingSource(
+        store=text.prepared.train,
+        rows=parts.rows,
+        corruption=parts.corruption,
+        seed=cfg.seed,
+        reads=reads,
+        capacity=micro_batch if hardware.compile else None,
+    )
+    stream = PlannedStream(
+        train_source,
+        seed=cfg.seed,
+        batch_tokens=train.batch_tokens,
+        micro_batch_tokens=train.micro_batch_tokens,
+        num_workers=train.num_workers,
+        rank=distributed.rank(),
+        world_size=distributed.world_size(),
+        pin_memory=hardware.device.type == "cuda",
+    )
+    held_out = text.prepared.validation
+    validation_source = PretrainingSource(
+        store=held_out, rows=parts.rows, corruption=parts.corruption, seed=0, reads=reads
+    )
+
+    def evaluate() -> dict[str, float]:
+        batches = evaluation_batches(
+            validation_source,
+            micro_batch_tokens=_EVALUATION_MICRO_BATCH,
+            max_tokens=cfg.train.eval_tokens,
+            rank=distributed.rank(),
+            world_size=distributed.world_size(),
+        )
+        return evaluate_losses(learner, batches, device=hardware.device, precision=hardware.precision)
+
+    watchers: list[Watcher] = []
+    if "mlm" in cfg.objective.losses:
+        watchers.append(UnigramPlateau(entropy=_unigram_entropy(text.prepared.train)))
+    has_validation = len(validation_source.plan(0).lengths) > 0 if held_out.num_tokens else False
+    trackers = [Jsonl(folder=directory.path)]
+    if cfg.tracker._target_ != f"{Jsonl.__module__}.{Jsonl.__qualname__}":
+        trackers.append(build(cfg.tracker, folder=directory.path))
+    return Trainer(
+        learner=learner,
+        stream=stream,
+        optimizer=build(cfg.optimizer, learner=learner),
+        schedule=build(cfg.schedule),
+        budget=Budget(
+            steps=train.steps,
+            tokens=train.tokens,
+            epochs=train.epochs,
+            seconds=train.seconds,
+            steps_per_epoch=stream.steps_per_epoch if train.epochs else None,
+        ),
+        seed=cfg.seed,
+        device=hardware.device,
+        precision=hardware.precision,
+        max_grad_norm=train.max_grad_norm,
+        evaluate=evaluate if has_validation else None,
+        eval_every=train.eval_every,
+        selection=ModelSelection(patience=train.patience) if has_validation else None,
+        checkpoints=directory.checkpoints,
+        save_every=train.save_every,
+        trackers=trackers,
+        log_every=train.log_every,
+        progress=Progress(),
+        watchers=watchers,
+    )
+
+
+def _unigram_entropy(store: TokenStore, *, most_tokens: int = 20_000_000) -> float:
+    """Entropy in nats of how often each token occurs (in the first so many tokens of a large corpus)."""
+    end, block = min(store.num_tokens, most_tokens), 1_000_000
+    counts = np.zeros(1 << 16, dtype=np.int64)
+    for start in range(0, end, block):
+        seen = np.bincount(store.tokens(start, min(start + block, end)))
+        counts = np.pad(counts, (0, max(0, len(seen) - len(counts))))
+        counts[: len(seen)] += seen
+    shares = counts[counts > 0] / counts.sum()
+    return float(-(shares * np.log(shares)).sum())
+
+
+def _opening(directory: RunDirectory, text: Text, parts: Parts, hardware: Hardware, train: TrainSettings) -> str:
+    parameters = sum(p.numel() for p in cast(nn.Module, parts.encoder).parameters())
+    names = " + ".join(objective.name for objective in parts.objectives)
+    budget = next(f"{value:g} {kind}" for kind, value in _budgets(train) if value is not None)
+    return (
+        f"pretraining {type(parts.encoder).__name__} ({parameters / 1e6:.1f}M parameters) with {names} on "
+        f"{text.corpus.name} ({text.prepared.train.num_tokens / 1e6:.1f}M tokens) for {budget}, on {hardware}\n"
+        f"run: {directory.path}"
+    )
+
+
+def _budgets(train: TrainSettings) -> list[tuple[str, float | None]]:
+    return [(kind, getattr(train, kind)) for kind in ("steps", "tokens", "epochs", "seconds")]
+
+
+def _closing(directory: RunDirectory, result: dict[str, Any], console: Console) -> None:
+    table = Table(box=None, show_header=False)
+    for name, value in result["metrics"].items():
+        table.add_row(f"validation {name}", f"{value:.4f}")
+    if "unigram_entropy" in result:
+        table.add_row("unigram entropy", f"{result['unigram_entropy']:.4f}  (an MLM loss well below it has learnt context)")
+    table.add_row("steps, tokens", f"{result['steps']:,}, {result['tokens']:,} ({result['epochs']:.2f} epochs)")
+    table.add_row("speed", f"{result['tokens_per_second']:,.0f} tokens/s over {result['seconds']:,.0f} s, all included")
+    console.print(table)
+    path = _short(directory.path)
+    console.print(
+        f"\nnext, does it help?  lmtransfer finetune init={path} control=true task=python_docs"
+        f"\n                     lmtransfer probe    init={path} control=true task=sst2 data_root=<folder>"
+        f"\n                     lmtransfer report   {_short(directory.path.parent.parent)}",
+        soft_wrap=True,
+    )
+
+
+def _short(path: Path) -> Path:
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
+def _fields(settings: HardwareSettings) -> dict[str, Any]:
+    return {name: getattr(settings, name) for name in ("device", "precision", "threads", "compile")}
