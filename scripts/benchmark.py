@@ -66,9 +66,7 @@ class Peer:
         return f"{self.precision}, attn_implementation={self.attention}, torch.compile={self.compiled}"
 
 
-PEERS = [
-    Peer(compiled=compiled, attention=attention) for compiled in (True, False) for attention in ("sdpa", "eager")
-]
+PEERS = [Peer(compiled=compiled, attention=attention) for compiled in (True, False) for attention in ("sdpa", "eager")]
 DEFAULT_PEER = Peer(compiled=False, attention="sdpa", precision="fp32")
 
 
@@ -138,7 +136,9 @@ class Side:
 
     def describe(self) -> str:
         """The shape of the batches."""
-        return f"{self.tokens / len(self.batches):,.0f} real tokens a step of {self.slots / len(self.batches):,.0f} padded"
+        return (
+            f"{self.tokens / len(self.batches):,.0f} real tokens a step of {self.slots / len(self.batches):,.0f} padded"
+        )
 
 
 def our_side(learner: nn.Module, batches: Sequence[Any], slots: int) -> Side:

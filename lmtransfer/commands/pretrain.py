@@ -233,7 +233,9 @@ def _closing(directory: RunDirectory, result: dict[str, Any], console: Console) 
     for name, value in result["metrics"].items():
         table.add_row(f"validation {name}", f"{value:.4f}")
     if "unigram_entropy" in result:
-        table.add_row("unigram entropy", f"{result['unigram_entropy']:.4f}  (an MLM loss well below it has learnt context)")
+        table.add_row(
+            "unigram entropy", f"{result['unigram_entropy']:.4f}  (an MLM loss well below it has learnt context)"
+        )
     table.add_row("steps, tokens", f"{result['steps']:,}, {result['tokens']:,} ({result['epochs']:.2f} epochs)")
     table.add_row("speed", f"{result['tokens_per_second']:,.0f} tokens/s over {result['seconds']:,.0f} s, all included")
     console.print(table)

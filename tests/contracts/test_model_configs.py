@@ -1,0 +1,113 @@
+"""Every file of conf/model: composes, binds, builds, learns, saves and loads, and reads packed rows as one by one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from omegaconf import OmegaConf
+from safetensors.torch import load_file, save_file
+
+from lmtransfer.config.build import build
+from lmtransfer.config.paths import conf_dir
+from lmtransfer.data.batch import pack
+from lmtransfer.errors import DataError
+from lmtransfer.models.base import Encoder, Reads
+
+VOCABULARY = 97
+SMALL: dict[str, Any] = {"dim": 32, "num_layers": 2, "num_heads": 2, "hidden_dim": 64, "max_length": 64, "dropout": 0.0}
+CONFIGS = sorted((conf_dir() / "model").glob("*.yaml"))
+
+
+def _encoder(path: Path, **changes: Any) -> Any:
+    node = OmegaConf.load(path)
+    assert OmegaConf.is_dict(node)
+    node = OmegaConf.create({"model": node}).model
+    for key, value in {**SMALL, **changes}.items():
+        if key in node:
+            node[key] = value
+    torch.manual_seed(0)
+    return build(node, vocab_size=VOCABULARY)
+
+
+def _rows(lengths: list[int]) -> list[np.ndarray]:
+    rng = np.random.default_rng(0)
+    return [rng.integers(4, VOCABULARY, n) for n in lengths]
+
+
+def test_there_are_configs() -> None:
+    assert len(CONFIGS) >= 8
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+class TestModel:
+    """One model config."""
+
+    def test_first_line_says_what_it_is(self, path: Path) -> None:
+        first = path.read_text(encoding="utf-8").splitlines()[0]
+        assert first.startswith("# ")
+        assert len(first) > 30
+
+    def test_full_size_builds_and_declares_itself(self, path: Path) -> None:
+        with torch.device("meta"):
+            node = OmegaConf.create({"model": OmegaConf.load(path)}).model
+            encoder = build(node, vocab_size=VOCABULARY)
+        assert isinstance(encoder, Encoder)
+        assert encoder.dim == node.dim
+        assert encoder.token_embedding.weight.shape[0] == VOCABULARY == encoder.vocab_size
+
+    def test_layers_have_their_shapes_and_reads_select(self, path: Path) -> None:
+        encoder = _encoder(path).eval()
+        batch = pack(_rows([9, 4, 9, 17]))
+        output = encoder(batch)
+        assert len(output.layers) == encoder.num_layers + 1
+        assert all(layer.shape == (39, encoder.dim) for layer in output.layers)
+        positions = np.array([0, 9, 12, 30, 38])
+        read = encoder(batch, reads=Reads.of(positions, batch.cu_seqlens.numpy()))
+        torch.testing.assert_close(read.last, output.last[torch.from_numpy(positions)], atol=1e-5, rtol=1e-5)
+
+    def test_packed_equals_one_by_one(self, path: Path) -> None:
+        encoder = _encoder(path).eval()
+        rows = _rows([5, 40, 1, 23, 23])
+        with torch.no_grad():
+            packed = encoder(pack(rows)).last.split([len(row) for row in rows])
+            for row, states in zip(rows, packed, strict=True):
+                torch.testing.assert_close(encoder(pack([row])).last, states, atol=1e-5, rtol=1e-5)
+
+    def test_is_stateless_without_a_carry(self, path: Path) -> None:
+        encoder = _encoder(path).eval()
+        first, other = pack(_rows([12, 7])), pack(_rows([30]))
+        with torch.no_grad():
+            before = encoder(first).last
+            encoder(other)
+            assert torch.equal(encoder(first).last, before)
+
+    def test_every_parameter_that_a_forward_pass_uses_gets_a_gradient(self, path: Path) -> None:
+        encoder = _encoder(path)
+        rows = _rows([20, 33])
+        segments = [(np.arange(len(row)) >= 5).astype(np.int64) for row in rows]
+        output = encoder(pack(rows, segments))
+        total = output.last.square().sum()
+        if encoder.pooler is not None:
+            total = total + encoder.pooler(output.last[:2]).square().sum()
+        total.backward()
+        assert all(parameter.grad is not None for parameter in encoder.parameters())
+
+    def test_weights_save_and_load(self, path: Path, tmp_path: Path) -> None:
+        encoder = _encoder(path).eval()
+        save_file({name: tensor.contiguous() for name, tensor in encoder.state_dict().items()}, tmp_path / "w")
+        torch.manual_seed(1)
+        other = _encoder(path).eval()
+        for parameter in other.parameters():
+            parameter.data.normal_()
+        other.load_state_dict(load_file(tmp_path / "w"))
+        batch = pack(_rows([11, 8]))
+        assert torch.equal(encoder(batch).last, other(batch).last)
+
+    def test_too_long_a_sequence_is_one_clear_error(self, path: Path) -> None:
+        encoder = _encoder(path)
+        with pytest.raises(DataError, match="max_length=64"):
+            encoder(pack(_rows([65])))
