@@ -54,7 +54,7 @@ def split_ending(document: Document, fraction: float) -> Iterator[Document]:
     """
     text = document.text
     target = round(len(text) * (1 - fraction))
-    cut = text.find("\n", target) + 1
+    cut = text.find("\n", max(0, target - 1)) + 1
     if cut == 0:
         cut = text.rfind("\n") + 1
     if cut == 0:

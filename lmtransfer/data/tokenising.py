@@ -94,14 +94,14 @@ def hashes_path(folder: Path, index: int) -> Path:
     return folder / "blocks" / f"{index:05d}.hashes" / "hashes.npy"
 
 
-def blocks(corpus: Corpus, block_characters: int = BLOCK_CHARACTERS) -> Iterator[Block]:
-    """The documents of a corpus in blocks of about ``block_characters`` characters."""
+def blocks(corpus: Corpus) -> Iterator[Block]:
+    """The documents of a corpus in blocks of about ``BLOCK_CHARACTERS`` characters."""
     block, size = Block(0), 0
     for document in corpus.documents():
         block.texts.append(document.text)
         block.held_out.append(corpus.is_validation(document))
         size += len(document.text) + _DOCUMENT_COST
-        if size >= block_characters:
+        if size >= BLOCK_CHARACTERS:
             yield block
             block, size = Block(block.index + 1), 0
     if block.texts:

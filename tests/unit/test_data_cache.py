@@ -1,0 +1,403 @@
+from __future__ import annotations
+
+import errno
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from data_fakes import WordTokenizer, made_up_documents, write_text
+
+from lmtransfer.data import cache, filling, tokenising
+from lmtransfer.data.cache import PreparedCorpus, default_cache_dir, prepare, tokenizer_for
+from lmtransfer.data.corpus import FileCorpus
+from lmtransfer.data.sentences import sentence_spans
+from lmtransfer.data.store import TokenStore
+from lmtransfer.errors import DataError
+from lmtransfer.tokenizers.sentencepiece import SentencePieceTokenizer
+from lmtransfer.tokenizers.train import SentencePieceTrainer
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of about 20 documents, so that a small corpus has many."""
+    monkeypatch.setattr(tokenising, "BLOCK_CHARACTERS", 5000)
+
+
+def corpus(path: Path, **settings: Any) -> FileCorpus:
+    return FileCorpus(path=str(path), **{"name": "made up", "validation_fraction": 0.1, **settings})
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    """Every file of a prepared corpus but the times in it."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            content = path.read_bytes()
+            if path == folder / "manifest.json":
+                manifest = json.loads(content)
+                del manifest["statistics"]["seconds"]
+                content = json.dumps(manifest).encode()
+            found[str(path.relative_to(folder))] = content
+    return found
+
+
+def token_lists(store: TokenStore) -> list[list[list[int]]]:
+    """Documents of sentences of ids, read back from a store."""
+    documents = []
+    for document in range(store.num_documents):
+        first, last = store.document_starts[document : document + 2]
+        edges = store.sentence_starts[first : last + 1]
+        documents.append([store.tokens(int(a), int(b)).tolist() for a, b in zip(edges[:-1], edges[1:], strict=True)])
+    return documents
+
+
+def expected_lists(texts: Sequence[str], tokenizer: WordTokenizer) -> list[list[list[int]]]:
+    return [
+        [[tokenizer.word_id(word) for word in text[start:stop].split()] for start, stop in sentence_spans(text)]
+        for text in texts
+    ]
+
+
+def test_both_sides_hold_their_documents_in_order(tmp_path: Path) -> None:
+    source = corpus(write_text(tmp_path / "a.txt", made_up_documents(300)))
+    tokenizer = WordTokenizer()
+    prepared = prepare(source, tokenizer, cache_dir=tmp_path / "cache", num_workers=0)
+    documents = list(source.documents())
+    for held_out, store in ((False, prepared.train), (True, prepared.validation)):
+        texts = [document.text for document in documents if source.is_validation(document) == held_out]
+        assert token_lists(store) == expected_lists(texts, tokenizer)
+        store.verify()
+    assert prepared.validation.num_documents > 5
+
+
+def test_statistics(tmp_path: Path) -> None:
+    documents = made_up_documents(200)
+    documents[7] += " zzz zzz"
+    documents += [documents[0], documents[0], documents[150]]
+    path = write_text(tmp_path / "a.txt", documents)
+    path.write_bytes(path.read_bytes() + b"\n\nnul \x00 here\n")
+    documents.append("nul  here")
+    source = corpus(path)
+    prepared = prepare(source, WordTokenizer(), cache_dir=tmp_path / "cache", num_workers=0)
+    found = prepared.statistics
+    words = Counter(word for document in documents for word in document.split())
+    assert found.documents == len(documents) == 204
+    assert found.duplicate_documents == 3
+    assert found.words == found.tokens == words.total()
+    assert found.unknown_tokens == words["zzz"] == 2
+    assert found.unknown_rate == 2 / words.total()
+    assert found.text_bytes == sum(len(document.encode()) for document in documents)
+    assert found.sentences == sum(len(sentence_spans(document)) for document in documents)
+    assert found.validation_tokens == prepared.validation.num_tokens
+    assert found.validation_documents == prepared.validation.num_documents
+    assert found.tokens == prepared.train.num_tokens + prepared.validation.num_tokens
+    assert found.longest_sentence_tokens == max(
+        len(document[start:stop].split()) for document in documents for start, stop in sentence_spans(document)
+    )
+    last_line = path.read_bytes().count(b"\n")
+    assert found.notes == {"NUL characters dropped": {"count": 1, "first": f"{path}:{last_line}"}}
+
+
+def test_duplicates_are_counted_in_bounded_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(filling, "_HASHES_AT_ONCE", 10)
+    documents = made_up_documents(150)
+    source = corpus(write_text(tmp_path / "a.txt", [*documents, *documents[:40], *documents[:40]]))
+    assert prepare(source, WordTokenizer(), cache_dir=tmp_path, num_workers=0).statistics.duplicate_documents == 80
+
+
+def test_the_number_of_workers_changes_nothing(tmp_path: Path) -> None:
+    source = corpus(write_text(tmp_path / "a.txt", made_up_documents(200)))
+    results = [
+        prepare(source, WordTokenizer(), cache_dir=tmp_path / f"cache{workers}", num_workers=workers)
+        for workers in (0, 1, 3)
+    ]
+    contents = [files_of(result.folder) for result in results]
+    assert len(results[0].train._shards) > 5
+    assert contents[0] == contents[1] == contents[2]
+
+
+def test_a_second_prepare_reads_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_text(tmp_path / "a.txt", made_up_documents(100))
+    first = prepare(corpus(path), WordTokenizer(), cache_dir=tmp_path / "cache", num_workers=0)
+    monkeypatch.setattr(FileCorpus, "documents", lambda self: pytest.fail("read again"))
+    os.utime(path, (1, 1))
+    second = prepare(corpus(path), WordTokenizer(), cache_dir=tmp_path / "cache", num_workers=0)
+    assert (first.from_cache, second.from_cache) == (False, True)
+    assert second.folder == first.folder
+    assert second.statistics == first.statistics
+
+
+def test_the_key_follows_content_tokenizer_settings_and_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    documents = made_up_documents(60)
+    path = write_text(tmp_path / "a.txt", documents)
+
+    def folder(vocab_size: int = 512, **settings: Any) -> Path:
+        tokenizer = WordTokenizer(vocab_size)
+        return prepare(corpus(path, **settings), tokenizer, cache_dir=tmp_path / "cache", num_workers=0).folder
+
+    folders = [folder(), folder(256), folder(validation_fraction=0.2)]
+    monkeypatch.setattr(cache, "CACHE_FORMAT", 99)
+    folders.append(folder())
+    monkeypatch.undo()
+    stamp = path.stat().st_mtime_ns
+    text = path.read_text()
+    path.write_text(text.replace("a", "b", 1))  # a change of one letter, size and time as before
+    os.utime(path, ns=(stamp, stamp))
+    folders.append(folder())
+    assert len(set(folders)) == 5
+    path.write_text(text)
+    assert folder() == folders[0]
+
+
+_CHILD = """
+import sys, time
+from pathlib import Path
+sys.path.insert(0, {tests!r})
+from data_fakes import WordTokenizer
+from lmtransfer.data import tokenising
+from lmtransfer.data.cache import prepare
+from lmtransfer.data.corpus import FileCorpus
+
+class Slow(WordTokenizer):
+    def encode_ids(self, texts):
+        time.sleep(0.05)
+        return super().encode_ids(texts)
+
+if __name__ == "__main__":
+    tokenising.BLOCK_CHARACTERS = 5000
+    source = FileCorpus(path={path!r}, name="made up", validation_fraction=0.1)
+    prepare(source, Slow(), cache_dir={cache!r}, num_workers={workers})
+"""
+
+
+def child(tmp_path: Path, text: Path, workers: int) -> subprocess.Popen[bytes]:
+    script = tmp_path / "child.py"
+    values = {"tests": str(Path(__file__).parent), "path": str(text), "cache": str(tmp_path / "cache")}
+    script.write_text(_CHILD.format(**values, workers=workers))
+    return subprocess.Popen([sys.executable, str(script)], start_new_session=True)
+
+
+def wait_for(condition: Any, seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "nothing happened"
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_killed_at_any_moment_it_goes_on_where_it_was(tmp_path: Path, workers: int) -> None:
+    text = write_text(tmp_path / "a.txt", made_up_documents(400))
+    done: set[Path] = set()
+    for more in (1, 3):  # killed twice
+        process = child(tmp_path, text, workers)
+        target = len(done) + more
+        wait_for(lambda target=target: len(list(tmp_path.glob("cache/corpora/*/blocks/*.json"))) >= target)
+        started = psutil.Process(process.pid).children(recursive=True)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        psutil.wait_procs(started, timeout=30)
+        assert not any(worker.is_running() for worker in started), "a worker outlived its parent"
+        assert not list(tmp_path.glob("cache/corpora/*/manifest.json"))
+        done = set(tmp_path.glob("cache/corpora/*/blocks/*.json"))
+    # Rubbish as a kill may leave it: a staged shard, and a shard whose record was never written.
+    folder = next(iter(done)).parents[1]
+    (folder / "train" / ".shard-00099.1.tmp").mkdir()
+    missing = next(index for index in range(99) if not tokenising.record_path(folder, index).exists())
+    (folder / "train" / f"shard-{missing:05d}").mkdir(exist_ok=True)
+    (folder / "train" / f"shard-{missing:05d}" / "tokens.npy").write_bytes(b"torn")
+    stamps = {path: path.stat().st_mtime_ns for path in done}
+
+    kept = []
+    resumed = prepare(
+        corpus(text),
+        WordTokenizer(),
+        cache_dir=tmp_path / "cache",
+        num_workers=0,
+        on_progress=lambda state: kept.append(state.blocks_kept),
+    )
+    assert kept[-1] == len(done) >= 4
+    assert {path: path.stat().st_mtime_ns for path in done} == stamps
+    fresh = prepare(corpus(text), WordTokenizer(), cache_dir=tmp_path / "fresh", num_workers=0)
+    assert files_of(resumed.folder) == files_of(fresh.folder)
+
+
+def test_a_damaged_or_foreign_block_is_done_again(tmp_path: Path) -> None:
+    source = corpus(write_text(tmp_path / "a.txt", made_up_documents(150)))
+    first = prepare(source, WordTokenizer(), cache_dir=tmp_path / "cache", num_workers=0)
+    whole = files_of(first.folder)
+    (first.folder / "manifest.json").unlink()
+    record = tokenising.record_path(first.folder, 0)
+    record.write_text(record.read_text().replace('"digest": "', '"digest": "0', 1))
+    tokens = first.folder / "train" / "shard-00001" / "tokens.npy"
+    tokens.write_bytes(tokens.read_bytes()[:-2])
+    states = []
+    prepare(source, WordTokenizer(), cache_dir=tmp_path / "cache", num_workers=0, on_progress=states.append)
+    assert states[-1].blocks_kept == len(states) - 2
+    assert files_of(first.folder) == whole
+
+
+def _prepare_in_child(path: str, cache_dir: str, queue: Any) -> None:
+    prepared = prepare(corpus(Path(path)), WordTokenizer(), cache_dir=cache_dir, num_workers=0)
+    queue.put((prepared.from_cache, prepared.statistics.tokens))
+
+
+def test_two_at_once_do_the_work_once(tmp_path: Path) -> None:
+    path = write_text(tmp_path / "a.txt", made_up_documents(200))
+    context = multiprocessing.get_context("spawn")
+    queue = context.Queue()
+    processes = [
+        context.Process(target=_prepare_in_child, args=(str(path), str(tmp_path / "cache"), queue)) for _ in range(2)
+    ]
+    for process in processes:
+        process.start()
+    results = [queue.get(timeout=60) for _ in processes]
+    for process in processes:
+        process.join()
+    assert sorted(from_cache for from_cache, _ in results) == [False, True]
+    assert results[0][1] == results[1][1]
+
+
+class _DyingTokenizer(WordTokenizer):
+    def encode_ids(self, texts: Sequence[str]) -> list[np.ndarray]:
+        os.kill(os.getpid(), signal.SIGKILL)
+        raise AssertionError
+
+
+def test_a_worker_killed_for_want_of_memory_is_one_clear_error(tmp_path: Path) -> None:
+    source = corpus(write_text(tmp_path / "a.txt", made_up_documents(100)))
+    with pytest.raises(DataError, match="a worker process was killed.*fewer"):
+        prepare(source, _DyingTokenizer(), cache_dir=tmp_path / "cache", num_workers=2)
+
+
+class _FullDiskTokenizer(WordTokenizer):
+    def encode_ids(self, texts: Sequence[str]) -> list[np.ndarray]:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_full_disk_is_one_clear_error(tmp_path: Path, workers: int) -> None:
+    source = corpus(write_text(tmp_path / "a.txt", made_up_documents(100)))
+    with pytest.raises(DataError, match="cache_dir: cannot write .* \\(No space left on device\\); make room"):
+        prepare(source, _FullDiskTokenizer(), cache_dir=tmp_path / "cache", num_workers=workers)
+
+
+def test_a_cache_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    source = corpus(write_text(tmp_path / "a.txt", made_up_documents(100)))
+    with pytest.raises(DataError, match="cache_dir: cannot write"):
+        prepare(source, WordTokenizer(), cache_dir=tmp_path / "file" / "cache", num_workers=0)
+
+
+@pytest.mark.parametrize("content", ["", "\n \n\n", "\x00\n"])
+def test_a_corpus_without_text(tmp_path: Path, content: str) -> None:
+    (tmp_path / "a.txt").write_text(content)
+    with pytest.raises(DataError, match="corpus=made up: there is no text in it"):
+        prepare(corpus(tmp_path / "a.txt"), WordTokenizer(), cache_dir=tmp_path / "cache", num_workers=0)
+
+
+def test_a_corpus_shorter_than_a_row(tmp_path: Path) -> None:
+    source = corpus(write_text(tmp_path / "a.txt", ["Five words are in here."]))
+    assert prepare(source, WordTokenizer(), cache_dir=tmp_path, num_workers=0, min_tokens=5).train.num_tokens == 5
+    with pytest.raises(DataError, match="has 5 tokens, and one row needs 6"):
+        prepare(source, WordTokenizer(), cache_dir=tmp_path, num_workers=0, min_tokens=6)
+
+
+def test_a_single_document_still_has_validation(tmp_path: Path) -> None:
+    document = "\n".join(made_up_documents(50))
+    prepared = prepare(
+        corpus(write_text(tmp_path / "a.txt", [document])), WordTokenizer(), cache_dir=tmp_path, num_workers=0
+    )
+    assert (prepared.train.num_documents, prepared.validation.num_documents) == (1, 1)
+    assert [*token_lists(prepared.train)[0], *token_lists(prepared.validation)[0]] == expected_lists(
+        [document], WordTokenizer()
+    )[0]
+
+
+def test_bad_bytes_in_the_middle_stop_it_and_lose_nothing(tmp_path: Path) -> None:
+    path = write_text(tmp_path / "a.txt", made_up_documents(150))
+    good = path.read_bytes()
+    path.write_bytes(good + b"\n\ncaf\xe9\n")
+    line = path.read_bytes().count(b"\n")
+    for workers in (0, 2):
+        with pytest.raises(DataError, match=rf"a\.txt:{line}: not UTF-8"):
+            prepare(corpus(path), WordTokenizer(), cache_dir=tmp_path / "cache", num_workers=workers)
+    prepared = prepare(
+        corpus(path, encoding_errors="replace"), WordTokenizer(), cache_dir=tmp_path / "cache", num_workers=0
+    )
+    assert prepared.statistics.notes["lines with bytes that are not UTF-8, replaced"]["first"] == f"{path}:{line}"
+
+
+def test_where_the_cache_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LMTRANSFER_CACHE", str(tmp_path / "mine"))
+    assert default_cache_dir() == tmp_path / "mine"
+    source = corpus(write_text(tmp_path / "a.txt", made_up_documents(100)))
+    assert prepare(source, WordTokenizer(), num_workers=0).folder.is_relative_to(tmp_path / "mine")
+    monkeypatch.delenv("LMTRANSFER_CACHE")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert default_cache_dir() == tmp_path / "home" / ".cache" / "lmtransfer"
+
+
+class TestTokenizer:
+    @pytest.fixture
+    def source(self, tmp_path: Path) -> FileCorpus:
+        return corpus(write_text(tmp_path / "a.txt", made_up_documents(400)))
+
+    def trainer(self, **settings: Any) -> SentencePieceTrainer:
+        return SentencePieceTrainer(**{"kind": "unigram", "vocab_size": 60, **settings})
+
+    def test_it_is_trained_once(self, tmp_path: Path, source: FileCorpus, monkeypatch: pytest.MonkeyPatch) -> None:
+        first = tokenizer_for(source, self.trainer(), cache_dir=tmp_path / "cache")
+        monkeypatch.setattr(SentencePieceTrainer, "train", lambda *_: pytest.fail("trained again"))
+        second = tokenizer_for(source, self.trainer(), cache_dir=tmp_path / "cache")
+        assert first.fingerprint == second.fingerprint
+        assert isinstance(first, SentencePieceTokenizer)
+        assert first.num_pieces == 60
+
+    def test_other_settings_or_text_train_another(self, tmp_path: Path, source: FileCorpus) -> None:
+        other = corpus(write_text(tmp_path / "b.txt", made_up_documents(400, seed=1)))
+        fingerprints = {
+            tokenizer_for(source, self.trainer(), cache_dir=tmp_path / "cache").fingerprint,
+            tokenizer_for(source, self.trainer(vocab_size=61), cache_dir=tmp_path / "cache").fingerprint,
+            tokenizer_for(other, self.trainer(), cache_dir=tmp_path / "cache").fingerprint,
+        }
+        assert len(fingerprints) == 3
+
+    def test_held_out_documents_are_not_looked_at(self, tmp_path: Path, source: FileCorpus) -> None:
+        class Recorder:
+            fingerprint = "recorder"
+            seen: list[str]
+
+            def train(self, lines: Iterator[str], folder: Path) -> Any:
+                self.seen = list(lines)
+                raise KeyboardInterrupt
+
+        recorder = Recorder()
+        with pytest.raises(KeyboardInterrupt):
+            tokenizer_for(source, recorder, cache_dir=tmp_path / "cache")
+        documents = list(source.documents())
+        train = [document.text for document in documents if not source.is_validation(document)]
+        assert "\n".join(recorder.seen) == "\n".join(train)
+        assert len(train) < len(documents)
+
+    def test_a_failed_training_leaves_nothing(self, tmp_path: Path, source: FileCorpus) -> None:
+        with pytest.raises(DataError, match="supports at most"):
+            tokenizer_for(source, self.trainer(vocab_size=100_000), cache_dir=tmp_path / "cache")
+        assert [path for path in (tmp_path / "cache" / "tokenizers").iterdir() if path.is_dir()] == []
+
+    def test_a_corpus_from_raw_text_to_tokens(self, tmp_path: Path, source: FileCorpus) -> None:
+        tokenizer = tokenizer_for(source, self.trainer(), cache_dir=tmp_path / "cache")
+        prepared: PreparedCorpus = prepare(source, tokenizer, cache_dir=tmp_path / "cache", num_workers=2)
+        first = next(document for document in source.documents() if not source.is_validation(document))
+        stop = int(prepared.train.sentence_starts[prepared.train.document_starts[1]])
+        assert tokenizer.decode(prepared.train.tokens(0, stop)) == " ".join(first.text.lower().split())

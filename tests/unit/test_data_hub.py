@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from lmtransfer.data.hub import HubCorpus
+from lmtransfer.errors import DataError
+
+TEXTS = ["One.", "", "  Two. <br />Three. ", None, "Four\x00."]
+
+
+@pytest.fixture(autouse=True)
+def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No network, and a cache of `datasets` of its own."""
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "hf")
+
+
+def hub(dataset: Path | str, **settings: Any) -> HubCorpus:
+    return HubCorpus(**{"dataset": str(dataset), "name": "test", **settings})
+
+
+def texts(corpus: HubCorpus) -> list[str]:
+    return [document.text for document in corpus.documents()]
+
+
+def saved(folder: Path, rows: list[str | None] = TEXTS) -> Path:
+    datasets.Dataset.from_dict({"id": list(range(len(rows))), "text": rows}).save_to_disk(folder)
+    return folder
+
+
+def clone(folder: Path, rows: list[str | None] = TEXTS) -> Path:
+    """A hub repository as `git clone` leaves it: a README that names the files of each configuration."""
+    (folder / "sub").mkdir(parents=True)
+    for split, part in (("train", rows), ("validation", ["Held out."])):
+        pq.write_table(pa.table({"text": part}), folder / "sub" / f"{split}-00000-of-00001.parquet")
+    (folder / "README.md").write_text(
+        "---\nconfigs:\n- config_name: sub\n  data_files:\n  - split: train\n    path: sub/train-*\n"
+        "  - split: validation\n    path: sub/validation-*\n---\n"
+    )
+    return folder
+
+
+def test_a_folder_of_save_to_disk(tmp_path: Path) -> None:
+    corpus = hub(saved(tmp_path / "saved"), line_break="<br />")
+    assert texts(corpus) == ["One.", "Two.\nThree.", "Four."]
+    assert [document.key for document in corpus.documents()][1] == f"{tmp_path / 'saved'}[train]:row 3"
+    assert corpus.notes.counts == {"empty documents skipped": 2, "NUL characters dropped": 1}
+    assert corpus.fraction_read() == 1.0
+
+
+def test_a_folder_of_save_to_disk_with_splits(tmp_path: Path) -> None:
+    splits = {"train": ["One."], "unsupervised": ["Two."]}
+    datasets.DatasetDict(
+        {name: datasets.Dataset.from_dict({"text": rows}) for name, rows in splits.items()}
+    ).save_to_disk(tmp_path / "d")
+    assert texts(hub(tmp_path / "d", split="unsupervised")) == ["Two."]
+    with pytest.raises(DataError, match=r"cannot be loaded.*'gone'"):
+        texts(hub(tmp_path / "d", split="gone"))
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_clone_of_a_hub_repository(tmp_path: Path, streaming: bool) -> None:
+    folder = clone(tmp_path / "clone")
+    corpus = hub(folder, subset="sub", streaming=streaming, line_break="<br />")
+    assert texts(corpus) == ["One.", "Two.\nThree.", "Four."]
+    assert texts(hub(folder, subset="sub", split="validation", streaming=streaming)) == ["Held out."]
+
+
+def test_records_that_are_lines_of_wikitext(tmp_path: Path) -> None:
+    lines = " = First = ", " Text . ", " = = Part = = ", " = Second = ", " x "
+    rows: list[str | None] = [row for line in lines for row in ("", f"{line}\n")]
+    assert texts(hub(saved(tmp_path / "s", rows), boundary="heading")) == [
+        "= First =\nText .\n= = Part = =",
+        "= Second =\nx",
+    ]
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_what_is_missing_names_the_hub_and_the_local_way(streaming: bool) -> None:
+    corpus = hub("nobody/nothing", subset="sub", streaming=streaming)
+    with pytest.raises(DataError) as raised:
+        corpus.open()
+    message = str(raised.value)
+    for part in ("corpus=test", "nobody/nothing, sub, train", "hub", "HF_HOME", "corpus.dataset=<folder>"):
+        assert part in message
+    assert "corpus=text corpus.path=" in message
+    with pytest.raises(DataError, match="cannot be loaded"):
+        corpus.fingerprint()
+
+
+def test_a_missing_column_lists_those_there_are(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"no column `body` \(found: id, text\); set corpus\.text_field"):
+        texts(hub(saved(tmp_path / "s"), text_field="body"))
+
+
+def test_the_fingerprint_follows_the_content(tmp_path: Path) -> None:
+    for make, settings in ((saved, {}), (clone, {"subset": "sub"})):
+        folder = tmp_path / make.__name__
+        one, again, other = (
+            hub(make(folder / name, rows), **settings).fingerprint()
+            for name, rows in (("a", TEXTS), ("b", TEXTS), ("c", [*TEXTS, "Five."]))
+        )
+        assert one != other
+        assert make is saved or one == again  # (save_to_disk writes a name of its own into the folder)
+        assert hub(folder / "a", line_break="<br />", **settings).fingerprint() != one
+
+
+def test_a_loaded_data_set_is_known_by_its_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n".join(json.dumps({"text": f"Text {number}."}) for number in range(30)))
+    loaded = datasets.load_dataset("json", data_files=str(path), split="train", cache_dir=str(tmp_path / "hf"))
+
+    def corpus() -> HubCorpus:
+        source = hub("owner/name")
+        source.__dict__["_loaded"] = loaded
+        return source
+
+    first = corpus().fingerprint()
+    assert corpus().fingerprint() == first
+    arrow = Path(loaded.cache_files[0]["filename"])
+    content = arrow.read_bytes()
+    arrow.chmod(0o644)
+    arrow.write_bytes(content.replace(b"Text 7.", b"Text X."))
+    assert corpus().fingerprint() != first
