@@ -48,3 +48,13 @@ MEGATRON_BERT = [
     *linear("stack.final_norm", "encoder.ln"),
     *_POOLER,
 ]
+
+#: The heads of ``transformers.BertForPreTraining`` and those of our objectives ``mlm`` and ``nsp``.
+PRETRAINING_HEADS = [
+    *linear("mlm.dense", "cls.predictions.transform.dense"),
+    *linear("mlm.norm", "cls.predictions.transform.LayerNorm"),
+    Rewrite("mlm.bias", ("cls.predictions.bias",)),
+    *linear("nsp.classifier", "cls.seq_relationship"),
+]
+#: Head tensors that repeat others: the output embedding is the token embedding.
+TIED_HEADS = (r"cls\.predictions\.decoder\..*",)
