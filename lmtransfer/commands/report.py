@@ -29,9 +29,9 @@ def run(cfg: DictConfig) -> Path:
     roots = [Path(cfg.runs)] if isinstance(cfg.runs, str) else [Path(str(root)) for root in cfg.runs]
     entries = make_entries(collect(*roots))
     sweeps = find_sweeps(entries)
-    console = report_console()
-    print_report(entries, sweeps, console)
     folder = Path(cfg.to) if cfg.to else Path(os.path.commonpath([root.resolve() for root in roots])) / "report"
     write_report(entries, sweeps, folder, title=cfg.title, figures=cfg.figures)
-    console.print(f"The same with figures, configurations and versions: {folder / 'report.html'}", markup=False)
+    console = report_console()
+    print_report(entries, sweeps, console)
+    console.print(f"With figures, configurations and versions: {folder / 'report.html'}", markup=False, soft_wrap=True)
     return folder

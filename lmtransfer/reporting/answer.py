@@ -24,30 +24,40 @@ def answer(entries: Sequence[Entry]) -> str:
         return comparison(compared[0])
     verdicts = [entry.difference.verdict for entry in compared if entry.difference is not None]
     better, worse = verdicts.count("better"), verdicts.count("worse")
-    open_ = len(verdicts) - better - worse
+    single, unclear = verdicts.count("one seed, no spread"), verdicts.count("no difference shown")
     parts = [f"Pretraining helped in {better} of {len(verdicts)} comparisons"]
-    if worse:
-        parts.append(f"hurt in {worse}")
-    if open_:
-        parts.append(f"showed no difference in {open_}")
-    best = max(compared, key=_certainty)
-    return ", ".join(parts) + ". " + comparison(best)
+    parts += [f"hurt in {worse}"] if worse else []
+    parts += [f"showed no difference in {unclear}"] if unclear else []
+    parts += [f"cannot be judged from a single seed in {single}"] if single else []
+    text = parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + " and " + parts[-1]
+    return f"{text}. The clearest: {_measured(max(compared, key=_certainty))}"
 
 
 def comparison(entry: Entry) -> str:
-    """One comparison in a sentence; the entry has a score, a control and a difference."""
-    difference, score, control, metric = entry.difference, entry.score, entry.control, entry.metric
-    if difference is None or score is None or control is None or metric is None:
-        raise ValueError(f"{entry.run.key} has nothing to be compared with")
+    """One comparison in a sentence.
+
+    Raises:
+        ValueError: the entry has nothing to be compared with.
+    """
     lead = {
         "better": "Pretraining helped",
         "worse": "Pretraining hurt",
         "no difference shown": "No difference is shown",
         "one seed, no spread": "A single seed cannot tell whether pretraining helped",
-    }[difference.verdict]
+    }
+    if entry.difference is None:
+        raise ValueError(f"{entry.run.key} has nothing to be compared with")
+    return f"{lead[entry.difference.verdict]}: {_measured(entry)}"
+
+
+def _measured(entry: Entry) -> str:
+    """What was measured, and how certain it is."""
+    difference, score, control, metric = entry.difference, entry.score, entry.control, entry.metric
+    if difference is None or score is None or control is None or metric is None:
+        raise ValueError(f"{entry.run.key} has nothing to be compared with")
     points = " points" if in_percent(metric) else ""
     sentence = (
-        f"{lead}: on {group_name(entry)}, {run_name(entry)} ({entry.transfer}) reaches {_value(score, metric)} "
+        f"on {group_name(entry)}, {run_name(entry)} ({entry.transfer}) reaches {_value(score, metric)} "
         f"{metric} against {_value(control, metric)} without pretraining, a difference of "
         f"{shown_difference(difference.delta, metric)}{points}"
     )
@@ -63,8 +73,10 @@ def _value(score: Spread, metric: str) -> str:
     return shown(score.mean, metric) + unit
 
 
-def _certainty(entry: Entry) -> tuple[bool, bool, float]:
-    """Orders comparisons: shown ones first, finetuned before frozen, then by size."""
-    assert entry.difference is not None
-    shown_one = entry.difference.verdict in ("better", "worse")
-    return (shown_one, entry.transfer == "finetuned", abs(entry.difference.delta))
+def _certainty(entry: Entry) -> tuple[bool, float]:
+    """Orders comparisons: finetuned before frozen, then by the size of the difference in standard errors."""
+    difference = entry.difference
+    if difference is None or difference.standard_error is None:
+        return (False, 0.0)
+    error = max(difference.standard_error, 1e-12)
+    return (entry.transfer == "finetuned", abs(difference.delta) / error)

@@ -12,7 +12,7 @@ from lmtransfer.reporting.collect import Run
 from lmtransfer.reporting.curves import LossCurve, MetricCurve, draw_loss_curves, draw_metric_curves
 from lmtransfer.reporting.entries import Entry
 from lmtransfer.reporting.points import Series, draw_points
-from lmtransfer.reporting.rows import run_name, table_rows
+from lmtransfer.reporting.rows import group_name, run_name, table_rows
 from lmtransfer.reporting.scores import number
 from lmtransfer.reporting.style import SavedFigure
 from lmtransfer.reporting.sweeps import Sweep
@@ -35,7 +35,8 @@ def draw_figures(entries: Sequence[Entry], sweeps: Sequence[Sweep], folder: Path
         figure = _sweep_figure(sweep, folder, f"sweep-{place + 1}-{_slug(sweep.name)}")
         if figure is not None:
             figures.append(figure)
-    return figures + _loss_figures(entries, folder) + _metric_figures(entries, folder)
+    labels = {entry.run.key: run_name(entry) for entry in entries} | _point_labels(sweeps)
+    return figures + _loss_figures(entries, labels, folder) + _metric_figures(entries, labels, folder)
 
 
 def loss_curve(run: Run, label: str, part: str | None = None) -> LossCurve | None:
@@ -97,7 +98,18 @@ def _loss(line: Mapping[str, Any], part: str | None) -> float | None:
     return number(line.get(part)) if value is None else value
 
 
-def _loss_figures(entries: Sequence[Entry], folder: Path) -> list[SavedFigure]:
+def _point_labels(sweeps: Sequence[Sweep]) -> dict[str, str]:
+    """What the points of sweeps are called: ``mask_prob=0.15``."""
+    labels: dict[str, str] = {}
+    for sweep in sweeps:
+        for point in sweep.points:
+            values = zip(sweep.keys, point.values, strict=True)
+            label = " ".join(f"{key.rsplit('.', 1)[-1]}={value_text(value)}" for key, value in values)
+            labels |= {entry.run.key: label for entry in point.entries}
+    return labels
+
+
+def _loss_figures(entries: Sequence[Entry], labels: Mapping[str, str], folder: Path) -> list[SavedFigure]:
     """One figure for each part of the loss, since an LM's and an MLM's losses are not comparable."""
     curves: dict[str, list[LossCurve]] = {}
     for entry in entries:
@@ -105,7 +117,7 @@ def _loss_figures(entries: Sequence[Entry], folder: Path) -> list[SavedFigure]:
             continue
         logged = [part for part in _LOSS_PARTS if any(_loss(line, part) is not None for line in entry.run.metrics)]
         part = logged[0] if logged else None
-        curve = loss_curve(entry.run, run_name(entry), part)
+        curve = loss_curve(entry.run, labels[entry.run.key], part)
         if curve is not None:
             curves.setdefault(part or "loss", []).append(curve)
     return [
@@ -116,28 +128,30 @@ def _loss_figures(entries: Sequence[Entry], folder: Path) -> list[SavedFigure]:
     ]
 
 
-def _metric_figures(entries: Sequence[Entry], folder: Path) -> list[SavedFigure]:
+def _metric_figures(entries: Sequence[Entry], labels: Mapping[str, str], folder: Path) -> list[SavedFigure]:
+    """One figure a task and number of labels: the runs with their controls."""
     groups: dict[tuple[str, str], list[tuple[MetricCurve, bool]]] = {}
     for entry in entries:
         if entry.is_pretraining or entry.metric is None:
             continue
-        shown = [(entry.seeds or (entry.run,), run_name(entry), entry.is_control)]
+        label = labels[entry.run.key]
+        shown = [(entry.seeds or (entry.run,), label, entry.is_control)]
         if entry.controls:
-            seeds = [run for run in entry.controls if run.is_seed] or entry.controls
-            shown.append((tuple(seeds), f"{run_name(entry)} control", True))
-        for runs, label, is_control in shown:
-            curve = metric_curve(runs, label, entry.metric)
+            seeds = tuple(run for run in entry.controls if run.is_seed)
+            shown.append((seeds or entry.controls, f"{label} control", True))
+        for runs, name, is_control in shown:
+            curve = metric_curve(runs, name, entry.metric)
             if curve is not None:
-                groups.setdefault((entry.task, entry.metric), []).append((curve, is_control))
+                groups.setdefault((group_name(entry), entry.metric), []).append((curve, is_control))
     return [
         draw_metric_curves(
             [curve for curve, _ in drawn],
             folder,
-            name=f"learning-{_slug(task)}-{_slug(metric)}",
-            title=f"{task}: {metric} on held-out labels while training",
+            name=f"learning-{_slug(group)}-{_slug(metric)}",
+            title=f"{group}: {metric} on held-out examples while training",
             control=[curve.label for curve, is_control in drawn if is_control],
         )
-        for (task, metric), drawn in groups.items()
+        for (group, metric), drawn in groups.items()
     ]
 
 
@@ -217,8 +231,8 @@ def _sweep_figure(sweep: Sweep, folder: Path, name: str) -> SavedFigure | None:
     if len(sweep.keys) == 1 and len(controls) == len(scored):
         series.append(Series("control", tuple(controls.items()), is_control=True))
     key = sweep.keys[0]
-    title = f"{sweep.metric} by {key}"
-    return draw_points(series, folder, name=name, title=title, key=key, metric=sweep.metric)
+    metric = f"validation {sweep.metric}" if scored[0].entries[0].is_pretraining else sweep.metric
+    return draw_points(series, folder, name=name, title=f"{metric} by {key}", key=key, metric=metric)
 
 
 def _slug(text: str) -> str:

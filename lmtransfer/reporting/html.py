@@ -15,7 +15,7 @@ from lmtransfer.reporting.lineage import total
 from lmtransfer.reporting.rows import Row, run_name, table_rows
 from lmtransfer.reporting.style import SavedFigure
 from lmtransfer.reporting.sweeps import Sweep, outside
-from lmtransfer.reporting.tables import COLUMNS, cells, sweep_cells, sweep_headings, without_empty
+from lmtransfer.reporting.tables import COLUMNS, cells, metric_heading, sweep_cells, sweep_headings, without_empty
 from lmtransfer.reporting.units import count, duration
 
 _STYLE = """
@@ -30,6 +30,7 @@ h1 { font-size: 1.5rem; margin: 0 0 .5rem; } h2 { font-size: 1.15rem; margin: 2.
 table { border-collapse: collapse; font-size: .875rem; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; padding: .3rem .75rem .3rem 0; border-bottom: 1px solid var(--line); vertical-align: top; }
 th { color: var(--quiet); font-weight: 600; white-space: nowrap; } td.number { white-space: nowrap; }
+td .quiet { font-size: .8rem; }
 tr.group td { font-weight: 600; padding-top: 1rem; }
 tr.majority td, tr.control td { color: var(--quiet); }
 .better { color: #00664a; font-weight: 600; } .worse { color: #a33f00; font-weight: 600; }
@@ -38,6 +39,19 @@ details { border-bottom: 1px solid var(--line); padding: .4rem 0; } summary { cu
 pre { background: #f6f6f6; padding: .75rem; overflow-x: auto; font-size: .8rem; line-height: 1.45; }
 .problem { color: #a33f00; }
 """
+
+#: The columns beside the run; what it is of stands below its name, its task above.
+_HEADINGS = (
+    "transfer",
+    "mean",
+    "median",
+    "seeds",
+    "difference to control",
+    "verdict",
+    "pretraining",
+    "parameters",
+    "tokens/s",
+)
 
 #: Nothing may be fetched or run, whatever a run directory has put into its texts.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
@@ -90,15 +104,22 @@ def _list(sentences: Sequence[str]) -> str:
 
 
 def _main_table(rows: Sequence[Row]) -> str:
-    headings, texts = without_empty(list(COLUMNS), [cells(row) for row in rows])
     body, group = [], None
-    for row, text in zip(rows, texts, strict=True):
+    for row in rows:
         if row.group != group:
             group = row.group
-            body.append(f'<tr class="group"><td colspan="{len(headings)}">{escape(group)}</td></tr>')
+            metric = next((other.metric for other in rows if other.group == group and other.metric), "")
+            heading = metric_heading(metric, of_pretraining=group == "pretraining") if metric else ""
+            body.append(f'<tr class="group"><td colspan="2">{escape(group)}</td>')
+            body.append(f'<td colspan="8">{escape(heading)}</td></tr>')
+        text = dict(zip(COLUMNS, cells(row), strict=True))
+        what = " ".join(filter(None, (row.model, row.objective, row.corpus)))
+        shown = f'{escape(text["run"])}<br><span class="quiet">{escape(what)}</span>' if what else escape(text["run"])
+        note = f'<br><span class="problem">{escape(row.note)}</span>' if row.note and row.score is not None else ""
         css = f' class="{row.transfer}"' if row.transfer in ("majority", "control") else ""
-        body.append(f"<tr{css}>{''.join(_cell(cell) for cell in text)}</tr>")
-    return _table(headings, body)
+        rest = "".join(_cell(text[heading]) for heading in _HEADINGS)
+        body.append(f"<tr{css}><td>{shown}{note}</td>{rest}</tr>")
+    return _table(["run", *_HEADINGS], body)
 
 
 def _sweep_section(sweep: Sweep) -> str:

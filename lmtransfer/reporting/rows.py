@@ -55,17 +55,16 @@ class Row:
 
 def table_rows(entries: Sequence[Entry]) -> list[Row]:
     """All rows, tasks first, comparable rows together."""
-    groups: dict[str, list[Row]] = {}
+    groups: dict[tuple[bool, str, str, float], list[Row]] = {}
     for entry in entries:
-        group = group_name(entry)
-        rows = groups.setdefault(group, [])
+        place = (entry.is_pretraining, entry.task, entry.split, float(entry.num_train or "inf"))
+        rows = groups.setdefault((True, "", "", 0.0) if entry.is_pretraining else place, [])
         if entry.majority is not None and all(row.transfer != "majority" for row in rows):
             rows.append(_baseline(entry, "majority", "majority", spread((entry.majority,))))
         if entry.control is not None and not _is_elsewhere(entry, entries):
             rows.append(_baseline(entry, f"{run_name(entry)} control", "control", entry.control))
         rows.append(_row(entry))
-    order = sorted(groups, key=lambda group: (group == "pretraining", group))
-    return [row for group in order for row in sorted(groups[group], key=_position)]
+    return [row for group in sorted(groups) for row in sorted(groups[group], key=_position)]
 
 
 def group_name(entry: Entry) -> str:
@@ -129,6 +128,9 @@ def _row(entry: Entry) -> Row:
 
 def _note(entry: Entry) -> str:
     notes = [problem for run in (entry.run, *entry.seeds, *entry.controls) for problem in run.problems]
+    collapsed = int(entry.run.result.get("collapsed") or 0)
+    if collapsed:
+        notes.append(f"{collapsed} of {entry.score.n if entry.score else 1} seeds answer one and the same label")
     if entry.run.state == "unfinished":
         done = sum(seed.state == "finished" for seed in entry.seeds)
         if entry.seeds:

@@ -55,8 +55,10 @@ def difference_text(difference: Difference | None, metric: str, *, plus_minus: s
     return text if error is None else f"{text} {plus_minus} {shown(error, metric)}"
 
 
-def metric_heading(metric: str) -> str:
-    """The metric's name with its unit."""
+def metric_heading(metric: str, *, of_pretraining: bool = False) -> str:
+    """The metric's name with its unit; losses of pretraining are those of the validation documents."""
+    if of_pretraining:
+        return f"validation {metric}"
     return f"{metric} (%)" if in_percent(metric) else metric
 
 
@@ -72,7 +74,7 @@ def cells(row: Row) -> list[str]:
         "" if row.group == "pretraining" else row.group,
         row.transfer,
         "" if row.score is None else str(row.score.n),
-        metric_heading(row.metric) if row.metric else "",
+        metric_heading(row.metric, of_pretraining=row.group == "pretraining") if row.metric else "",
         score_text(row.score, row.metric) if row.score is not None else row.note,
         "" if row.score is None or row.score.n < 2 else shown(row.score.median, row.metric),
         difference_text(row.difference, row.metric),
@@ -95,12 +97,12 @@ def terminal_table(rows: Sequence[Row], *, plus_minus: str = PLUS_MINUS) -> Tabl
     from rich.text import Text
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
-    table.add_column("run", overflow="fold", min_width=20, max_width=34)
-    table.add_column("transfer", min_width=9)
-    table.add_column("mean", min_width=12)
-    table.add_column("to control", min_width=13, max_width=16)
-    table.add_column("pretraining", min_width=11)
-    table.add_column("size, speed", min_width=11)
+    table.add_column("run", overflow="fold", min_width=18, max_width=36)
+    table.add_column("transfer", min_width=9, max_width=10)
+    table.add_column("mean", min_width=12, max_width=15)
+    table.add_column("to control", min_width=13, max_width=13)
+    table.add_column("pretraining", min_width=11, max_width=12)
+    table.add_column("size, speed", min_width=10, max_width=12)
     group = None
     for row in rows:
         if row.group != group:
@@ -108,8 +110,8 @@ def terminal_table(rows: Sequence[Row], *, plus_minus: str = PLUS_MINUS) -> Tabl
                 table.add_section()
             group = row.group
             metric = next((other.metric for other in rows if other.group == group and other.metric), "")
-            heading = ": ".join(filter(None, (group, metric_heading(metric) if metric else "")))
-            table.add_row(Text(heading, style="bold"))
+            heading = "" if not metric else metric_heading(metric, of_pretraining=group == "pretraining")
+            table.add_row(Text(group, style="bold"), "", Text(heading, style="bold"))
         score = row.score
         lines = [
             (row.run, [" ".join(filter(None, (row.model, row.objective, row.corpus)))]),
@@ -127,8 +129,8 @@ def _score_lines(row: Row, plus_minus: str) -> tuple[str, list[str]]:
     if row.score is None:
         return row.state, [row.note] if row.note else []
     lines = [] if row.score.n < 2 else [f"median {shown(row.score.median, row.metric)}"]
-    if row.state != "finished":
-        lines.append(row.state)
+    lines += [] if row.state == "finished" else [row.state]
+    lines += [row.note] if row.note else []
     return score_text(row.score, row.metric, plus_minus=plus_minus), lines
 
 
@@ -151,7 +153,8 @@ def markdown_table(rows: Sequence[Row]) -> str:
 
 def sweep_headings(sweep: Sweep) -> list[str]:
     """The headings of a sweep's table: the swept keys, then what came out."""
-    metric = metric_heading(sweep.metric) if sweep.metric else "metric"
+    of_pretraining = sweep.points[0].entries[0].is_pretraining
+    metric = metric_heading(sweep.metric, of_pretraining=of_pretraining) if sweep.metric else "metric"
     return [*sweep.keys, metric, "seeds", "difference to control", "verdict", "tokens/s", "run"]
 
 

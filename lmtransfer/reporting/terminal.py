@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lmtransfer.reporting.answer import answer
-from lmtransfer.reporting.collect import collect
-from lmtransfer.reporting.entries import Entry, make_entries
+from lmtransfer.reporting.entries import Entry
 from lmtransfer.reporting.rows import table_rows
-from lmtransfer.reporting.sweeps import Sweep, find_sweeps, make_sweep, outside
+from lmtransfer.reporting.sweeps import Sweep, outside
 from lmtransfer.reporting.tables import PLUS_MINUS, sweep_table, terminal_table
 
 if TYPE_CHECKING:
@@ -37,23 +35,6 @@ def print_report(entries: Sequence[Entry], sweeps: Sequence[Sweep], console: Con
         console.print(terminal_table(rows, plus_minus=sign))
     for sweep in sweeps:
         console.print(sweep_table(sweep, plus_minus=sign))
-
-
-def print_sweep(run_dirs: Sequence[Path], console: Console | None = None) -> None:
-    """Print the table of a sweep that has just ended.
-
-    Args:
-        run_dirs: the run directory of each point.
-        console: where to; standard output by default.
-    """
-    console = console or report_console()
-    runs = collect(*run_dirs)
-    entries = make_entries(runs)
-    sweep = make_sweep(Path(run_dirs[0]).parent.name, entries) if len(entries) > 1 else None
-    if sweep is not None:
-        console.print(sweep_table(sweep, plus_minus=_plus_minus(console)))
-    else:
-        print_report(entries, find_sweeps(entries), console)
 
 
 def _plus_minus(console: Console) -> str:

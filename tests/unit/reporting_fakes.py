@@ -80,3 +80,79 @@ def pretraining(folder: Path, *, final: float = 4.5, mask_prob: float = 0.15, **
         "unigram_entropy": 6.01,
     }
     return write_run(folder, config=settings | config, result=result, metrics=loss_lines(final), versions=VERSIONS)
+
+
+def task_lines(final: float, *, steps: int = 100) -> list[dict[str, Any]]:
+    """Metrics of a finetuning run whose development accuracy goes from one half to ``final``."""
+    return [
+        {
+            "step": step,
+            "tokens": 900 * step,
+            "seconds": 0.1 * step,
+            "loss": 0.7 - 0.2 * step / steps,
+            "learning_rate": 1e-4,
+            "tokens_per_second": 9000.0,
+            "validation/accuracy": 0.5 + (final - 0.5) * step / steps,
+        }
+        for step in range(10, steps + 1, 10)
+    ]
+
+
+def transfer(
+    folder: Path,
+    scores: Sequence[float],
+    *,
+    controls: Sequence[float] = (),
+    command: str = "finetune",
+    init: str | None = "runs/pretrain/imdb",
+    num_train: int | None = 1000,
+    majority: float | None = 0.509,
+    collapsed: int = 0,
+) -> Path:
+    """A finished probe or finetuned run on SST-2 with one accuracy a seed, as the commands lay it out."""
+    config = {
+        "name": folder.name,
+        "init": init,
+        "seeds": len(scores),
+        "model": MODEL,
+        "task": {"_target_": "lmtransfer.tasks.classification.TextClassification", "name": "sst2", "num_train": num_train},
+        "transfer": {"freeze": "frozen" if command == "probe" else "full"},
+    }
+    if len(scores) > 1:
+        for seed, score in enumerate(scores):
+            write_run(folder / f"seed-{seed}", config=config, result=_one(command, score), metrics=task_lines(score))
+    for seed, score in enumerate(controls):
+        inside = folder / "control" if len(controls) == 1 else folder / "control" / f"seed-{seed}"
+        result = _one(command, score) | {"control": True}
+        write_run(inside, config=config | {"init": None}, result=result, metrics=task_lines(score))
+    result = _one(command, scores[0]) | _summary(scores) | {"collapsed": collapsed}
+    result["majority"] = None if majority is None else {"accuracy": majority}
+    result["control"] = _summary(controls) if controls else None
+    own_lines = task_lines(scores[0]) if len(scores) == 1 else []
+    return write_run(folder, config=config, result=result, metrics=own_lines, versions=VERSIONS)
+
+
+def _one(command: str, score: float) -> dict[str, Any]:
+    return {
+        "command": command,
+        "task": "sst2",
+        "split": "dev",
+        "metrics": {"accuracy": score, "loss": 0.5},
+        "main_metric": "accuracy",
+        "higher_is_better": True,
+        "control": None,
+        "seconds": 10.0,
+        "tokens": 90000,
+        "tokens_per_second": 9000.0,
+        "num_parameters": 5_400_000,
+    }
+
+
+def _summary(scores: Sequence[float]) -> dict[str, Any]:
+    mean = sum(scores) / len(scores)
+    return {
+        "metrics": {"accuracy": mean},
+        "seeds": [{"seed": seed, "metrics": {"accuracy": score}} for seed, score in enumerate(scores)],
+        "mean": mean,
+        "n": len(scores),
+    }
