@@ -1,0 +1,125 @@
+"""Reading run directories: the encoder, tokenizer and settings that another run starts from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+from torch import Tensor, nn
+
+from lmtransfer.config.build import build
+from lmtransfer.errors import RunDirectoryError
+from lmtransfer.models.base import Encoder
+from lmtransfer.randomness import derived_seed
+from lmtransfer.tokenizers.base import Tokenizer
+from lmtransfer.tokenizers.load import load_tokenizer
+from lmtransfer.training.run_directory import RunDirectory
+from lmtransfer.training.weights import load_weights, read_weights
+
+CheckpointName = Literal["best", "last"]
+
+
+@dataclass(frozen=True, slots=True)
+class SavedRun:
+    """A run directory that holds a model.
+
+    Attributes:
+        directory: its files.
+        config: its resolved configuration, plain values.
+        tokenizer: its tokenizer.
+    """
+
+    directory: RunDirectory
+    config: dict[str, Any]
+    tokenizer: Tokenizer
+
+    @property
+    def path(self) -> Path:
+        """The directory, absolute."""
+        return self.directory.path
+
+    @property
+    def model_node(self) -> DictConfig:
+        """The component node of its encoder."""
+        return OmegaConf.create(dict(self.config["model"]))
+
+    def checkpoint(self, name: CheckpointName | None = None) -> Path:
+        """The folder of a checkpoint: the named one, else ``best`` where there is one, else ``last``.
+
+        Raises:
+            RunDirectoryError: there is no such checkpoint.
+        """
+        if name is None:
+            return self.directory.best_checkpoint()
+        folder = self.directory.path / "checkpoints" / name
+        if not folder.is_dir():
+            raise RunDirectoryError(f"the run {self.directory.path} has no checkpoint {name!r}")
+        return folder
+
+
+def open_saved(path: str | Path, *, key: str) -> SavedRun:
+    """Open the run directory that the user named.
+
+    Args:
+        path: the directory, as given.
+        key: the configuration key that gave it, for messages.
+
+    Raises:
+        RunDirectoryError: it is missing, or no run that holds a model.
+        CheckpointError: its tokenizer is torn.
+    """
+    directory = RunDirectory.open(Path(path).expanduser())
+    config = directory.read_config()
+    if not isinstance(config.get("model"), Mapping) or not directory.tokenizer.is_dir():
+        raise RunDirectoryError(
+            f"{key}={path}: holds no model with its tokenizer; give a run of pretrain, probe or finetune, such as "
+            "runs/pretrain/<name>"
+        )
+    return SavedRun(directory, config, load_tokenizer(directory.tokenizer))
+
+
+def new_encoder(model_node: DictConfig | Mapping[str, Any], tokenizer: Tokenizer, *, seed: int) -> Encoder:
+    """An encoder with random weights that depend on ``seed`` alone; torch's generator is left as it was.
+
+    Args:
+        model_node: component node.
+        tokenizer: gives the vocabulary's size.
+        seed: of the weights.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derived_seed(seed, "initialisation"))
+        return cast(Encoder, build(model_node, vocab_size=tokenizer.vocab_size))
+
+
+def encoder_weights(run: SavedRun, checkpoint: CheckpointName | None = None) -> dict[str, Tensor]:
+    """The encoder's tensors of a run, by name.
+
+    Raises:
+        RunDirectoryError: no such checkpoint.
+        CheckpointError: it is torn, or holds no encoder.
+    """
+    return read_weights(run.checkpoint(checkpoint), prefix="encoder.")
+
+
+def load_encoder(
+    run_path: str | Path, *, checkpoint: CheckpointName | None = None
+) -> tuple[Encoder, Tokenizer, DictConfig]:
+    """The encoder of a run with its tokenizer and its component node.
+
+    Args:
+        run_path: run directory of any training command.
+        checkpoint: ``best`` or ``last``; None takes ``best`` where there is one.
+
+    Raises:
+        RunDirectoryError: no run, or no such checkpoint.
+        ConfigError: its component node is not allowed or does not fit.
+        CheckpointError: torn, or an encoder tensor is missing, left over or of another shape.
+    """
+    run = open_saved(run_path, key="init")
+    encoder = new_encoder(run.model_node, run.tokenizer, seed=0)
+    load_weights(cast(nn.Module, encoder), encoder_weights(run, checkpoint), source=str(run.checkpoint(checkpoint)))
+    return encoder, run.tokenizer, run.model_node

@@ -1,0 +1,127 @@
+"""The labelled data of a probe or finetuning command: read and tokenised once, whatever the number of runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from lmtransfer.errors import ConfigError, DataError
+from lmtransfer.models.base import Encoder
+from lmtransfer.tasks.base import Example, Task
+from lmtransfer.tasks.encoded import NO_LABEL, EncodedExamples
+from lmtransfer.tasks.subsets import training_parts
+from lmtransfer.tokenizers.base import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Which examples of ``TaskData.train`` a run uses.
+
+    Attributes:
+        train: trained on.
+        held_out: chosen by; empty where the dev split chooses or nothing is chosen.
+    """
+
+    train: np.ndarray
+    held_out: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class TaskData:
+    """Everything that the runs of one command read.
+
+    Attributes:
+        train: the training examples that some seed uses.
+        parts: for each seed, with a held-out part to choose by.
+        whole: for each seed, all of its examples, for runs that choose nothing.
+        evaluation: the split that is scored.
+        choosing: the dev split, where that chooses; None where a held-out part does.
+        split: name of the split that is scored.
+    """
+
+    train: EncodedExamples
+    parts: dict[int, Parts]
+    whole: dict[int, Parts]
+    evaluation: EncodedExamples
+    choosing: EncodedExamples | None
+    split: str
+
+
+def read_task_data(
+    task: Task, tokenizer: Tokenizer, encoder: Encoder, *, seeds: Sequence[int], split: str
+) -> TaskData:
+    """Read the training split and the one that is scored, and encode what is used of them.
+
+    Args:
+        task: the task.
+        tokenizer: the run's tokenizer.
+        encoder: says how long its inputs may be.
+        seeds: the seeds of all runs; each draws its own subset.
+        split: what is scored.
+
+    Raises:
+        DataError: a split is missing or malformed, or has examples without gold labels.
+        ConfigError: the task's settings do not fit its data or the encoder.
+    """
+    if split == "train":
+        raise ConfigError("split=train: the training examples would score themselves; give another split")
+    scored = encode_split(task, task.examples(split), tokenizer, encoder, split=split)
+    choosing = None
+    if task.dev_from_train is None and split == "dev":
+        choosing = scored
+    elif task.dev_from_train is None:
+        choosing = encode_split(task, task.examples("dev"), tokenizer, encoder, split="dev")
+    examples = task.examples("train")
+    labels = np.array([NO_LABEL if example.label is None else example.label for example in examples])
+    _refuse_hidden(labels, "train")
+    parts: dict[int, Parts] = {}
+    whole: dict[int, Parts] = {}
+    for seed in seeds:
+        for target, fraction in ((parts, task.dev_from_train), (whole, None)):
+            chosen = training_parts(labels, num_train=task.num_train, dev_from_train=fraction, seed=seed)
+            target[seed] = Parts(*chosen)
+    used = np.unique(np.concatenate([part.train for part in whole.values()]))
+    train = encode_split(task, [examples[row] for row in used], tokenizer, encoder, split="train")
+
+    def placed(part: Parts) -> Parts:
+        return Parts(np.searchsorted(used, part.train), np.searchsorted(used, part.held_out))
+
+    return TaskData(
+        train=train,
+        parts={seed: placed(part) for seed, part in parts.items()},
+        whole={seed: placed(part) for seed, part in whole.items()},
+        evaluation=scored,
+        choosing=choosing,
+        split=split,
+    )
+
+
+def encode_split(
+    task: Task, examples: Sequence[Example], tokenizer: Tokenizer, encoder: Encoder, *, split: str
+) -> EncodedExamples:
+    """Encode examples that all have gold labels.
+
+    Raises:
+        DataError: some have none.
+        ConfigError: ``task.max_length`` is more than the encoder can read.
+    """
+    if task.max_length is not None and task.max_length > encoder.max_length:
+        raise ConfigError(
+            f"task.max_length={task.max_length}: the encoder reads at most {encoder.max_length} tokens; give at most "
+            "that, or null"
+        )
+    max_length = task.max_length or encoder.max_length
+    encoded = task.encode(examples, tokenizer, max_length=max_length, num_segments=encoder.num_segments)
+    _refuse_hidden(encoded.labels, split)
+    return encoded
+
+
+def _refuse_hidden(labels: np.ndarray, split: str) -> None:
+    hidden = int((labels == NO_LABEL).sum())
+    if hidden:
+        raise DataError(
+            f"split {split}: {hidden} of {len(labels)} examples have no gold label (-1, as in published test files), "
+            "so it can be neither trained on nor scored; give another split"
+        )

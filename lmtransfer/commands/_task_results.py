@@ -1,0 +1,115 @@
+"""The results of probes and finetuning as plain values: of one training run, and of all of a command's together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lmtransfer.commands._task_training import Arm, Outcome, Setting
+from lmtransfer.metrics.baseline import majority_baseline, majority_label
+from lmtransfer.reporting.statistics import Spread, difference, spread
+
+Result = dict[str, Any]
+
+
+def run_result(
+    setting: Setting, outcome: Outcome, *, command: str, arm: Arm, seed: int, learning_rate: float, rule: str
+) -> Result:
+    """The ``result.json`` of one training run.
+
+    Args:
+        setting: what all runs share.
+        outcome: what the run came to; it was scored.
+        command: "probe" or "finetune".
+        arm: pretrained, or from random initialisation.
+        seed: of the run.
+        learning_rate: peak rate.
+        rule: how the checkpoint was chosen, in words.
+    """
+    evaluation, state, task, data = outcome.evaluation, outcome.state, setting.task, setting.data
+    if evaluation is None:
+        raise ValueError("a try of a learning rate has no result of its own")
+    return {
+        "command": command,
+        "task": task.name,
+        "split": data.split,
+        "metrics": evaluation.metrics,
+        "main_metric": task.main_metric,
+        "higher_is_better": setting.higher_is_better,
+        "control": True if arm == "control" else None,
+        "seconds": state.seconds,
+        "tokens": state.tokens,
+        "tokens_per_second": state.tokens / state.seconds if state.seconds else 0.0,
+        "num_parameters": sum(p.numel() for p in outcome.learner.parameters()),
+        "seed": seed,
+        "learning_rate": learning_rate,
+        "labels": list(task.labels),
+        "majority_label": task.labels[majority_label(data.train.labels, num_labels=len(task.labels))],
+        "num_train": outcome.num_train,
+        "num_held_out": outcome.num_held_out,
+        "num_scored": len(evaluation.predictions),
+        "num_truncated": {"train": data.train.num_truncated, data.split: data.evaluation.num_truncated},
+        "chosen_by": rule,
+        "chosen_score": outcome.choosing_score,
+        "chosen_step": state.best_step if setting.checkpoint == "best" else state.step,
+        "steps": state.step,
+        "epochs": state.epoch,
+        "collapsed": evaluation.collapsed,
+    }
+
+
+def joint_result(
+    results: Sequence[Result], controls: Sequence[Result], majority: Mapping[str, float], **more: Any
+) -> Result:
+    """The ``result.json`` of a whole command, over its seeds and with its control.
+
+    Args:
+        results: one a seed.
+        controls: likewise; empty without a control.
+        majority: metrics of always answering the majority label.
+        more: further entries.
+    """
+    first = results[0]
+    joint = {**first, **summary(results), "control": None, "majority": dict(majority), **more}
+    joint["seconds"] = sum(result["seconds"] for result in results)
+    joint["tokens"] = sum(result["tokens"] for result in results)
+    joint["tokens_per_second"] = joint["tokens"] / joint["seconds"] if joint["seconds"] else 0.0
+    if controls:
+        joint["control"] = {**summary(controls), "learning_rate": controls[0]["learning_rate"]}
+        joint["difference"] = compare(results, controls)
+    return joint
+
+
+def summary(results: Sequence[Result]) -> Result:
+    """Statistics over seeds: means of all metrics, and mean, median and deviation of the main one."""
+    scores = spread_of(results)
+    return {
+        "metrics": {name: spread([r["metrics"][name] for r in results]).mean for name in results[0]["metrics"]},
+        "seeds": [{"seed": r["seed"], "metrics": r["metrics"], "collapsed": r["collapsed"]} for r in results],
+        "mean": scores.mean,
+        "median": scores.median,
+        "deviation": scores.deviation,
+        "n": scores.n,
+        "collapsed": sum(bool(r["collapsed"]) for r in results),
+    }
+
+
+def compare(results: Sequence[Result], controls: Sequence[Result]) -> Result:
+    """The difference of the main metric's means with its standard error, and what it comes to."""
+    found = difference(
+        spread_of(results), spread_of(controls), higher_is_better=bool(results[0]["higher_is_better"])
+    )
+    return {"difference": found.delta, "standard_error": found.standard_error, "verdict": found.verdict}
+
+
+def spread_of(results: Sequence[Result]) -> Spread:
+    """The main metric over seeds."""
+    return spread([result["metrics"][result["main_metric"]] for result in results])
+
+
+def majority_of(setting: Setting) -> dict[str, float]:
+    """Metrics of always answering the label most frequent in the training examples."""
+    data, task = setting.data, setting.task
+    return majority_baseline(
+        data.train.labels, data.evaluation.labels, task.metrics(), num_labels=len(task.labels)
+    )

@@ -1,0 +1,115 @@
+"""What the user sees of a probe, of finetuning, or of an evaluation: one table, a verdict, and the next command."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from lmtransfer.reporting.units import count, duration, in_percent, shown, shown_difference
+from lmtransfer.training.run_directory import RunDirectory
+
+Result = Mapping[str, Any]
+
+
+def print_result(console: Console, result: Result, *, name: str, next_commands: list[str]) -> None:
+    """Print a result.
+
+    Args:
+        console: where to.
+        result: a ``result.json``.
+        name: of the run, for its row.
+        next_commands: what the user might do next.
+    """
+    metric = str(result["main_metric"])
+    unit = " (%)" if in_percent(metric) else ""
+    title = f"{result['task']}, {result['split']}: {metric}{unit} of {result['num_scored']:,} examples"
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+    table.add_column("")
+    for column in ("mean", "deviation", "median", "seeds", "learning rate"):
+        table.add_column(column, justify="right")
+    if result.get("majority"):
+        table.add_row("majority label", shown(result["majority"][metric], metric), "", "", "", "")
+    if result.get("control"):
+        table.add_row("control, not pretrained", *_cells(result["control"], metric))
+    table.add_row(name, *_cells(result, metric), style="bold")
+    console.print(table)
+    for line in remarks(result):
+        console.print(line, soft_wrap=True)
+    console.print(f"next: {next_commands[0]}", soft_wrap=True)
+    for command in next_commands[1:]:
+        console.print(f"      {command}", soft_wrap=True)
+
+
+def print_sweep(run_dirs: Sequence[Path]) -> None:
+    """Print one row a point of a sweep, best first."""
+    results = [(path.name, RunDirectory.open(path).read_result()) for path in run_dirs]
+    first = results[0][1]
+    metric = str(first["main_metric"])
+    results.sort(key=lambda pair: pair[1]["mean"], reverse=bool(first["higher_is_better"]))
+    table = Table("run", metric, "deviation", "seeds", "control", "difference", box=box.SIMPLE_HEAD)
+    for label, result in results:
+        deviation = "" if result["deviation"] is None else shown(result["deviation"], metric)
+        cells = [shown(result["mean"], metric), deviation, str(result["n"]), "", ""]
+        if result.get("control"):
+            cells[3:] = [shown(result["control"]["mean"], metric), verdict(result["difference"], metric, brief=True)]
+        table.add_row(label, *cells)
+    Console(highlight=False).print(table)
+
+
+def remarks(result: Result) -> list[str]:
+    """What there is to say below the table, the verdict first."""
+    lines = []
+    if result.get("difference"):
+        lines.append(verdict(result["difference"], str(result["main_metric"])))
+    for label, part in (("of this run", result), ("of the control", result.get("control"))):
+        if part and part["collapsed"]:
+            lines.append(
+                f"warning: {part['collapsed']} of {part['n']} seeds {label} answer one and the same label: lower the "
+                "learning rate, or train longer"
+            )
+    cut = {split: number for split, number in result.get("num_truncated", {}).items() if number}
+    if cut:
+        lines.append("examples cut at max_length: " + ", ".join(f"{n:,} of {split}" for split, n in cut.items()))
+    if "num_train" in result:
+        lines.append(
+            f"{result['num_train']:,} training examples, {count(result['num_parameters'])} parameters, "
+            f"{duration(result['seconds'])}; {result['chosen_by']}"
+        )
+    return lines
+
+
+def verdict(difference: Result, metric: str, *, brief: bool = False) -> str:
+    """The difference to the control: in a sentence, or in a few words for a table."""
+    delta, error = shown_difference(difference["difference"], metric), difference["standard_error"]
+    points = " points" if in_percent(metric) else ""
+    if error is None:
+        if brief:
+            return delta
+        return f"difference to the control {delta}{points}: one seed has no spread; seeds=5 can tell"
+    numbers = f"{delta} +- {shown_difference(error, metric).lstrip('+')}"
+    if brief:
+        return f"{numbers} ({difference['verdict']})"
+    rule = "less than" if difference["verdict"] == "no difference shown" else "at least"
+    return f"difference to the control {numbers}{points}: {difference['verdict']} ({rule} two standard errors)"
+
+
+def short(path: Path) -> str:
+    """A path as the user would type it."""
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+
+
+def _cells(part: Result, metric: str) -> list[str]:
+    deviation = part.get("deviation")
+    rate = part.get("learning_rate")
+    return [
+        shown(part["mean"], metric),
+        "" if deviation is None else shown(deviation, metric),
+        shown(part["median"], metric),
+        str(part["n"]),
+        "" if rate is None else f"{rate:g}",
+    ]

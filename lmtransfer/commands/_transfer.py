@@ -1,0 +1,305 @@
+"""Probing and finetuning, which differ in their defaults only: seeds, controls, tries of learning rates, one result."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from omegaconf import DictConfig, OmegaConf, open_dict
+from rich.console import Console
+
+from lmtransfer.commands._runs import SavedRun, encoder_weights, new_encoder, open_saved
+from lmtransfer.commands._task_data import read_task_data
+from lmtransfer.commands._task_results import Result, joint_result, majority_of, run_result
+from lmtransfer.commands._task_table import print_result, short
+from lmtransfer.commands._task_training import Arm, Setting, new_learner, train_once
+from lmtransfer.config.budget import effective_train
+from lmtransfer.config.build import build
+from lmtransfer.config.check import check
+from lmtransfer.config.schema import HardwareSettings
+from lmtransfer.config.sweep import in_sweep, sweep_name
+from lmtransfer.data.cache import default_cache_dir
+from lmtransfer.errors import ConfigError
+from lmtransfer.reporting.units import shown
+from lmtransfer.tasks.base import Task
+from lmtransfer.training import distributed
+from lmtransfer.training.durable import write_text
+from lmtransfer.training.hardware import setup
+from lmtransfer.training.progress import Progress
+from lmtransfer.training.resume import check_resumable
+from lmtransfer.training.run_directory import RunDirectory
+from lmtransfer.training.versions import versions
+from lmtransfer.transfer.method import TransferMethod
+
+
+def run_transfer(cfg: DictConfig, *, command: str) -> Path:
+    """Run ``probe`` or ``finetune``.
+
+    Args:
+        cfg: the configuration.
+        command: its name.
+
+    Returns:
+        The run directory.
+    """
+    _check(cfg, command)
+    source = open_saved(cfg.get("init") or cfg.tokenizer_from, key="init" if cfg.get("init") else "tokenizer_from")
+    with open_dict(cfg):
+        if cfg.get("init"):
+            cfg.init = str(source.path)
+            cfg.model = source.model_node
+        else:
+            cfg.tokenizer_from = str(source.path)
+    with distributed.process_group():
+        console = Console(highlight=False, quiet=not distributed.is_main())
+        setting = _setting(cfg, command, source, console)
+        name, resume = sweep_name(cfg.name), bool(cfg.resume) or in_sweep()
+        directory = RunDirectory.create(cfg.output_root, command, name, resume=resume)
+        plain = cast("dict[str, Any]", OmegaConf.to_container(cfg, resolve=True))
+        if directory.config_path.is_file():
+            check_resumable(directory.read_config(), plain)
+        _write_files(directory, plain, setting)
+        if directory.is_finished and (directory.read_result().get("control") or not cfg.control):
+            console.print(f"{short(directory.path)} is finished; nothing is left to do")
+            result = directory.read_result()
+        else:
+            result = _Runs(cfg, plain, command, setting, directory, console).result()
+            directory.write_result(result)
+        print_result(console, result, name=name, next_commands=_next_commands(cfg, directory, result))
+    return directory.path
+
+
+def _check(cfg: DictConfig, command: str) -> None:
+    """Every problem that can be told from the configuration alone."""
+    nodes = {
+        "task": {"data_root", "cache_dir"},
+        "transfer": set[str](),
+        "optimizer": {"learner"},
+        "schedule": set[str](),
+        "tracker": {"folder"},
+        **({"model": {"vocab_size"}} if cfg.get("model") is not None else {}),
+    }
+    check(cfg, primary=command, nodes=nodes)
+    problems = []
+    if cfg.get("init") and cfg.get("model") is not None:
+        problems.append("model= and init= are both given: the model is that of the run; leave model= out")
+    if not cfg.get("init") and (cfg.get("model") is None or not cfg.get("tokenizer_from")):
+        problems.append(
+            "init: give the run directory of a pretrained encoder (init=runs/pretrain/<name>); to train from random "
+            "initialisation alone, give model=<model> tokenizer_from=<run directory>"
+        )
+    if not cfg.get("init") and cfg.control:
+        problems.append("control=true without init: the run itself starts from random initialisation already")
+    if cfg.checkpoint not in ("best", "last"):
+        problems.append(f"checkpoint={cfg.checkpoint}: must be best or last")
+    if cfg.checkpoint == "last" and cfg.train.patience is not None:
+        problems.append("train.patience stops training by the examples to choose by: it needs checkpoint=best")
+    rates = cfg.learning_rates
+    if rates is not None and not (
+        OmegaConf.is_list(rates) and len(rates) and all(isinstance(r, int | float) and r > 0 for r in rates)
+    ):
+        problems.append(f"learning_rates={rates}: give a list of positive numbers, such as [1e-4,3e-4], or null")
+    if "learning_rate" not in cfg.optimizer:
+        problems.append("optimizer.learning_rate: the optimiser has no such setting; choose another optimizer=")
+    if problems:
+        raise ConfigError(problems)
+
+
+def _setting(cfg: DictConfig, command: str, source: SavedRun, console: Console) -> Setting:
+    """Read all that the runs have in common; a probe's or task's mistakes come out here, before any training."""
+    train = effective_train(cfg, primary=command)
+    hardware_settings = HardwareSettings.from_config(cfg.hardware)
+    hardware = setup(
+        device=hardware_settings.device,
+        precision=hardware_settings.precision,
+        threads=hardware_settings.threads,
+        compile=hardware_settings.compile,
+    )
+    if hardware_settings.compile is True:
+        console.print("hardware.compile=true is ignored: labelled batches vary in shape, and each would be compiled")
+    cache_dir = default_cache_dir() if cfg.cache_dir is None else Path(cfg.cache_dir).expanduser().absolute()
+    task: Task = build(cfg.task, data_root=cfg.data_root, cache_dir=str(cache_dir))
+    method: TransferMethod = build(cfg.transfer)
+    weights = None
+    if cfg.get("init"):
+        weights = encoder_weights(source)
+        console.print(f"encoder: {short(source.checkpoint())}, on {hardware}", soft_wrap=True)
+    encoder = new_encoder(cfg.model, source.tokenizer, seed=0)
+    seeds = range(cfg.seed, cfg.seed + cfg.seeds)
+    with console.status(f"reading {task.name}"):
+        data = read_task_data(task, source.tokenizer, encoder, seeds=seeds, split=cfg.split)
+    setting = Setting(
+        task=task,
+        tokenizer=source.tokenizer,
+        model_node=cfg.model,
+        weights=weights,
+        method=method,
+        data=data,
+        optimizer=cfg.optimizer,
+        schedule=cfg.schedule,
+        tracker=cfg.tracker,
+        train=train,
+        hardware=hardware,
+        checkpoint=cfg.checkpoint,
+        cache_dir=cache_dir,
+    )
+    new_learner(setting, arm="pretrained", seed=cfg.seed)  # whether method and weights fit the encoder
+    return setting
+
+
+def _write_files(directory: RunDirectory, plain: dict[str, Any], setting: Setting) -> None:
+    directory.write_config(plain)
+    if distributed.is_main():
+        setting.tokenizer.save(directory.tokenizer)
+    directory.write_versions(versions(data={"tokenizer": setting.tokenizer.fingerprint}))
+
+
+@dataclass(frozen=True, slots=True)
+class _Runs:
+    """The training runs of one command."""
+
+    cfg: DictConfig
+    plain: dict[str, Any]
+    command: str
+    setting: Setting
+    directory: RunDirectory
+    console: Console
+
+    @property
+    def seeds(self) -> Sequence[int]:
+        return range(self.cfg.seed, self.cfg.seed + self.cfg.seeds)
+
+    @property
+    def arms(self) -> Sequence[Arm]:
+        return ("pretrained", "control") if self.cfg.control else ("pretrained",)
+
+    def result(self) -> Result:
+        """Train whatever is not there yet, and put it together."""
+        rates = {arm: self._learning_rate(arm) for arm in self.arms}
+        trained = {arm: [self._run(arm, seed, rates[arm]) for seed in self.seeds] for arm in self.arms}
+        tries = self._tries()
+        return joint_result(
+            trained["pretrained"],
+            trained.get("control", []),
+            majority_of(self.setting),
+            init=self.cfg.get("init"),
+            **({"learning_rate_tries": tries} if tries else {}),
+        )
+
+    def _learning_rate(self, arm: Arm) -> float:
+        """The arm's own choice: the rate whose main metric is best in the mean over seeds, on held-out examples."""
+        rates = self.cfg.learning_rates
+        if rates is None:
+            return float(self.cfg.optimizer.learning_rate)
+        if len(rates) == 1:
+            return float(rates[0])
+        means = {}
+        for rate in rates:
+            scores = [self._try(arm, seed, float(rate)) for seed in self.seeds]
+            means[float(rate)] = sum(scores) / len(scores)
+            self._say(f"{_who(arm)}, learning rate {rate:g}: {self._shown(means[float(rate)])} on {self._chosen_on}")
+        best = max if self.setting.higher_is_better else min
+        return best(means, key=lambda rate: means[rate])
+
+    def _try(self, arm: Arm, seed: int, rate: float) -> float:
+        """The main metric on held-out examples of a run that is not kept, remembered for ``resume``."""
+        tries = self._tries()
+        for tried in tries:
+            if (tried["arm"], tried["seed"], tried["learning_rate"]) == (arm, seed, rate):
+                return float(tried["score"])
+        outcome = train_once(
+            self.setting, arm=arm, seed=seed, learning_rate=rate, run=None, progress=Progress(quiet=True)
+        )
+        assert outcome.choosing_score is not None
+        tries.append({"arm": arm, "seed": seed, "learning_rate": rate, "score": outcome.choosing_score})
+        if distributed.is_main():
+            write_text(self._tries_path, json.dumps(tries, indent=1) + "\n")
+        distributed.barrier()
+        return outcome.choosing_score
+
+    @property
+    def _tries_path(self) -> Path:
+        return self.directory.path / "learning_rate_tries.json"
+
+    def _tries(self) -> list[dict[str, Any]]:
+        if not self._tries_path.is_file():
+            return []
+        return cast("list[dict[str, Any]]", json.loads(self._tries_path.read_text(encoding="utf-8")))
+
+    def _run(self, arm: Arm, seed: int, rate: float) -> Result:
+        """Train one run, or read its result if it has finished."""
+        parts = ["control"] if arm == "control" else []
+        parts += [f"seed-{seed}"] if len(self.seeds) > 1 else []
+        directory = RunDirectory(self.directory.path.joinpath(*parts))
+        if parts and directory.is_finished:
+            return directory.read_result()
+        if parts:
+            if distributed.is_main():
+                directory.path.mkdir(parents=True, exist_ok=True)
+            distributed.barrier()
+            _write_files(directory, self._own_config(arm, seed, rate), self.setting)
+        alone = len(self.seeds) == 1 and len(self.arms) == 1
+        outcome = train_once(
+            self.setting, arm=arm, seed=seed, learning_rate=rate, run=directory, progress=Progress(quiet=not alone)
+        )
+        result = run_result(
+            self.setting, outcome, command=self.command, arm=arm, seed=seed, learning_rate=rate, rule=self._rule
+        )
+        if parts:
+            directory.write_result(result)
+        scored = f"{self._shown(result['metrics'][self.setting.task.main_metric])} on {self.setting.data.split}"
+        self._say(f"{_who(arm)}, seed {seed}, learning rate {rate:g}: {scored} after {result['seconds']:.0f} s")
+        return result
+
+    def _own_config(self, arm: Arm, seed: int, rate: float) -> dict[str, Any]:
+        """The configuration that would make this one run alone."""
+        return {
+            **self.plain,
+            "seed": seed,
+            "seeds": 1,
+            "control": False,
+            "learning_rates": None,
+            "optimizer": {**self.plain["optimizer"], "learning_rate": rate},
+            **({"init": None, "tokenizer_from": self.plain["init"]} if arm == "control" else {}),
+        }
+
+    @property
+    def _chosen_on(self) -> str:
+        if self.setting.data.choosing is not None:
+            return "dev"
+        return "held-out training examples"
+
+    @property
+    def _rule(self) -> str:
+        """How checkpoint and learning rate were chosen."""
+        rate = self.cfg.learning_rates is not None and len(self.cfg.learning_rates) > 1
+        chosen = [*(["checkpoint"] if self.cfg.checkpoint == "best" else []), *(["learning rate"] if rate else [])]
+        if not chosen:
+            return "nothing was chosen: the end of training"
+        also = ", which is also what is reported" if self._chosen_on == self.setting.data.split else ""
+        end = "" if self.cfg.checkpoint == "best" else "; the end of training"
+        return f"{' and '.join(chosen)} chosen by {self.setting.task.main_metric} on {self._chosen_on}{also}{end}"
+
+    def _shown(self, value: float) -> str:
+        return f"{self.setting.task.main_metric} {shown(value, self.setting.task.main_metric)}"
+
+    def _say(self, line: str) -> None:
+        self.console.print(line, soft_wrap=True)
+
+
+def _who(arm: Arm) -> str:
+    return "control" if arm == "control" else "run"
+
+
+def _next_commands(cfg: DictConfig, directory: RunDirectory, result: Result) -> list[str]:
+    path = short(directory.path)
+    commands = []
+    if cfg.get("init") and not result.get("control"):
+        commands.append("the same with control=true resume=true: what does it score without pretraining?")
+    other = "test" if result["split"] == "dev" else "dev"
+    commands.append(f"lmtransfer evaluate run={path} split={other}")
+    commands.append(f"lmtransfer report {short(directory.path.parent.parent)}")
+    return commands

@@ -1,0 +1,24 @@
+"""Train a pretrained encoder and a new head on a task."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from lmtransfer.commands._task_table import print_sweep
+from lmtransfer.commands._transfer import run_transfer
+
+
+def run(cfg: DictConfig) -> Path:
+    """Train, and leave a run directory behind.
+
+    Returns:
+        The run directory.
+    """
+    return run_transfer(cfg, command="finetune")
+
+
+def after_sweep(run_dirs: list[Path]) -> None:
+    """One table over the points of a sweep."""
+    print_sweep(run_dirs)

@@ -1,0 +1,24 @@
+"""Train a head over a frozen encoder, to see what pretraining has put into it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from lmtransfer.commands._task_table import print_sweep
+from lmtransfer.commands._transfer import run_transfer
+
+
+def run(cfg: DictConfig) -> Path:
+    """Train, and leave a run directory behind.
+
+    Returns:
+        The run directory.
+    """
+    return run_transfer(cfg, command="probe")
+
+
+def after_sweep(run_dirs: list[Path]) -> None:
+    """One table over the points of a sweep."""
+    print_sweep(run_dirs)
