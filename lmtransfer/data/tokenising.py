@@ -25,7 +25,7 @@ from lmtransfer.data.store import Shard, write_shard
 from lmtransfer.tokenizers.base import Tokenizer
 
 SIDES = ("train", "validation")
-BLOCK_CHARACTERS = 1 << 22
+BLOCK_CHARACTERS = 1 << 21
 _DOCUMENT_COST = 64
 _BATCH_SENTENCES = 2048
 

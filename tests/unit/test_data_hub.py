@@ -8,6 +8,7 @@ import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from datasets.arrow_writer import ArrowWriter
 
 from lmtransfer.data.hub import HubCorpus
 from lmtransfer.errors import DataError
@@ -130,3 +131,26 @@ def test_a_loaded_data_set_is_known_by_its_bytes(tmp_path: Path) -> None:
     arrow.chmod(0o644)
     arrow.write_bytes(content.replace(b"Text 7.", b"Text X."))
     assert corpus().fingerprint() != first
+
+
+def test_what_was_loaded_before_comes_from_the_cache_offline(tmp_path: Path) -> None:
+    commit = "b08601e04326c79dfdd32d625aee71d232d685c3"
+    folder = tmp_path / "hf" / "Salesforce___wikitext" / "wikitext-2-raw-v1" / "0.0.0" / commit
+    folder.mkdir(parents=True)
+    features = datasets.Features({"text": datasets.Value("string")})
+    with ArrowWriter(path=str(folder / "wikitext-train.arrow"), features=features) as writer:
+        for row in ("", " = First = \n", "", " Text . \n"):
+            writer.write({"text": row})
+        num_examples, num_bytes = writer.finalize()
+    train = {"name": "train", "num_examples": num_examples, "num_bytes": num_bytes, "dataset_name": "wikitext"}
+    datasets.DatasetInfo(
+        builder_name="parquet",
+        dataset_name="wikitext",
+        config_name="wikitext-2-raw-v1",
+        version="0.0.0",
+        features=features,
+        splits={"train": train},
+    ).write_to_directory(str(folder))
+    corpora = [hub("Salesforce/wikitext", subset="wikitext-2-raw-v1", boundary="heading") for _ in range(2)]
+    assert texts(corpora[0]) == ["= First =\nText ."]
+    assert corpora[0].fingerprint() == corpora[1].fingerprint()
