@@ -22,10 +22,9 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig
 from omegaconf.errors import InterpolationResolutionError, MissingMandatoryValue, OmegaConfBaseException
 
-from lmtransfer.config import help_page, overrides
+from lmtransfer.config import help_page, overrides, paths
 from lmtransfer.config.budget import settle_budget
 from lmtransfer.config.diagnose import diagnose
-from lmtransfer.config.paths import conf_dir, shadowed
 from lmtransfer.config.sweep import Point, in_sweep, read_points, sweep_name
 from lmtransfer.errors import ConfigError, Interrupted, LmtransferError
 
@@ -68,7 +67,7 @@ def run_command(command: str, words: Sequence[str]) -> int:
         settings = [*_HYDRA_SETTINGS, overrides.quoted(f"hydra.sweep.dir={folder}"), *_unswept(given)]
         try:
             with _hydra_as_library([f"lmtransfer {command}", *line.options, *settings, *given]):
-                hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=command)(task)()
+                hydra.main(version_base="1.3", config_path=str(paths.conf_dir()), config_name=command)(task)()
         except (HydraException, OmegaConfBaseException) as error:
             raise diagnose(
                 error,
@@ -98,7 +97,8 @@ def _perform(command: str, failure: list[Exception], cfg: DictConfig) -> None:
 
 def _perform_point(command: str, cfg: DictConfig) -> None:
     job = HydraConfig.get().job
-    point = Point(number=int(job.num), label=job.override_dirname or str(job.num))
+    label = job.override_dirname.replace("'", "") or f"name={cfg.get('name')}"
+    point = Point(number=int(job.num), label=label)
     folder = Path(HydraConfig.get().sweep.dir)
     print(f"\nsweep, run {point.number + 1}: {point.label}", flush=True)
     try:
@@ -148,7 +148,8 @@ def _module(command: str) -> ModuleType:
 def _as_user_error(error: Exception) -> Exception:
     """A missing value or a broken reference that a command came upon is the user's; all else stays as it is."""
     if isinstance(error, (MissingMandatoryValue, InterpolationResolutionError)):
-        described = ConfigError(f"{error.full_key}: {str(error).splitlines()[0]}")
+        where = f"{error.full_key}: " if error.full_key else ""
+        described = ConfigError(where + str(error).splitlines()[0])
         described.__cause__ = error
         return described
     return error
@@ -177,7 +178,7 @@ def _bare_words(command: str, bare: Sequence[str]) -> list[str]:
 def _check_config_dir(folder: Path) -> None:
     if not folder.is_dir():
         raise ConfigError(f"--config-dir: there is no folder {folder}")
-    for path in shadowed(folder):
+    for path in paths.shadowed(folder):
         print(
             f"lmtransfer: warning: {folder / path} is ignored, since lmtransfer has its own {path}; rename yours",
             file=sys.stderr,

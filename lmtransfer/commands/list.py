@@ -10,10 +10,10 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from lmtransfer.config import paths
 from lmtransfer.config.check import check
 from lmtransfer.config.comments import summary
 from lmtransfer.config.nearest import hint
-from lmtransfer.config.paths import conf_dir, group_options
 from lmtransfer.errors import ConfigError
 
 #: What is listed, and its config group.
@@ -44,7 +44,7 @@ def run(cfg: DictConfig) -> None:
         table = Table(title=f"{kind} ({group}=<name>)", title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
         table.add_column("name", no_wrap=True)
         table.add_column("what, source, cost")
-        for name in group_options(group, folders):
+        for name in paths.group_options(group, folders):
             table.add_row(name, about(group, name, folders))
         if table.row_count:
             console.print(table)
@@ -52,16 +52,15 @@ def run(cfg: DictConfig) -> None:
 
 def about(group: str, name: str, folders: list[Path]) -> str:
     """The first comment line of a config."""
-    path = next(folder / group / f"{name}.yaml" for folder in folders if (folder / group / f"{name}.yaml").is_file())
-    return summary(path.read_text(encoding="utf-8"))
+    path = paths.find(f"{group}/{name}.yaml", folders)
+    return summary(path.read_text(encoding="utf-8")) if path else ""
 
 
 def config_folders() -> list[Path]:
     """The built-in folder and, when called by the command line, the user's."""
     if not HydraConfig.initialized():
-        return [conf_dir()]
-    sources = HydraConfig.get().runtime.config_sources
-    return [Path(source.path) for source in sources if source.schema == "file"]
+        return [paths.conf_dir()]
+    return paths.searched(HydraConfig.get().runtime.config_sources)
 
 
 def _asked(what: str | ListConfig) -> list[str]:

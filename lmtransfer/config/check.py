@@ -10,7 +10,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from lmtransfer.config.component import component_problems, is_component, outermost
 from lmtransfer.config.nearest import hint
 from lmtransfer.config.plain import join, to_plain
-from lmtransfer.config.primary import primary_config
+from lmtransfer.config.primary import reference_config
 from lmtransfer.config.schema import SCHEMAS
 from lmtransfer.config.values import BROKEN, Misfit, convert
 from lmtransfer.errors import ConfigError
@@ -33,15 +33,29 @@ def check(cfg: DictConfig, *, primary: str, nodes: Mapping[str, Set[str]] | None
     """
     values, problems = to_plain(cfg, "")
     plain = _PlainKeys(primary)
-    plain.visit(values, primary_config(primary), key="")
+    plain.visit(values, reference_config(primary), key="")
     problems |= plain.problems
     for key, value in outermost(values, ""):
         problems |= component_problems(value, key=key, nodes=nodes or {}, complete=key in (nodes or {}))
+    for key in nodes or {}:
+        if _is_absent(values, key):
+            problems[key] = f"missing: choose one with {key.replace('.', '/')}=<name>"
     if problems:
         raise ConfigError([f"{key}: {problem}" for key, problem in sorted(problems.items())])
     with open_dict(cfg):
         for key, value in plain.converted.items():
             OmegaConf.update(cfg, key, value)
+
+
+def _is_absent(values: Any, key: str) -> bool:
+    """Whether there is no ``key`` at all; null is an answer, and so is a value whose problem is known already."""
+    for part in key.split("."):
+        if not isinstance(values, dict):
+            return False
+        if part not in values:
+            return True
+        values = values[part]
+    return False
 
 
 class _PlainKeys:
@@ -69,7 +83,7 @@ class _PlainKeys:
             where, default = join(key, name), known.get(name)
             if value is BROKEN:
                 continue
-            if name not in names:
+            if name not in names and not is_component(value):
                 what = f"keys of {key}" if key else f"keys of {self.primary}"
                 self.problems[where] = f"there is no such key; {hint(name, names, what=what)}"
             elif isinstance(value, dict) and not is_component(value):

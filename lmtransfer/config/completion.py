@@ -12,9 +12,8 @@ import os
 import sys
 from pathlib import Path
 
-from lmtransfer.config import pages
+from lmtransfer.config import pages, paths
 from lmtransfer.config.nearest import listed
-from lmtransfer.config.paths import conf_dir
 from lmtransfer.errors import ConfigError
 
 _BASH = """\
@@ -84,11 +83,11 @@ def complete(line: str, point: str | None = None) -> list[str]:
         return [option for option in OPTIONS if option.startswith(last)]
     key, equals, value = last.partition("=")
     if equals and key.rpartition(".")[2] in _PATHS:
-        return [f"{key}={path}" for path in _paths(value)]
+        return [f"{key}={path}" for path in _files(value)]
     return _from_hydra(command, words[2:])
 
 
-def _paths(start: str) -> list[str]:
+def _files(start: str) -> list[str]:
     """Files and folders whose path begins with ``start``; folders end in a slash."""
     folder, _, prefix = start.rpartition("/")
     base = Path(folder or ("/" if start.startswith("/") else "."))
@@ -110,7 +109,7 @@ def _from_hydra(command: str, words: list[str]) -> list[str]:
     printed = io.StringIO()
     try:
         with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(io.StringIO()):
-            hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=command)(_never)()
+            hydra.main(version_base="1.3", config_path=str(paths.conf_dir()), config_name=command)(_never)()
     except SystemExit:
         return []
     finally:

@@ -13,10 +13,10 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from lmtransfer.config.nearest import hint
+from lmtransfer.config import paths
+from lmtransfer.config.nearest import hint, listed, nearest
 from lmtransfer.config.overrides import parse
-from lmtransfer.config.paths import conf_dir, group_options, is_group
-from lmtransfer.config.signature import arguments_of
+from lmtransfer.config.signature import Argument, arguments_of
 from lmtransfer.config.target import resolve
 from lmtransfer.errors import ConfigError
 
@@ -33,7 +33,7 @@ def diagnose(
         config_dir: the user's config folder.
         is_sweep: whether several values a key are allowed.
     """
-    folders = [conf_dir(), *([Path(config_dir).absolute()] if config_dir else [])]
+    folders = [paths.conf_dir(), *([Path(config_dir).absolute()] if config_dir else [])]
     problems: list[str] = []
     groups: list[Override] = []
     keys: list[Override] = []
@@ -48,12 +48,12 @@ def diagnose(
                 f"{text}: several values need -m (one run each); a list is {override.key_or_group}=[a,b], "
                 f"text with commas is quoted twice: \"{override.key_or_group}='a, b'\""
             )
-        elif is_group(override.key_or_group, folders):
+        elif paths.is_group(override.key_or_group, folders):
             wrong = _wrong_choices(override, folders)
             problems.extend(wrong)
             if not wrong and not override.is_sweep_override():
                 groups.append(override)
-        elif not override.is_add() and not override.is_force_add():
+        elif not (override.is_add() or override.is_force_add() or override.is_hydra_override()):
             keys.append(override)
     try:
         reference = _compose(command, [str(group.input_line) for group in groups], config_dir)
@@ -65,7 +65,7 @@ def diagnose(
 
 def _compose(command: str, groups: list[str], config_dir: str | None) -> DictConfig:
     searched = [f"hydra.searchpath=[{Path(config_dir).absolute().as_uri()}]"] if config_dir else []
-    with initialize_config_dir(config_dir=str(conf_dir()), version_base="1.3"):
+    with initialize_config_dir(config_dir=str(paths.conf_dir()), version_base="1.3"):
         return compose(command, overrides=groups + searched)
 
 
@@ -77,7 +77,7 @@ def _wrong_choices(override: Override, folders: list[Path]) -> list[str]:
         chosen = list(override.sweep_iterator()) if override.is_discrete_sweep() else []
     else:
         chosen = value if isinstance(value, list) else [value]
-    options = group_options(group, folders)
+    options = paths.group_options(group, folders)
     return [
         f"{group}={name}: there is no such {group}; {hint(str(name), options, what=f'choices of {group}')}"
         for name in chosen
@@ -96,19 +96,29 @@ def _unknown_key(override: Override, reference: DictConfig, command: str, folder
     node = OmegaConf.select(reference, parent) if parent else reference
     siblings = [str(name) for name in node]
     text = str(override.input_line)
-    if parent == key.rpartition(".")[0] and isinstance(node, DictConfig) and "_target_" in node:
-        try:
-            taken = list(arguments_of(resolve(node["_target_"], key=parent)))
-        except ConfigError:
-            taken = []
-        if key.rpartition(".")[2] in taken:
+    exact = parent == key.rpartition(".")[0]
+    if exact and "_target_" in node:
+        arguments = _arguments(node["_target_"])
+        last = key.rpartition(".")[2]
+        if last in arguments and arguments[last].required:
+            return [f"{text}: {key} is supplied by the command; leave it out"]
+        if last in arguments:
             return [f"{text}: the config of {parent} leaves {key} at its default; to set it, write +{text}"]
-        siblings += [name for name in taken if name not in siblings]
-    names = [f"{parent}.{name}" if parent else name for name in siblings if not name.startswith("_")]
-    everywhere = names if parent else [*names, *_all_keys(reference), *_group_names(folders)]
-    found = hint(key, dict.fromkeys(everywhere), what="").partition("? ")
-    meant = f"{found[0]}? " if found[1] else ""
-    return [f"{text}: there is no such key; {meant}{parent or command} has: {', '.join(sorted(siblings))}"]
+        siblings += [name for name in arguments if name not in siblings]
+    siblings = sorted(name for name in siblings if not name.startswith("_"))
+    if parent and exact:
+        found = nearest(key.rpartition(".")[2], siblings)
+    else:
+        found = nearest(key, dict.fromkeys([*_all_keys(reference), *_group_names(folders)]))
+    meant = f"did you mean '{f'{parent}.{found}' if parent and exact else found}'? " if found else ""
+    return [f"{text}: there is no such key; {meant}{parent or command} has: {listed(siblings)}"]
+
+
+def _arguments(target: object) -> dict[str, Argument]:
+    try:
+        return arguments_of(resolve(target))
+    except ConfigError:
+        return {}
 
 
 def _has(reference: DictConfig, key: str) -> bool:
@@ -144,8 +154,8 @@ def _reworded(error: Exception, folders: list[Path]) -> list[str]:
     message = str(error).strip() or str(error.__cause__ or type(error).__name__)
     missing = re.match(r"You must specify '([^']+)'", message)
     if missing:
-        group = missing[1]
-        return [f"{group}: choose one with {group}=<name>; {hint('', group_options(group, folders), what='there are')}"]
+        exists = listed(paths.group_options(missing[1], folders))
+        return [f"{missing[1]}: choose one with {missing[1]}=<name>; there are: {exists}"]
     message = message.partition("\nConfig search path:")[0].partition("\nSee https://hydra.cc")[0]
     if error.__cause__ is not None and str(error.__cause__) not in message:
         message += f"\n{error.__cause__}"

@@ -10,12 +10,11 @@ import functools
 import textwrap
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlparse
 
 from omegaconf import DictConfig, OmegaConf
 
+from lmtransfer.config import paths
 from lmtransfer.config.comments import key_comments, keys, leading_comment
-from lmtransfer.config.paths import conf_dir, group_options
 from lmtransfer.config.schema import SCHEMAS
 
 _WIDTH = 116
@@ -28,8 +27,8 @@ def register(command: str) -> None:
 
 
 def _part(command: str, part: str, *, _root_: DictConfig) -> str:
-    folders = _folders(_root_)
-    primary = _first(folders, f"{command}.yaml")
+    folders = paths.searched(_root_.hydra.runtime.config_sources)
+    primary = paths.find(f"{command}.yaml", folders)
     text = primary.read_text(encoding="utf-8") if primary else ""
     choices = {str(group): choice for group, choice in _root_.hydra.runtime.choices.items()}
     lines = {
@@ -41,16 +40,6 @@ def _part(command: str, part: str, *, _root_: DictConfig) -> str:
     # The page is a string.Template, in which a dollar is written twice.
     indent = "  " if part in ("examples", "settings") else ""
     return f"\n{indent}".join(lines).replace("$", "$$")
-
-
-def _folders(cfg: DictConfig) -> list[Path]:
-    """The config folders in the order in which they are searched."""
-    sources = [source for source in cfg.hydra.runtime.config_sources if source.schema == "file"]
-    return [Path(unquote(urlparse(f"file://{source.path}").path)) for source in sources] or [conf_dir()]
-
-
-def _first(folders: list[Path], name: str) -> Path | None:
-    return next((folder / name for folder in folders if (folder / name).is_file()), None)
 
 
 def _about(text: str) -> list[str]:
@@ -68,22 +57,25 @@ def _examples(text: str) -> list[str]:
 def _groups(choices: dict[str, Any], folders: list[Path]) -> list[str]:
     lines = ["", "CHOICES (group=choice; the one in force is marked *)"]
     for group in sorted(group for group in choices if not group.startswith("hydra/")):
-        options = group_options(group.partition("@")[0], folders)
+        options = paths.group_options(group.partition("@")[0], folders)
         marked = ", ".join(f"{option}*" if option == choices[group] else option for option in options)
-        lines.extend(textwrap.wrap(f"  {group:<14}{marked}", _WIDTH, subsequent_indent=" " * 16))
+        lines.extend(textwrap.wrap(f"  {group:<22}{marked}", _WIDTH, subsequent_indent=" " * 24))
     return lines if len(lines) > 2 else []
 
 
 def _settings(cfg: DictConfig, explained: dict[str, str]) -> list[str]:
-    own = OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key != "hydra"])
+    """The configuration as YAML with what is known about each key; plain settings first, then the chosen groups."""
+    groups = {str(group).partition("/")[0] for group in cfg.hydra.runtime.choices}
+    ordered = sorted((str(key) for key in cfg if key != "hydra"), key=lambda key: key in groups)
+    text = "".join(OmegaConf.to_yaml(OmegaConf.masked_copy(cfg, [key]), resolve=False) for key in ordered)
     lines = []
-    for key, line in keys(OmegaConf.to_yaml(own, resolve=False)):
+    for key, line in keys(text):
         comment = explained.get(key)
         if not comment:
             lines.append(line)
             continue
         wrapped = textwrap.wrap(comment, _WIDTH - _COLUMN - 2) or [""]
-        lines.append(f"{line:<{_COLUMN}}# {wrapped[0]}")
+        lines.append(f"{line:<{_COLUMN - 2}}  # {wrapped[0]}")
         lines.extend(f"{'':<{_COLUMN}}# {more}" for more in wrapped[1:])
     return lines
 
@@ -102,7 +94,7 @@ def _explained(text: str, choices: dict[str, Any], folders: list[Path]) -> dict[
 
 
 def _of_file(group: str, choice: str, package: str, folders: list[Path]) -> dict[str, str]:
-    path = _first(folders, f"{group}/{choice}.yaml")
+    path = paths.find(f"{group}/{choice}.yaml", folders)
     if path is None:
         return {}
     text = path.read_text(encoding="utf-8")

@@ -38,6 +38,10 @@ OPTIONS = {
     "-r": "0",
 }
 
+_SHOWN = ("job", "hydra", "all")
+_INFORMED = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")
+_VALUES = {"--cfg": _SHOWN, "-c": _SHOWN, "--info": _INFORMED, "-i": _INFORMED}
+
 
 @dataclass(slots=True)
 class CommandLine:
@@ -84,6 +88,10 @@ def read(words: Sequence[str]) -> CommandLine:
                 raise ConfigError(f"the option {option} needs a value")
             value, equals = rest.pop(0), "="
         if equals:
+            if option in _VALUES and value not in _VALUES[option]:
+                raise ConfigError(
+                    f"the option {option} has no '{value}'; {hint(value, _VALUES[option], what='it has')}"
+                )
             line.options.append(value)
         if option in ("--config-dir", "-cd"):
             line.config_dir = value

@@ -58,10 +58,10 @@ def commands() -> dict[str, str]:
 
 def main_page() -> str:
     """What ``lmtransfer --help`` prints."""
-    from lmtransfer.config.paths import conf_dir
+    from lmtransfer.config import paths
 
     lines = [f"  {name:<10} {about}" for name, about in commands().items()]
-    return _PAGE.format(version=__version__, commands="\n".join(lines), conf=conf_dir()).rstrip()
+    return _PAGE.format(version=__version__, commands="\n".join(lines), conf=paths.conf_dir()).rstrip()
 
 
 def version() -> str:

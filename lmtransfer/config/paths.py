@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 
 def conf_dir() -> Path:
@@ -16,7 +18,21 @@ def conf_dir() -> Path:
     return packaged if packaged.is_dir() else package.parent / "conf"
 
 
-def group_options(group: str, folders: list[Path]) -> list[str]:
+def searched(sources: Iterable[Any]) -> list[Path]:
+    """The config folders of a composition, in the order in which they are searched.
+
+    Args:
+        sources: ``hydra.runtime.config_sources``.
+    """
+    return [Path(source.path) for source in sources if source.schema == "file"]
+
+
+def find(name: str, folders: Sequence[Path]) -> Path | None:
+    """The first file ``name`` in ``folders``; None if there is none."""
+    return next((folder / name for folder in folders if (folder / name).is_file()), None)
+
+
+def group_options(group: str, folders: Sequence[Path]) -> list[str]:
     """The names that ``group=<name>`` may take, sorted.
 
     Args:
@@ -26,7 +42,7 @@ def group_options(group: str, folders: list[Path]) -> list[str]:
     return sorted({path.stem for folder in folders for path in (folder / group).glob("*.yaml")})
 
 
-def is_group(name: str, folders: list[Path]) -> bool:
+def is_group(name: str, folders: Sequence[Path]) -> bool:
     """Whether ``name`` is a config group in one of ``folders``."""
     return bool(name) and any((folder / name).is_dir() for folder in folders)
 

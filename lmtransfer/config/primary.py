@@ -1,12 +1,15 @@
-"""What a command's own config file says, before any composition."""
+"""What the config files themselves say, before any composition: which keys there are, and their values."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 
-from lmtransfer.config.paths import conf_dir
+from lmtransfer.config import paths
 
 
 def primary_config(name: str) -> dict[str, Any]:
@@ -15,13 +18,63 @@ def primary_config(name: str) -> dict[str, Any]:
     Args:
         name: of the file, without ``.yaml``.
     """
-    content = OmegaConf.to_container(OmegaConf.load(conf_dir() / f"{name}.yaml"))
-    assert isinstance(content, dict)
-    entries = [group for entry in content.pop("defaults", []) if isinstance(entry, dict) for group in entry]
-    return {_package(group): None for group in entries} | {str(key): value for key, value in content.items()}
+    groups, _, content = _read(paths.conf_dir() / f"{name}.yaml")
+    return {_package(group).partition(".")[0]: None for group in groups} | content
 
 
-def _package(entry: str) -> str:
-    """The top-level key under which a group's config lands: ``model``, ``/model``, ``model@teacher``."""
-    group, _, package = entry.removeprefix("override ").removeprefix("optional ").partition("@")
-    return (package or group).strip("/").replace("/", ".").partition(".")[0]
+def reference_config(name: str) -> dict[str, Any]:
+    """As ``primary_config``, with the keys of the groups chosen in the running command filled in."""
+    known = primary_config(name)
+    if not HydraConfig.initialized():
+        return known
+    runtime = HydraConfig.get().runtime
+    folders = paths.searched(runtime.config_sources)
+    choices = {_package(str(group)): (str(group), choice) for group, choice in runtime.choices.items()}
+    for package in sorted(choices):
+        group, choice = choices[package]
+        if isinstance(choice, str) and not group.startswith("hydra/"):
+            _put(known, package.split("."), group_config(group.partition("@")[0], choice, folders))
+    return known
+
+
+def group_config(group: str, choice: str, folders: Sequence[Path]) -> dict[str, Any] | None:
+    """The file of ``group=choice`` as plain data, with the files of the same group that it builds on.
+
+    Returns:
+        None if there is no such file, or if its keys do not belong to the group (an experiment).
+    """
+    path = paths.find(f"{group}/{choice}.yaml", folders)
+    if path is None or "# @package _global_" in path.read_text(encoding="utf-8"):
+        return None
+    groups, bases, content = _read(path)
+    found: dict[str, Any] = {}
+    for base in bases:
+        found |= group_config(group, base, folders) or {}
+    return found | {_package(inner).partition(".")[0]: None for inner in groups} | content
+
+
+def _read(path: Path) -> tuple[list[str], list[str], dict[str, Any]]:
+    """The groups of a file's defaults list, the files that it names there, and its other content."""
+    loaded = OmegaConf.to_container(OmegaConf.load(path))
+    content = {str(key): value for key, value in loaded.items()} if isinstance(loaded, dict) else {}
+    entries = content.pop("defaults", [])
+    groups = [str(group) for entry in entries if isinstance(entry, Mapping) for group in entry]
+    files = [entry for entry in entries if isinstance(entry, str) and entry != "_self_"]
+    return groups, files, content
+
+
+def _package(group: str) -> str:
+    """The key where a group's config lands: ``model``, ``objective.rows``; ``teacher`` for ``model@teacher``."""
+    name, _, package = group.removeprefix("override ").removeprefix("optional ").partition("@")
+    return (package or name).strip("/").replace("/", ".")
+
+
+def _put(known: dict[str, Any], path: list[str], content: dict[str, Any] | None) -> None:
+    """Place a group's content where it lands, unless the file above it says more."""
+    for part in path[:-1]:
+        inner = known.get(part)
+        if not isinstance(inner, dict):
+            return
+        known = inner
+    if known.get(path[-1]) is None:
+        known[path[-1]] = content

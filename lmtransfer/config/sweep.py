@@ -39,8 +39,9 @@ def point_suffix(overrides: str) -> str:
 
     A digest is added wherever something was lost, so that different overrides stay different.
     """
-    clean = re.sub(r"[^\w.,=+@-]+", "-", overrides)[:_LONGEST]
-    return clean if clean == overrides else f"{clean}-{zlib.crc32(overrides.encode()):08x}"
+    unquoted = overrides.replace("'", "")
+    clean = re.sub(r"[^\w.,=+@-]+", "-", unquoted)[:_LONGEST]
+    return clean if clean == unquoted else f"{clean}-{zlib.crc32(overrides.encode()):08x}"
 
 
 @dataclass(slots=True)

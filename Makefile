@@ -1,0 +1,46 @@
+# `make` alone prints what there is.
+PYTHON ?= python3
+VENV ?= .venv
+# Extra words for the installation of torch, for example TORCH_ARGS="--index-url https://download.pytorch.org/whl/cpu".
+TORCH_ARGS ?=
+# Extra words for pytest, for example ARGS="tests/unit -k mask".
+ARGS ?=
+
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help setup test test-slow lint demo bench clean
+
+help: ## print this
+	@echo "make <target>   (PYTHON=$(PYTHON) VENV=$(VENV))"
+	@grep -E '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/' | expand -t 14
+
+setup: $(READY) ## make the virtual environment and install lmtransfer into it; instant the second time
+
+# torch comes first and alone: whatever asks for it afterwards finds it, and no other build of it is fetched.
+$(READY): pyproject.toml scripts/constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet torch==2.13.0 $(TORCH_ARGS)
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet -c scripts/constraints.txt -e '.[test]'
+	touch $@
+
+test: setup ## the tests (ARGS="..." for pytest)
+	$(BIN)/python -m pytest $(ARGS)
+
+test-slow: setup ## the tests that take longer
+	$(BIN)/python -m pytest -m slow $(ARGS)
+
+lint: setup ## ruff and the type checker
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+demo: setup ## corpus, tokenizer, pretraining, probe, finetuning, control: a table and a figure, in six minutes
+	$(BIN)/python scripts/demo.py
+
+bench: setup ## throughput against transformers, on this machine
+	$(BIN)/python scripts/bench_vs_transformers.py
+
+clean: ## remove what building and testing leave behind; keeps the environment and runs/
+	rm -rf build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache
+	find lmtransfer scripts tests -name __pycache__ -type d -prune -exec rm -rf {} +
