@@ -1,0 +1,186 @@
+"""Sentence pairs: against the published procedure over lists, and the properties that silent bugs break."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from objective_fakes import NumberTokenizer, random_documents, store_of
+
+from lmtransfer.data.store import TokenStore
+from lmtransfer.errors import ConfigError, DataError
+from lmtransfer.objectives.rows.base import Row
+from lmtransfer.objectives.rows.sentence_pairs import SentencePairs, SentencePairsPlan, _truncate, _uniforms
+from lmtransfer.randomness import generator
+
+TOKENIZER = NumberTokenizer()
+CLS, SEP = TOKENIZER.cls_id, TOKENIZER.sep_id
+
+
+def ranges(row: Row) -> tuple[tuple[int, int], tuple[int, int]]:
+    first, second = (tuple(int(n) for n in part.split(":")) for part in row.key.removeprefix("tokens ").split(" + "))
+    return first, second  # type: ignore[return-value]
+
+
+def document_of(store: TokenStore, token: int) -> int:
+    ends = store.sentence_starts[store.document_starts[1:]]
+    return int(np.searchsorted(ends, token, side="right"))
+
+
+def pairs_by_hand(
+    documents: list[list[list[int]]], room: int, short_seq_prob: float, random_prob: float, seed: int, epoch: int
+) -> list[tuple[list[int], list[int], int]]:
+    """create_instances_from_document over lists of tokens, before truncation."""
+    uniform = _uniforms(generator(seed, "pairs", epoch))
+    pairs = []
+    for index, document in enumerate(documents):
+        target = room
+        if next(uniform) < short_seq_prob:
+            target = 2 + int(next(uniform) * (room - 1))
+        chunk: list[list[int]] = []
+        i = 0
+        while i < len(document):
+            chunk.append(document[i])
+            if i == len(document) - 1 or sum(map(len, chunk)) >= target:
+                a_end = 1
+                if len(chunk) >= 2:
+                    a_end = 1 + int(next(uniform) * (len(chunk) - 1))
+                tokens_a = sum(chunk[:a_end], [])
+                tokens_b: list[int] = []
+                is_random = len(chunk) == 1 or next(uniform) < random_prob
+                if is_random:
+                    others = [d for d in range(len(documents)) if d != index]
+                    other = documents[others[int(next(uniform) * len(others))]]
+                    for sentence in other[int(next(uniform) * len(other)) :]:
+                        tokens_b += sentence
+                        if len(tokens_b) >= target - len(tokens_a):
+                            break
+                    i -= len(chunk) - a_end
+                else:
+                    tokens_b = sum(chunk[a_end:], [])
+                pairs.append((tokens_a, tokens_b, int(is_random)))
+                chunk = []
+            i += 1
+    return pairs
+
+
+def truncated_by_hand(a: int, b: int, room: int) -> tuple[int, int]:
+    while a + b > room:
+        if a > b:
+            a -= 1
+        else:
+            b -= 1
+    return a, b
+
+
+@pytest.mark.parametrize(("short_seq_prob", "random_prob"), [(0.1, 0.5), (1.0, 0.5), (0.0, 1.0), (0.3, 0.0)])
+@pytest.mark.parametrize("max_length", [8, 24, 64])
+def test_pairs_are_those_of_the_published_procedure(
+    tmp_path: Path, short_seq_prob: float, random_prob: float, max_length: int
+) -> None:
+    documents = random_documents(60)
+    rows = SentencePairs(
+        max_length=max_length, short_seq_prob=short_seq_prob, random_prob=random_prob, tokenizer=TOKENIZER
+    )
+    plan = rows.plan(store_of(tmp_path / "s", documents), seed=5, epoch=2)
+    expected = pairs_by_hand(documents, max_length - 3, short_seq_prob, random_prob, seed=5, epoch=2)
+    assert len(plan.lengths) == len(expected)
+    num_cut = 0
+    for i, (a, b, is_random) in enumerate(expected):
+        row = plan.row(i)
+        a_kept, b_kept = truncated_by_hand(len(a), len(b), max_length - 3)
+        tokens = row.tokens.tolist()
+        assert len(tokens) == plan.lengths[i] == a_kept + b_kept + 3
+        assert row.segments.tolist() == [0] * (a_kept + 2) + [1] * (b_kept + 1)
+        assert tokens[0] == CLS
+        assert tokens[a_kept + 1] == tokens[-1] == SEP
+        for kept, whole in ((tokens[1 : a_kept + 1], a), (tokens[a_kept + 2 : -1], b)):
+            assert any(whole[at : at + len(kept)] == kept for at in range(len(whole) - len(kept) + 1))
+        assert row.labels == {"nsp": is_random}
+        num_cut += a_kept + b_kept < len(a) + len(b)
+    assert num_cut > 3
+
+
+def test_negatives_are_from_other_documents_and_positives_follow(tmp_path: Path) -> None:
+    store = store_of(tmp_path / "s", random_documents(2, seed=1, most_sentences=300, least_sentences=200))
+    rows = SentencePairs(max_length=512, tokenizer=TOKENIZER)
+    labels = []
+    for epoch in range(100):
+        plan = rows.plan(store, seed=0, epoch=epoch)
+        for row in (plan.row(i) for i in range(len(plan.lengths))):
+            (a_start, a_stop), (b_start, _) = ranges(row)
+            same = document_of(store, a_start) == document_of(store, b_start)
+            assert same == (row.labels["nsp"] == 0)
+            if same and len(row.tokens) < 512:  # nothing was cut off, so B begins where A ends
+                assert b_start == a_stop
+            labels.append(row.labels["nsp"])
+    assert 0.45 < np.mean(labels) < 0.6
+
+
+def test_the_share_of_negatives_is_a_half_where_there_is_a_choice(tmp_path: Path) -> None:
+    # Sentences of one token: nothing is ever cut off, and only a document's last sentence may be alone.
+    store = store_of(tmp_path / "s", random_documents(3000, most_sentences=12, longest=1, least_sentences=6))
+    plan = SentencePairs(max_length=8, short_seq_prob=0, tokenizer=TOKENIZER).plan(store, seed=0, epoch=0)
+    choice = ~np.isin(plan.first[:, 1], store.sentence_starts[store.document_starts])
+    assert choice.sum() > 3000
+    assert plan.is_random[choice].mean() == pytest.approx(0.5, abs=0.03)
+    assert plan.is_random[~choice].all()
+
+
+def test_documents_of_one_sentence_make_negatives_only(tmp_path: Path) -> None:
+    store = store_of(tmp_path / "s", random_documents(50, most_sentences=1))
+    plan = SentencePairs(max_length=40, tokenizer=TOKENIZER).plan(store, seed=0, epoch=0)
+    assert plan.is_random.all()
+
+
+def test_short_targets_make_shorter_rows(tmp_path: Path) -> None:
+    store = store_of(tmp_path / "s", random_documents(400, most_sentences=30, longest=4, least_sentences=30))
+    means = [
+        SentencePairs(max_length=40, short_seq_prob=p, tokenizer=TOKENIZER).plan(store, seed=0, epoch=0).lengths.mean()
+        for p in (0.0, 0.5, 1.0)
+    ]
+    assert means[0] > means[1] + 2 > means[2] + 4
+
+
+def test_truncation_takes_from_both_ends_alike() -> None:
+    first = np.tile([0, 100], (4000, 1))
+    second = np.tile([500, 510], (4000, 1))
+    _truncate(first, second, 60, np.random.default_rng(0))
+    assert (second == [500, 510]).all()
+    assert (first[:, 1] - first[:, 0] == 50).all()
+    assert first[:, 0].mean() == pytest.approx(25, abs=0.3)
+    assert first[:, 0].std() == pytest.approx(np.sqrt(50 / 4), abs=0.3)
+
+
+def test_every_truncation_equals_the_plain_loop() -> None:
+    sizes = [(a, b, room) for a in range(1, 14) for b in range(1, 14) for room in range(2, 12)]
+    for room in range(2, 12):
+        chosen = [(a, b) for a, b, r in sizes if r == room]
+        first = np.array([[0, a] for a, _ in chosen])
+        second = np.array([[0, b] for _, b in chosen])
+        _truncate(first, second, room, np.random.default_rng(0))
+        kept = list(zip(np.diff(first)[:, 0].tolist(), np.diff(second)[:, 0].tolist(), strict=True))
+        assert kept == [truncated_by_hand(a, b, room) for a, b in chosen]
+
+
+def test_epochs_and_seeds_differ_and_repeat_otherwise(tmp_path: Path) -> None:
+    store = store_of(tmp_path / "s", random_documents(60))
+    rows = SentencePairs(max_length=32, tokenizer=TOKENIZER)
+
+    def drawn(seed: int, epoch: int) -> bytes:
+        plan: SentencePairsPlan = rows.plan(store, seed=seed, epoch=epoch)
+        return plan.first.tobytes() + plan.second.tobytes()
+
+    assert drawn(0, 0) == drawn(0, 0)
+    assert len({drawn(seed, epoch) for seed in range(3) for epoch in range(3)}) == 9
+
+
+def test_one_document_and_bad_numbers_are_refused(tmp_path: Path) -> None:
+    rows = SentencePairs(max_length=32, tokenizer=TOKENIZER)
+    with pytest.raises(DataError, match="at least 2 documents.*holds 1.*blank line"):
+        rows.plan(store_of(tmp_path / "s", random_documents(1)), seed=0, epoch=0)
+    with pytest.raises(ConfigError, match=r"short_seq_prob=1\.5"):
+        SentencePairs(max_length=32, short_seq_prob=1.5, tokenizer=TOKENIZER)
+    with pytest.raises(ConfigError, match=r"objective\.max_length=5.*use 6 or more"):
+        SentencePairs(max_length=5, tokenizer=TOKENIZER)

@@ -1,0 +1,101 @@
+"""Contiguous windows: against a list of the whole text, over epochs, and at the corpus's edges."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from objective_fakes import NumberTokenizer, random_documents, store_of
+
+from lmtransfer.data.store import write_store
+from lmtransfer.errors import ConfigError, DataError
+from lmtransfer.objectives.rows.framing import NUM_SPECIAL, Frame
+from lmtransfer.objectives.rows.stream import LanguageStream
+
+TOKENIZER = NumberTokenizer()
+CLS, SEP = TOKENIZER.cls_id, TOKENIZER.sep_id
+
+
+def ring(documents: list[list[list[int]]]) -> list[int]:
+    return [token for document in documents for token in [*sum(document, []), SEP]]
+
+
+def unframed(tokens: list[int], frame: Frame) -> list[int]:
+    if frame != "none":
+        assert tokens[0] == CLS
+        tokens = tokens[1:]
+    if frame == "both":
+        assert tokens[-1] == SEP
+        tokens = tokens[:-1]
+    return tokens
+
+
+@pytest.mark.parametrize("frame", ["both", "start", "none"])
+@pytest.mark.parametrize("max_length", [6, 16, 61])
+def test_windows_are_the_text_cut_at_one_place(tmp_path: Path, frame: Frame, max_length: int) -> None:
+    documents = random_documents(30)
+    rows = LanguageStream(max_length=max_length, frame=frame, tokenizer=TOKENIZER)
+    plan = rows.plan(store_of(tmp_path / "s", documents), seed=3, epoch=1)
+    read = [plan.row(i) for i in range(len(plan.lengths))]
+    assert [len(row.tokens) for row in read] == plan.lengths.tolist()
+    assert set(plan.lengths[:-1].tolist()) == {max_length}
+    assert 0 < plan.lengths[-1] <= max_length
+    text = sum((unframed(row.tokens.tolist(), frame) for row in read), [])
+    whole = ring(documents)
+    assert len(text) == len(whole)
+    cuts = [i for i in range(len(whole)) if whole[i:] + whole[:i] == text]
+    assert len(cuts) == 1
+    assert all(row.segments.tolist() == [0] * len(row.tokens) for row in read)
+
+
+def test_windows_differ_between_epochs_and_seeds_and_repeat_otherwise(tmp_path: Path) -> None:
+    store = store_of(tmp_path / "s", random_documents(30))
+    rows = LanguageStream(max_length=16, tokenizer=TOKENIZER)
+
+    def first_rows(seed: int, epoch: int) -> list[list[int]]:
+        plan = rows.plan(store, seed=seed, epoch=epoch)
+        return [plan.row(i).tokens.tolist() for i in range(5)]
+
+    assert first_rows(0, 0) == first_rows(0, 0)
+    assert len({str(first_rows(seed, epoch)) for seed in range(3) for epoch in range(3)}) == 9
+
+
+def test_keys_name_the_tokens_of_a_row(tmp_path: Path) -> None:
+    store = store_of(tmp_path / "s", random_documents(30))
+    plan = LanguageStream(max_length=16, tokenizer=TOKENIZER).plan(store, seed=0, epoch=0)
+    wrapped = 0
+    for row in (plan.row(i) for i in range(len(plan.lengths))):
+        start, stop = (int(part) for part in row.key.removeprefix("tokens ").split(":"))
+        text = row.tokens[row.tokens >= 4].tolist()
+        if start <= stop:
+            assert store.tokens(start, stop).tolist() == text
+        else:
+            wrapped += 1
+            assert [*store.tokens(start, store.num_tokens), *store.tokens(0, stop)] == text
+    assert wrapped <= 1
+
+
+def test_a_corpus_shorter_than_a_window_is_one_short_row(tmp_path: Path) -> None:
+    store = store_of(tmp_path / "s", [[[5, 6], [7]]])
+    for epoch in range(4):
+        plan = LanguageStream(max_length=32, tokenizer=TOKENIZER).plan(store, seed=0, epoch=epoch)
+        assert plan.lengths.tolist() == [6]
+        assert sorted(plan.row(0).tokens.tolist()) == [1, 2, 2, 5, 6, 7]
+
+
+def test_bad_lengths_and_empty_stores_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"objective\.max_length=2.*use 4 or more"):
+        LanguageStream(max_length=2, tokenizer=TOKENIZER)
+    empty = write_store(tmp_path / "s", [], vocab_size=96)
+    with pytest.raises(DataError, match="holds no text"):
+        LanguageStream(max_length=16, tokenizer=TOKENIZER).plan(empty, seed=0, epoch=0)
+
+
+def test_every_frame_counts_its_special_tokens(tmp_path: Path) -> None:
+    store = store_of(tmp_path / "s", [[[5] * 200]])
+    for frame, special in NUM_SPECIAL.items():
+        plan = LanguageStream(max_length=20, frame=frame, tokenizer=TOKENIZER).plan(store, seed=0, epoch=0)
+        fives = sum(np.count_nonzero(plan.row(i).tokens == 5) for i in range(len(plan.lengths)))
+        assert fives == 200
+        assert len(plan.lengths) == -(-201 // (20 - special))
