@@ -132,14 +132,15 @@ def _trainer(
     hardware: Hardware,
 ) -> Trainer:
     reads = needed_reads(parts.objectives)
-    micro_batch = train.micro_batch_tokens or train.batch_tokens
+    # Compiled blocks want static shapes: every batch filled up to the largest, in validation too.
+    capacity = (train.micro_batch_tokens or train.batch_tokens) if hardware.compile else None
     train_source = PretrainingSource(
         store=text.prepared.train,
         rows=parts.rows,
         corruption=parts.corruption,
         seed=cfg.seed,
         reads=reads,
-        capacity=micro_batch if hardware.compile else None,
+        capacity=capacity,
     )
     stream = PlannedStream(
         train_source,
@@ -153,13 +154,13 @@ def _trainer(
     )
     held_out = text.prepared.validation
     validation_source = PretrainingSource(
-        store=held_out, rows=parts.rows, corruption=parts.corruption, seed=0, reads=reads
+        store=held_out, rows=parts.rows, corruption=parts.corruption, seed=0, reads=reads, capacity=capacity
     )
 
     def evaluate() -> dict[str, float]:
         batches = evaluation_batches(
             validation_source,
-            micro_batch_tokens=_EVALUATION_MICRO_BATCH,
+            micro_batch_tokens=capacity or _EVALUATION_MICRO_BATCH,
             max_tokens=cfg.train.eval_tokens,
             rank=distributed.rank(),
             world_size=distributed.world_size(),

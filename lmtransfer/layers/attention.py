@@ -21,6 +21,7 @@ from torch import Tensor
 from lmtransfer.layers.layout import Block, Layout, Slots
 
 
+@torch.compiler.disable  # its blocks differ from batch to batch; what is around it has static shapes
 def attention(
     query_NHK: Tensor,
     key_THK: Tensor,
