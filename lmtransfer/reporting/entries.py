@@ -126,7 +126,7 @@ def _entry(run: Run, seeds: tuple[Run, ...], controls: tuple[Run, ...], runs: Se
         corpus="" if source is None else node_label(pretrained.get("corpus")),
         task="" if is_pretraining else node_label(run.result.get("task") or config.get("task")),
         split="" if is_pretraining else node_label(run.result.get("split")),
-        transfer="" if is_pretraining else _transfer(run, own),
+        transfer="" if is_pretraining or (run.command == "evaluate" and adapted is None) else _transfer(run, own),
         num_train=_num_train(own),
         metric=metric,
         score=None if metric is None else scores.score(run.result, metric, results),

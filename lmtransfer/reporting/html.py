@@ -157,7 +157,9 @@ def _run_details(entry: Entry) -> str:
     facts += [f"{len(entry.seeds)} seeds"] if entry.seeds else []
     problems = [problem for part in (run, *entry.seeds, *entry.controls) for problem in part.problems]
     parts = [f'<p class="problem">{escape(problem)}</p>' for problem in problems]
-    parts.append(f'<p class="quiet">{escape(run.key)}</p>')
+    rule = run.result.get("chosen_by")
+    said = [run.key, *([rule] if isinstance(rule, str) else [])]
+    parts.append(f'<p class="quiet">{escape(": ".join(said))}</p>')
     versions = next((part.versions for part in (run, *entry.seeds) if part.versions), {})
     for heading, text in (("Configuration", _yaml(run.config)), ("Versions", _yaml(versions))):
         if text:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from lmtransfer.reporting.collect import COMMANDS
 from lmtransfer.reporting.entries import Entry
 from lmtransfer.reporting.scores import number
 from lmtransfer.reporting.statistics import Difference, Spread, spread
@@ -76,9 +77,9 @@ def group_name(entry: Entry) -> str:
 
 
 def run_name(entry: Entry) -> str:
-    """The run's name without the folder of its command; evaluations keep theirs, since they repeat a run's name."""
+    """The run's name without the folder of its command."""
     command, _, rest = entry.run.key.partition("/")
-    return rest if rest and command in ("pretrain", "probe", "finetune") else entry.run.key
+    return rest if rest and command in COMMANDS else entry.run.key
 
 
 def _is_elsewhere(entry: Entry, entries: Sequence[Entry]) -> bool:

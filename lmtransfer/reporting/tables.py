@@ -114,7 +114,7 @@ def terminal_table(rows: Sequence[Row], *, plus_minus: str = PLUS_MINUS) -> Tabl
             table.add_row(Text(group, style="bold"), "", Text(heading, style="bold"))
         score = row.score
         lines = [
-            (row.run, [" ".join(filter(None, (row.model, row.objective, row.corpus)))]),
+            (row.run, list(filter(None, (" ".join(filter(None, (row.model, row.objective, row.corpus))), row.note)))),
             (row.transfer, [] if score is None or score.n == 1 else [f"{score.n} seeds"]),
             _score_lines(row, plus_minus),
             _difference_lines(row, plus_minus),
@@ -127,10 +127,9 @@ def terminal_table(rows: Sequence[Row], *, plus_minus: str = PLUS_MINUS) -> Tabl
 
 def _score_lines(row: Row, plus_minus: str) -> tuple[str, list[str]]:
     if row.score is None:
-        return row.state, [row.note] if row.note else []
+        return row.state, []
     lines = [] if row.score.n < 2 else [f"median {shown(row.score.median, row.metric)}"]
     lines += [] if row.state == "finished" else [row.state]
-    lines += [row.note] if row.note else []
     return score_text(row.score, row.metric, plus_minus=plus_minus), lines
 
 

@@ -115,7 +115,11 @@ def transfer(
         "init": init,
         "seeds": len(scores),
         "model": MODEL,
-        "task": {"_target_": "lmtransfer.tasks.classification.TextClassification", "name": "sst2", "num_train": num_train},
+        "task": {
+            "_target_": "lmtransfer.tasks.classification.TextClassification",
+            "name": "sst2",
+            "num_train": num_train,
+        },
         "transfer": {"freeze": "frozen" if command == "probe" else "full"},
     }
     if len(scores) > 1:

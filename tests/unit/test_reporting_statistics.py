@@ -61,15 +61,21 @@ def test_equal_results_without_spread_show_no_difference():
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0, "0"), (950, "950"), (999.6, "1.0k"), (13_120, "13.1k"), (999_960, "1.0M"), (3_200_000, "3.2M"), (2.5e11, "250G")],
+    [
+        (0, "0"),
+        (950, "950"),
+        (999.6, "1.0k"),
+        (13_120, "13.1k"),
+        (999_960, "1.0M"),
+        (3_200_000, "3.2M"),
+        (2.5e11, "250G"),
+    ],
 )
 def test_counts(value, text):
     assert count(value) == text
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(4.2, "4.2 s"), (45, "45 s"), (750, "12.5 min"), (11_520, "3.2 h")]
-)
+@pytest.mark.parametrize(("seconds", "text"), [(4.2, "4.2 s"), (45, "45 s"), (750, "12.5 min"), (11_520, "3.2 h")])
 def test_durations(seconds, text):
     assert duration(seconds) == text
 

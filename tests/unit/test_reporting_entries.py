@@ -1,0 +1,191 @@
+from __future__ import annotations
+
+import shutil
+
+import pytest
+from reporting_fakes import loss_lines, pretraining, transfer, write_run
+
+from lmtransfer.reporting.answer import answer
+from lmtransfer.reporting.collect import collect
+from lmtransfer.reporting.entries import make_entries
+from lmtransfer.reporting.rows import group_name, run_name, table_rows
+
+
+def entries_of(root):
+    return {run_name(entry): entry for entry in make_entries(collect(root))}
+
+
+def test_seeds_and_controls_are_folded_into_one_entry(tmp_path):
+    pretraining(tmp_path / "pretrain" / "imdb")
+    transfer(tmp_path / "finetune" / "ft", [0.70, 0.72, 0.71], controls=[0.66, 0.67, 0.65])
+    found = entries_of(tmp_path)
+    assert sorted(found) == ["ft", "imdb"]
+    entry = found["ft"]
+    assert (len(entry.seeds), len(entry.controls)) == (3, 3)
+    assert entry.score.values == (0.70, 0.72, 0.71)
+    assert entry.score.deviation == pytest.approx(0.01)
+    assert entry.control.mean == pytest.approx(0.66)
+    assert entry.difference.delta == pytest.approx(0.05)
+    assert entry.difference.verdict == "better"
+    assert entry.majority == 0.509
+    assert (entry.model, entry.objective, entry.corpus) == ("bert 4x256 pre-norm", "mlm+nsp", "imdb_unsup")
+    assert (entry.task, entry.split, entry.transfer, entry.num_train) == ("sst2", "dev", "finetuned", 1000)
+    assert (entry.pretraining_tokens, entry.pretraining_seconds) == (409600, 30.0)
+
+
+def test_one_seed_with_a_control_has_a_difference_but_no_verdict(tmp_path):
+    transfer(tmp_path / "finetune" / "ft", [0.70], controls=[0.66])
+    entry = entries_of(tmp_path)["ft"]
+    assert entry.score.n == 1
+    assert entry.difference.delta == pytest.approx(0.04)
+    assert entry.difference.verdict == "one seed, no spread"
+
+
+def test_a_control_that_is_a_run_of_its_own_is_found(tmp_path):
+    transfer(tmp_path / "finetune" / "ft", [0.70, 0.72])
+    transfer(tmp_path / "finetune" / "scratch", [0.66, 0.68], init=None)
+    transfer(tmp_path / "finetune" / "scratch-300", [0.50, 0.52], init=None, num_train=300)
+    found = entries_of(tmp_path)
+    assert found["scratch"].is_control
+    assert found["scratch"].difference is None
+    assert found["ft"].control.mean == pytest.approx(0.67)
+    rows = table_rows(list(found.values()))
+    assert [row.run for row in rows if row.transfer == "control"] == ["scratch-300", "scratch"]  # none is repeated
+
+
+def test_two_candidates_for_a_control_are_not_chosen_from(tmp_path):
+    transfer(tmp_path / "finetune" / "ft", [0.70, 0.72])
+    transfer(tmp_path / "finetune" / "scratch-a", [0.66, 0.68], init=None)
+    transfer(tmp_path / "finetune" / "scratch-b", [0.60, 0.61], init=None)
+    assert entries_of(tmp_path)["ft"].control is None
+
+
+def test_a_probe_is_not_held_against_a_finetuned_control(tmp_path):
+    transfer(tmp_path / "probe" / "p", [0.70, 0.72], command="probe")
+    transfer(tmp_path / "finetune" / "scratch", [0.66, 0.68], init=None)
+    entry = entries_of(tmp_path)["p"]
+    assert entry.transfer == "frozen"
+    assert entry.control is None
+
+
+def test_pretraining_is_found_after_the_runs_were_moved(tmp_path):
+    pretraining(tmp_path / "a" / "pretrain" / "imdb")
+    transfer(tmp_path / "a" / "finetune" / "ft", [0.7], init=str(tmp_path / "a" / "pretrain" / "imdb"))
+    shutil.move(tmp_path / "a", tmp_path / "b")
+    assert entries_of(tmp_path / "b")["ft"].corpus == "imdb_unsup"
+
+
+def test_pretraining_outside_of_the_report_is_read_from_disk(tmp_path):
+    source = pretraining(tmp_path / "pretrain" / "imdb")
+    transfer(tmp_path / "finetune" / "ft", [0.7], init=str(source))
+    assert entries_of(tmp_path / "finetune")["ft"].pretraining_tokens == 409600
+
+
+def test_budgets_of_pretraining_in_stages_add_up_even_in_a_circle(tmp_path):
+    pretraining(tmp_path / "pretrain" / "one")
+    pretraining(tmp_path / "pretrain" / "two", init="runs/pretrain/one")
+    pretraining(tmp_path / "pretrain" / "loop", init="runs/pretrain/pool")
+    pretraining(tmp_path / "pretrain" / "pool", init="runs/pretrain/loop")
+    found = entries_of(tmp_path)
+    assert found["two"].pretraining_tokens == 2 * 409600
+    assert found["two"].pretraining_seconds == 60.0
+    assert found["loop"].pretraining_tokens == 2 * 409600
+
+
+def test_an_evaluation_takes_over_what_its_run_was(tmp_path):
+    pretraining(tmp_path / "pretrain" / "imdb")
+    transfer(tmp_path / "probe" / "p", [0.70, 0.72], command="probe")
+    config = {"run": "runs/probe/p", "task": {"name": "sst2"}}
+    result = {
+        "command": "evaluate",
+        "task": "sst2",
+        "split": "test",
+        "main_metric": "accuracy",
+        "metrics": {"accuracy": 0.69},
+    }
+    write_run(tmp_path / "evaluate" / "probe-p-test", config=config, result=result)
+    entry = entries_of(tmp_path)["probe-p-test"]
+    assert (entry.transfer, entry.corpus, entry.num_train) == ("frozen", "imdb_unsup", 1000)
+    assert group_name(entry) == "sst2, test, 1,000 labels"
+
+    shutil.rmtree(tmp_path / "probe")
+    assert entries_of(tmp_path)["probe-p-test"].transfer == ""  # not known, and not called a control
+
+
+def test_unfinished_torn_and_collapsed_runs_say_so(tmp_path):
+    write_run(tmp_path / "pretrain" / "going", config={"init": None}, metrics=loss_lines(4.0)[:30])
+    torn = transfer(tmp_path / "finetune" / "torn", [0.7])
+    (torn / "result.json").write_text("{")
+    waiting = transfer(tmp_path / "finetune" / "waiting", [0.7, 0.8, 0.9])
+    (waiting / "result.json").unlink()
+    (waiting / "config.yaml").unlink()
+    (waiting / "versions.json").unlink()
+    (waiting / "seed-2" / "result.json").unlink()
+    transfer(tmp_path / "finetune" / "flat", [0.5, 0.6], collapsed=1)
+    rows = {row.run: row for row in table_rows(list(entries_of(tmp_path).values()))}
+    assert rows["going"].state == "unfinished"
+    assert rows["going"].note.startswith("at step 30, loss ")
+    assert rows["torn"].state == "torn"
+    assert rows["torn"].score is None
+    assert "result.json" in rows["torn"].note
+    assert rows["waiting"].state == "unfinished"
+    assert rows["waiting"].note == "2 of 3 seeds so far finished"
+    assert rows["waiting"].score.mean == pytest.approx(0.75)
+    assert rows["flat"].note == "1 of 2 seeds answer one and the same label"
+
+
+def test_foreign_values_in_a_result_are_no_numbers(tmp_path):
+    result = {
+        "command": "finetune",
+        "task": "sst2",
+        "main_metric": "accuracy",
+        "metrics": {"accuracy": "high"},
+        "seeds": [{"metrics": {"accuracy": True}}, {"metrics": None}, None],
+        "control": {"mean": float("nan"), "n": "many"},
+        "majority": ["x"],
+        "num_parameters": -float("inf"),
+    }
+    write_run(tmp_path / "finetune" / "odd", config={"init": "x", "task": 3, "model": []}, result=result)
+    entry = entries_of(tmp_path)["odd"]
+    assert (entry.score, entry.control, entry.majority, entry.num_parameters) == (None, None, None, None)
+
+
+def test_rows_go_from_majority_to_finetuned_and_from_few_labels_to_many(tmp_path):
+    pretraining(tmp_path / "pretrain" / "imdb")
+    transfer(tmp_path / "finetune" / "all", [0.8, 0.81], num_train=None)
+    transfer(tmp_path / "finetune" / "a-1000", [0.7, 0.71], controls=[0.66, 0.67])
+    transfer(tmp_path / "finetune" / "b-300", [0.6, 0.61], num_train=300)
+    transfer(tmp_path / "probe" / "z", [0.65, 0.66], command="probe")
+    rows = table_rows(list(entries_of(tmp_path).values()))
+    assert [(row.group, row.transfer) for row in rows] == [
+        ("sst2, dev, 300 labels", "majority"),
+        ("sst2, dev, 300 labels", "finetuned"),
+        ("sst2, dev, 1,000 labels", "majority"),
+        ("sst2, dev, 1,000 labels", "control"),
+        ("sst2, dev, 1,000 labels", "frozen"),
+        ("sst2, dev, 1,000 labels", "finetuned"),
+        ("sst2, dev", "majority"),
+        ("sst2, dev", "finetuned"),
+        ("pretraining", ""),
+    ]
+
+
+def test_the_answer_says_whether_how_much_and_how_certain(tmp_path):
+    assert "not known yet" in answer([])
+    transfer(tmp_path / "a" / "finetune" / "ft", [0.70, 0.72])
+    assert "control=true" in answer(make_entries(collect(tmp_path / "a")))
+
+    transfer(tmp_path / "b" / "finetune" / "ft", [0.70, 0.72], controls=[0.60, 0.62])
+    # the deviation of two values 2 points apart is sqrt(2), the standard error sqrt(2 / 2 + 2 / 2)
+    assert answer(make_entries(collect(tmp_path / "b"))) == (
+        "Pretraining helped: on sst2, dev, 1,000 labels, ft (finetuned) reaches 71.0 % accuracy against 61.0 % without "
+        "pretraining, a difference of +10.0 points with a standard error of 1.4 (2 seeds each; two standard errors "
+        "decide)."
+    )
+    transfer(tmp_path / "b" / "finetune" / "same", [0.70, 0.72], controls=[0.70, 0.72])
+    transfer(tmp_path / "b" / "finetune" / "hurt", [0.50, 0.52], controls=[0.70, 0.72])
+    transfer(tmp_path / "b" / "finetune" / "single", [0.50], controls=[0.40])
+    assert answer(make_entries(collect(tmp_path / "b"))).startswith(
+        "Pretraining helped in 1 of 4 comparisons, hurt in 1, showed no difference in 1 and cannot be judged from a "
+        "single seed in 1. The clearest: on sst2, dev, 1,000 labels, hurt (finetuned)"
+    )

@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ElementTree
+
+import numpy as np
+import pytest
+from reporting_fakes import loss_lines, pretraining, transfer, write_run
+
+from lmtransfer.reporting.collect import collect
+from lmtransfer.reporting.curves import MAX_CURVES, smoothed
+from lmtransfer.reporting.entries import make_entries
+from lmtransfer.reporting.figures import draw_figures, loss_curve
+from lmtransfer.reporting.style import label_ends, new_figure, spread_apart
+from lmtransfer.reporting.sweeps import find_sweeps
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def draw(root, to):
+    entries = make_entries(collect(root))
+    return {figure.name: figure for figure in draw_figures(entries, find_sweeps(entries), to)}
+
+
+def texts(figure):
+    return ["".join(node.itertext()).strip() for node in ElementTree.parse(figure.svg).iter(f"{SVG}text")]
+
+
+def num_paths(figure):
+    return sum(1 for _ in ElementTree.parse(figure.svg).iter(f"{SVG}path"))
+
+
+def test_learning_curves_with_validation_and_plateau(tmp_path):
+    pretraining(tmp_path / "runs" / "pretrain" / "imdb")
+    write_run(tmp_path / "runs" / "pretrain" / "going", config={"init": None}, metrics=loss_lines(5.9)[:90])
+    figures = draw(tmp_path / "runs", tmp_path / "figures")
+    assert list(figures) == ["pretraining-loss-mlm"]
+    found = texts(figures["pretraining-loss-mlm"])
+    for label in ("imdb", "going", "tokens", "training time (s)", "mlm (nats)", "unigram entropy 6.01"):
+        assert label in found
+    assert figures["pretraining-loss-mlm"].png.read_bytes().startswith(b"\x89PNG")
+    assert figures["pretraining-loss-mlm"].png.stat().st_size > 20_000
+    assert num_paths(figures["pretraining-loss-mlm"]) > 20
+
+
+def test_the_curve_holds_what_was_logged(tmp_path):
+    folder = pretraining(tmp_path / "pretrain" / "imdb")
+    (run,) = collect(folder)
+    curve = loss_curve(run, "imdb", "mlm")
+    lines = loss_lines(4.5)
+    assert curve.loss == tuple(line["loss/mlm"] for line in lines)
+    assert curve.tokens == tuple(line["tokens"] for line in lines)
+    assert curve.validation[0] == (2048 * 50, pytest.approx(7.5), lines[49]["validation/mlm"])
+    assert curve.plateau == 6.01
+    assert loss_curve(run, "imdb").plateau is None  # the total has other parts in it
+
+
+def test_losses_that_are_not_finite_leave_a_gap(tmp_path):
+    lines = loss_lines(4.5)
+    for line in lines[10:20]:
+        line["loss"] = line["loss/mlm"] = None
+    folder = write_run(tmp_path / "run", config={}, metrics=lines)
+    (run,) = collect(folder)
+    assert len(loss_curve(run, "x", "mlm").loss) == 190
+
+
+def test_comparison_bars_have_every_way_to_the_task(tmp_path):
+    pretraining(tmp_path / "runs" / "pretrain" / "imdb")
+    transfer(tmp_path / "runs" / "finetune" / "ft", [0.70, 0.72, 0.71], controls=[0.66, 0.67, 0.65])
+    transfer(tmp_path / "runs" / "probe" / "probe", [0.60, 0.61, 0.62], command="probe")
+    figure = draw(tmp_path / "runs", tmp_path / "figures")["comparison-sst2-dev-1-000-labels-accuracy"]
+    found = texts(figure)
+    for label in (
+        "majority",
+        "ft control",
+        "probe",
+        "ft",
+        "50.9",
+        "66.0 \u00b1 1.0",
+        "61.0 \u00b1 1.0",
+        "71.0 \u00b1 1.0",
+    ):
+        assert label in found
+    assert "+5.0  better" in found
+    places = [found.index(label) for label in ("majority", "ft control", "probe", "ft")]
+    assert places == sorted(places)
+
+
+def test_development_metric_of_runs_and_controls(tmp_path):
+    transfer(tmp_path / "runs" / "finetune" / "ft", [0.70, 0.72, 0.71], controls=[0.66, 0.67, 0.65])
+    figure = draw(tmp_path / "runs", tmp_path / "figures")["learning-sst2-dev-1-000-labels-accuracy"]
+    found = texts(figure)
+    assert {"ft", "ft control", "optimiser steps", "accuracy (%)"} <= set(found)
+
+
+def test_accuracy_by_number_of_labels(tmp_path):
+    for size in (100, 300, 1000):
+        name = f"ft-{size}"
+        transfer(tmp_path / "runs" / "finetune" / name, [0.6, 0.62], controls=[0.5, 0.52], num_train=size)
+    found = texts(draw(tmp_path / "runs", tmp_path / "figures")["labels-sst2-dev-accuracy"])
+    assert {"100", "300", "1k", "labelled training examples", "finetuned", "control"} <= set(found)
+
+
+def test_a_sweep_has_a_figure_with_its_values(tmp_path):
+    for rate, loss in ((0.05, 4.9), (0.15, 4.5), (0.8, 5.6)):
+        pretraining(
+            tmp_path / "runs" / "pretrain" / "masks" / f"objective.mask_prob={rate}", final=loss, mask_prob=rate
+        )
+    figures = draw(tmp_path / "runs", tmp_path / "figures")
+    found = texts(figures["sweep-1-pretrain-masks"])
+    assert {"0.05", "0.15", "0.8", "objective.mask_prob", "5.400", "5.000", "6.100"} <= set(found)
+    assert "mask_prob=0.15" in texts(figures["pretraining-loss-mlm"])
+
+
+def test_more_runs_than_colours_are_said_to_be_left_out(tmp_path):
+    for number in range(MAX_CURVES + 2):
+        pretraining(tmp_path / "runs" / "pretrain" / f"run{number}")
+    figure = draw(tmp_path / "runs", tmp_path / "figures")["pretraining-loss-mlm"]
+    assert f"the first {MAX_CURVES} of {MAX_CURVES + 2} runs" in figure.title
+    assert f"run{MAX_CURVES}" not in texts(figure)
+
+
+def test_names_are_text_and_no_mathematics(tmp_path):
+    pretraining(tmp_path / "runs" / "pretrain" / "$x_1$ & <b>")
+    figure = draw(tmp_path / "runs", tmp_path / "figures")["pretraining-loss-mlm"]
+    assert "$x_1$ & <b>" in texts(figure)
+    assert "<b>" not in re.sub(r"<!--.*?-->", "", figure.svg.read_text(), flags=re.DOTALL)
+
+
+def test_the_same_runs_give_the_same_bytes(tmp_path):
+    pretraining(tmp_path / "runs" / "pretrain" / "imdb")
+    first = draw(tmp_path / "runs", tmp_path / "a")["pretraining-loss-mlm"]
+    second = draw(tmp_path / "runs", tmp_path / "b")["pretraining-loss-mlm"]
+    assert first.svg.read_bytes() == second.svg.read_bytes()
+    assert first.png.read_bytes() == second.png.read_bytes()
+
+
+def test_smoothing_is_a_centred_mean_that_ends_one_sided():
+    values = np.array([9.0, 1.0, 2.0, np.nan, 6.0, 4.0])
+    assert smoothed(values, 2).tolist() == [9.0, 4.0, 1.5, 4.0, 5.0, 5.0]
+    assert smoothed(np.array([1.0, 5.0]), 1).tolist() == [1.0, 5.0]
+
+
+def test_labels_move_apart_as_little_as_needed():
+    assert spread_apart([1.0, 3.0, 2.0], 0.5) == [1.0, 3.0, 2.0]
+    assert spread_apart([1.0, 1.0], 1.0) == [0.5, 1.5]
+    moved = spread_apart([0.0, 0.1, 0.2, 5.0], 1.0)
+    assert moved == pytest.approx([-0.9, 0.1, 1.1, 5.0])  # around the mean of the three that overlap
+
+
+def test_end_labels_do_not_overlap():
+    figure = new_figure("title", width=4, height=2)
+    axes = figure.subplots()
+    axes.set_ylim(0, 1)
+    figure.canvas.draw()
+    label_ends(axes, [(0.5, "a", "black"), (0.51, "b", "black"), (0.5, "c", "black")])
+    heights = sorted(text.get_window_extent().y0 for text in axes.texts)
+    tallest = max(text.get_window_extent().height for text in axes.texts)
+    assert min(np.diff(heights)) >= 0.9 * tallest

@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+from reporting_fakes import pretraining, transfer
+
+from lmtransfer.cli import main
+
+EVIL = "<script>alert(1)<" + "script>\"'&"
+VOID = {"meta", "br"}
+
+
+class Page(HTMLParser):
+    """Collects texts and attributes, and checks that tags are closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: set[str] = set()
+        self.texts: list[str] = []
+        self.attributes: list[tuple[str, str]] = []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.add(tag)
+        self.attributes += [(name, value or "") for name, value in attrs]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.add(tag)
+        self.attributes += [(name, value or "") for name, value in attrs]
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.texts.append(data)
+
+
+@pytest.fixture
+def runs(tmp_path):
+    root = tmp_path / "runs"
+    pretraining(root / "pretrain" / "imdb", note=EVIL)
+    for rate in (0.15, 0.4):
+        pretraining(root / "pretrain" / "masks" / f"objective.mask_prob={rate}", mask_prob=rate)
+    transfer(root / "finetune" / "ft", [0.70, 0.72, 0.71], controls=[0.66, 0.67, 0.65])
+    transfer(root / "probe" / EVIL, [0.60, 0.61], command="probe", controls=[0.5, 0.51])
+    (root / "finetune" / "ft" / "seed-0" / "metrics.jsonl").write_text('<b>{"x": 1}\n{"loss": 1}\n')
+    return root
+
+
+def parsed(path):
+    page = Page()
+    text = path.read_text(encoding="utf-8")
+    page.feed(text[text.index("<html") :])
+    page.close()
+    assert page.open == []
+    return page
+
+
+def test_the_command_writes_everything_and_prints_the_table(runs, capsys):
+    assert main(["report", str(runs)]) == 0
+    out = capsys.readouterr().out
+    assert "Pretraining helped in 2 of 2 comparisons." in out
+    assert "71.0 \u00b1 1.0" in out
+    report = runs / "report"
+    assert {path.name for path in report.iterdir()} == {"report.html", "report.md", "report.json", "figures"}
+    assert all(path.stat().st_size > 1000 for path in (report / "figures").iterdir())
+    assert main(["report", str(runs)]) == 0  # over its own earlier report
+
+
+def test_one_page_answer_first_then_everything(runs):
+    assert main(["report", str(runs)]) == 0
+    page = parsed(runs / "report" / "report.html")
+    text = " ".join(page.texts)
+    order = [text.index(part) for part in ("Pretraining helped in 2 of 2", "Results", "Sweep", "Figures", "Runs")]
+    assert order == sorted(order)
+    for part in ("mlm+nsp", "2.13.0", "mask_prob: 0.15", "410k tokens", "metrics.jsonl:1", "unigram entropy"):
+        assert part in text
+
+
+def test_everything_is_escaped_and_nothing_is_fetched(runs):
+    assert main(["report", str(runs)]) == 0
+    text = (runs / "report" / "report.html").read_text(encoding="utf-8")
+    page = parsed(runs / "report" / "report.html")
+    assert "script" not in page.tags
+    assert "<script" not in text
+    assert EVIL in "".join(page.texts)  # it is shown, as text
+    assert not {"img", "link", "iframe", "object", "embed", "image"} & page.tags
+    links = [value for name, value in page.attributes if name in ("src", "href", "xlink:href", "action")]
+    assert all(link.startswith("#") for link in links)
+    assert not re.search(r"url\((?!#)|@import", text)
+    assert not [name for name, _ in page.attributes if name.startswith("on")]
+
+
+def test_ids_of_figures_do_not_clash_where_they_are_referred_to(runs):
+    assert main(["report", str(runs)]) == 0
+    text = (runs / "report" / "report.html").read_text(encoding="utf-8")
+    referred = set(re.findall(r"(?:href=\"#|url\(#)([^\")]+)", text))
+    assert referred
+    for name in referred:
+        assert text.count(f'id="{name}"') == 1
+
+
+def test_markdown_links_to_figures_that_exist(runs):
+    assert main(["report", str(runs)]) == 0
+    text = (runs / "report" / "report.md").read_text(encoding="utf-8")
+    links = re.findall(r"\]\((figures/[^)]+)\)", text)
+    assert len(links) >= 4
+    assert all((runs / "report" / link).is_file() for link in links)
+
+
+def test_figures_can_be_left_out_and_the_report_put_elsewhere(runs, tmp_path):
+    assert main(["report", f"runs={runs}", f"to={tmp_path / 'elsewhere'}", "figures=false"]) == 0
+    assert sorted(path.name for path in (tmp_path / "elsewhere").iterdir()) == [
+        "report.html",
+        "report.json",
+        "report.md",
+    ]
+    assert not (runs / "report").exists()
+
+
+def test_mistakes_are_one_message(runs, tmp_path, capsys):
+    assert main(["report", str(tmp_path / "absent")]) == 2
+    assert "no such folder" in capsys.readouterr().err
+    (tmp_path / "file").write_text("x")
+    assert main(["report", str(runs), f"to={tmp_path / 'file' / 'x'}"]) == 2
+    assert "cannot be written" in capsys.readouterr().err
+    assert main(["report", str(runs), "tittle=x"]) == 2
+    assert "title" in capsys.readouterr().err
