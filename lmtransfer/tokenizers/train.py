@@ -60,8 +60,8 @@ class SentencePieceTrainer:
             problems.append(f"tokenizer.kind={kind}: must be unigram or bpe")
         if vocab_size < smallest:
             problems.append(f"tokenizer.vocab_size={vocab_size}: must be at least {smallest}")
-        if not 0.9 <= character_coverage <= 1:
-            problems.append(f"tokenizer.character_coverage={character_coverage}: must lie between 0.9 and 1")
+        if not 0.98 <= character_coverage <= 1:
+            problems.append(f"tokenizer.character_coverage={character_coverage}: must lie between 0.98 and 1")
         if max_sentences < 1:
             problems.append(f"tokenizer.max_sentences={max_sentences}: must be at least 1")
         if max_characters < 1:
