@@ -1,0 +1,259 @@
+"""The batch stream: step k is a function of (config, seed, k), whatever workers, ranks and starting points."""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from lmtransfer.data.step_plan import cut_by_tokens, cut_evenly, share
+from lmtransfer.data.stream import MICRO_BATCHES_PER_STEP, PlannedStream, evaluation_batches
+from lmtransfer.errors import ConfigError, DataError
+from lmtransfer.randomness import permutation
+from lmtransfer.training.learner import Step
+
+
+@dataclass(frozen=True)
+class Plan:
+    lengths: np.ndarray
+
+
+class RaggedSource:
+    """Epochs of a different number of rows each; a batch is what it was built from."""
+
+    def plan(self, epoch: int) -> Plan:
+        rng = np.random.default_rng(100 + epoch)
+        return Plan(rng.integers(1, 30, 60 + 7 * (epoch % 3)))
+
+    def build(self, epoch: int, plan: Plan, row_ids: Any) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+        assert np.array_equal(plan.lengths, self.plan(epoch).lengths)
+        rows = tuple(int(row) for row in row_ids)
+        return epoch, rows, tuple(int(plan.lengths[row]) for row in rows)
+
+
+def taken(stream: PlannedStream, count: int, start: int = 0) -> list[Step]:
+    return list(islice(stream.steps(start), count))
+
+
+def stream(**changes: Any) -> PlannedStream:
+    settings: dict[str, Any] = {"seed": 1, "batch_tokens": 100, "micro_batch_tokens": 40}
+    return PlannedStream(RaggedSource(), **{**settings, **changes})
+
+
+def test_each_epoch_holds_each_row_once_and_its_last_step_is_kept() -> None:
+    steps = taken(stream(), 120)
+    for epoch in range(3):
+        mine = [step for step in steps if any(batch[0] == epoch for batch in step.micro_batches)]
+        rows = [row for step in mine for batch in step.micro_batches for row in batch[1]]
+        lengths = RaggedSource().plan(epoch).lengths
+        assert sorted(rows) == list(range(len(lengths)))
+        sizes = [sum(sum(batch[2]) for batch in step.micro_batches) for step in mine]
+        assert max(sizes) <= 100
+        assert all(batch[0] == epoch for step in mine for batch in step.micro_batches)
+        assert mine[-1].epoch == epoch + 1
+        progress = [step.epoch for step in mine]
+        assert progress == sorted(set(progress))
+        assert progress[0] > epoch
+    assert [step.number for step in steps] == list(range(120))
+
+
+def test_a_step_takes_rows_in_order_until_the_next_would_not_fit() -> None:
+    lengths = RaggedSource().plan(0).lengths
+    expected: list[list[int]] = [[]]
+    for row in permutation(len(lengths), 1, "order", 0).tolist():
+        if sum(lengths[r] for r in expected[-1]) + lengths[row] > 100:
+            expected.append([])
+        expected[-1].append(row)
+    steps = taken(stream(), len(expected))
+    assert [sorted(r for b in s.micro_batches for r in b[1]) for s in steps] == [sorted(rows) for rows in expected]
+    assert stream().steps_per_epoch == len(expected)
+
+
+def test_micro_batches_are_sorted_by_length_and_within_their_budget() -> None:
+    for step in taken(stream(), 30):
+        lengths = [n for batch in step.micro_batches for n in batch[2]]
+        assert lengths == sorted(lengths)
+        assert all(sum(batch[2]) <= 40 for batch in step.micro_batches)
+        for first, second in zip(step.micro_batches, step.micro_batches[1:], strict=False):
+            assert sum(first[2]) + second[2][0] > 40
+
+
+@pytest.mark.parametrize("start", [1, 7, 8, 25, 60])
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_resumed_stream_goes_on_with_the_same_steps(start: int, num_workers: int) -> None:
+    assert taken(stream(num_workers=num_workers), 10, start) == taken(stream(), start + 10)[start:]
+
+
+@pytest.mark.parametrize("num_workers", [1, 3])
+def test_workers_change_nothing(num_workers: int) -> None:
+    assert taken(stream(num_workers=num_workers), 40) == taken(stream(), 40)
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+@pytest.mark.parametrize("micro_batch_tokens", [40, 90])
+def test_ranks_share_the_same_micro_batches(world_size: int, micro_batch_tokens: int) -> None:
+    alone = taken(stream(micro_batch_tokens=micro_batch_tokens), 30)
+    ranks = [
+        taken(stream(micro_batch_tokens=micro_batch_tokens, rank=rank, world_size=world_size), 30)
+        for rank in range(world_size)
+    ]
+    for number, step in enumerate(alone):
+        shares = [steps[number] for steps in ranks]
+        assert tuple(batch for part in shares for batch in part.micro_batches) == step.micro_batches
+        numbers = [part.first_micro_batch + i for part in shares for i in range(len(part.micro_batches))]
+        assert numbers == [number * MICRO_BATCHES_PER_STEP + i for i in range(len(step.micro_batches))]
+        sizes = [len(part.micro_batches) for part in shares]
+        assert max(sizes) - min(sizes) <= 1
+        assert {(part.number, part.epoch) for part in shares} == {(step.number, step.epoch)}
+
+
+def test_without_a_micro_batch_budget_each_rank_gets_about_half() -> None:
+    steps = [taken(stream(micro_batch_tokens=None, rank=rank, world_size=2), 30) for rank in range(2)]
+    whole = taken(stream(micro_batch_tokens=None), 30)
+    for first, second, step in zip(*steps, whole, strict=True):
+        assert len(step.micro_batches) == 1
+        joined = tuple(row for part in (first, second) for batch in part.micro_batches for row in batch[1])
+        assert joined == step.micro_batches[0][1]
+        if len(joined) > 3:
+            sizes = [sum(sum(batch[2]) for batch in part.micro_batches) for part in (first, second)]
+            assert max(sizes) - min(sizes) <= 30
+
+
+def test_examples_a_step() -> None:
+    steps = taken(stream(batch_tokens=None, batch_examples=8, micro_batch_tokens=None), 9)
+    assert [len(step.micro_batches[0][1]) for step in steps] == [8] * 7 + [4, 8]
+    assert steps[7].epoch == 1.0
+    assert steps[8].epoch == pytest.approx(1 + 8 / 67)
+
+
+def test_order_differs_between_epochs_and_seeds() -> None:
+    class Same(RaggedSource):
+        def plan(self, epoch: int) -> Plan:
+            return Plan(np.full(64, 5))
+
+        def build(self, epoch: int, plan: Plan, row_ids: Any) -> Any:
+            return tuple(row_ids.tolist())
+
+    orders = {
+        (seed, epoch): tuple(
+            row
+            for step in taken(PlannedStream(Same(), seed=seed, batch_examples=8), 8, start=8 * epoch)
+            for batch in step.micro_batches
+            for row in batch
+        )
+        for seed in range(2)
+        for epoch in range(2)
+    }
+    assert len(set(orders.values())) == 4
+
+
+def test_the_global_generator_is_not_touched() -> None:
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    taken(stream(num_workers=1), 3)
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_workers_outlive_interrupts_of_the_process_group() -> None:
+    class Telling(RaggedSource):
+        def build(self, epoch: int, plan: Plan, row_ids: Any) -> Any:
+            return os.getpid(), super().build(epoch, plan, row_ids)
+
+    steps = PlannedStream(Telling(), seed=1, batch_tokens=100, num_workers=1).steps()
+    worker = next(steps).micro_batches[0][0]
+    assert worker != os.getpid()
+    os.kill(worker, signal.SIGINT)
+    os.kill(worker, signal.SIGTERM)
+    seen = [next(steps).micro_batches[0] for _ in range(20)]
+    assert {pid for pid, _ in seen} == {worker}
+    assert [batch for _, batch in seen] == [
+        step.micro_batches[0] for step in taken(stream(micro_batch_tokens=None), 20, start=1)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"batch_tokens": None}, "either train.batch_tokens or train.batch_examples"),
+        ({"batch_examples": 4}, "either train.batch_tokens or train.batch_examples"),
+        ({"batch_tokens": 0}, r"train\.batch_tokens=0"),
+        ({"micro_batch_tokens": -1}, r"train\.micro_batch_tokens=-1"),
+        ({"batch_tokens": 20}, r"train\.batch_tokens=20 is less than the longest row \(29 tokens\)"),
+        ({"micro_batch_tokens": 20}, r"train\.micro_batch_tokens=20 is less than the longest row"),
+    ],
+)
+def test_bad_budgets_are_refused_by_name(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        taken(stream(**settings), 10)
+
+
+def test_an_empty_epoch_is_refused() -> None:
+    class Empty(RaggedSource):
+        def plan(self, epoch: int) -> Plan:
+            return Plan(np.zeros(0, dtype=np.int32))
+
+    with pytest.raises(DataError, match="not a single row"):
+        taken(PlannedStream(Empty(), seed=0, batch_tokens=10), 1)
+
+
+@pytest.mark.parametrize("micro_batch_tokens", [1, 64, 10_000])
+def test_evaluation_sees_each_row_once(micro_batch_tokens: int) -> None:
+    lengths = RaggedSource().plan(0).lengths
+    for world_size in (1, 2):
+        batches = [
+            batch
+            for rank in range(world_size)
+            for batch in evaluation_batches(
+                RaggedSource(), micro_batch_tokens=micro_batch_tokens, rank=rank, world_size=world_size
+            )
+        ]
+        assert sorted(row for batch in batches for row in batch[1]) == list(range(len(lengths)))
+        assert all(sum(batch[2]) <= max(micro_batch_tokens, lengths.max()) for batch in batches)
+
+
+def test_evaluation_of_a_subset_is_random_and_within_its_budget() -> None:
+    def chosen(seed: int, max_tokens: int, micro: int = 64) -> list[int]:
+        batches = evaluation_batches(RaggedSource(), micro_batch_tokens=micro, max_tokens=max_tokens, seed=seed)
+        return sorted(row for batch in batches for row in batch[1])
+
+    lengths = RaggedSource().plan(0).lengths
+    assert chosen(0, 200) == chosen(0, 200, micro=30)
+    assert chosen(0, 200) != chosen(1, 200)
+    assert 200 - 30 < lengths[chosen(0, 200)].sum() <= 200
+    assert len(chosen(0, 0)) == 1
+    assert len(chosen(0, 10**6)) == len(lengths)
+
+
+def test_cuts_against_plain_loops() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        lengths = rng.integers(1, 20, int(rng.integers(1, 40)))
+        edges, size = [0], 0
+        for i, length in enumerate(lengths):
+            if size + length > 30:
+                edges.append(i)
+                size = 0
+            size += length
+        assert cut_by_tokens(lengths, 30, key="k") == [*edges, len(lengths)]
+        for groups in (1, 2, 5):
+            even = cut_evenly(lengths, groups)
+            assert even[0] == 0
+            assert even[-1] == len(lengths)
+            assert len(even) <= groups + 1
+            sums = np.add.reduceat(lengths, even[:-1])
+            assert sums.max() <= lengths.sum() / groups + 20
+
+
+def test_shares_are_consecutive_and_complete() -> None:
+    for count in range(12):
+        for world_size in range(1, 6):
+            shares = [share(count, rank, world_size) for rank in range(world_size)]
+            assert [i for part in shares for i in part] == list(range(count))
+            assert max(map(len, shares)) - min(map(len, shares)) <= 1
