@@ -1,0 +1,344 @@
+"""probe, finetune and evaluate as users run them, on tiny encoders and labelled sentences."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import statistics
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file, save_file
+from transfer_world import QUICK, TASK, lmtransfer, make_world, result, write_split
+
+from lmtransfer.commands._runs import load_encoder
+from lmtransfer.errors import CheckpointError
+from lmtransfer.training.checkpoint import Checkpoints
+from lmtransfer.training.run_directory import RESULT_KEYS
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("world")
+    make_world(folder)
+    return folder
+
+
+@pytest.fixture
+def world(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    shutil.copytree(made, tmp_path / "world")
+    monkeypatch.chdir(tmp_path / "world")
+    monkeypatch.setenv("LMTRANSFER_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("LMTRANSFER_DATA", raising=False)
+    threads = torch.get_num_threads()
+    yield tmp_path / "world"
+    torch.set_num_threads(threads)
+
+
+def _weights(run: str, checkpoint: str = "best") -> dict[str, torch.Tensor]:
+    return load_file(Path(run) / "checkpoints" / checkpoint / "model.safetensors")
+
+
+def _metrics(run: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (Path(run) / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_finetuning_learns_the_task_end_to_end(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["transfer.pooling=mean", "train.epochs=12", "optimizer.learning_rate=0.02", "name=ft"]
+    assert lmtransfer("finetune", *QUICK, *words) == 0
+    found = result("runs/finetune/ft")
+    assert set(RESULT_KEYS) <= set(found)
+    assert found["metrics"]["accuracy"] >= 0.95
+    assert found["labels"] == ["negative", "positive"]
+    assert found["majority"]["accuracy"] == pytest.approx(0.6)
+    assert (found["num_train"], found["num_held_out"], found["num_scored"]) == (108, 12, 60)
+    assert (found["task"], found["split"], found["main_metric"]) == ("toy", "dev", "accuracy")
+    assert "checkpoint chosen by accuracy on held-out training examples" in capsys.readouterr().out
+    keys = {"step", "tokens", "seconds", "loss", "learning_rate", "tokens_per_second"}
+    assert all(keys <= set(line) for line in _metrics("runs/finetune/ft"))
+
+    assert lmtransfer("evaluate", "run=runs/finetune/ft", "split=dev", "hardware=exact") == 0
+    again = result("runs/evaluate/finetune-ft-dev")
+    assert again["metrics"] == found["metrics"]
+    assert again["majority"] == found["majority"]
+    assert lmtransfer("evaluate", "run=runs/finetune/ft", "hardware=exact", "name=mine") == 0
+    assert result("runs/evaluate/mine")["split"] == "test"
+    assert result("runs/evaluate/mine")["num_scored"] == 50
+
+
+def test_seeds_and_control_give_statistics_in_closed_form(world: Path) -> None:
+    words = ["transfer.pooling=mean", "train.epochs=8", "optimizer.learning_rate=0.02", "task.num_train=60"]
+    assert lmtransfer("finetune", *QUICK, *words, "seeds=3", "control=true", "name=ft") == 0
+    found = result("runs/finetune/ft")
+    ours = [result(f"runs/finetune/ft/seed-{seed}") for seed in range(3)]
+    theirs = [result(f"runs/finetune/ft/control/seed-{seed}") for seed in range(3)]
+    for part, runs in ((found, ours), (found["control"], theirs)):
+        scores = [run["metrics"]["accuracy"] for run in runs]
+        assert part["mean"] == pytest.approx(statistics.fmean(scores))
+        assert part["metrics"]["accuracy"] == pytest.approx(statistics.fmean(scores))
+        assert part["median"] == statistics.median(scores)
+        assert part["deviation"] == pytest.approx(statistics.stdev(scores))
+        assert part["n"] == 3
+        assert [entry["metrics"]["accuracy"] for entry in part["seeds"]] == scores
+    difference = found["difference"]
+    error = math.sqrt(found["deviation"] ** 2 / 3 + found["control"]["deviation"] ** 2 / 3)
+    assert difference["standard_error"] == pytest.approx(error)
+    assert difference["difference"] == pytest.approx(found["mean"] - found["control"]["mean"])
+    assert error > 0
+    beyond = abs(difference["difference"]) >= 2 * error
+    assert (difference["verdict"] in ("better", "worse")) == beyond
+    assert all(run["control"] is None for run in ours)
+    assert all(run["control"] is True for run in theirs)
+    assert [run["seed"] for run in ours] == [0, 1, 2]
+
+
+def test_the_control_has_other_weights_the_same_head_and_the_same_budget(world: Path) -> None:
+    words = ["control=true", "name=ft", "train.epochs=0.01", "optimizer.learning_rate=1e-12"]  # weights as they begin
+    assert lmtransfer("finetune", *QUICK, *words) == 0
+    base = _weights("runs/pretrain/base", "last")
+    ours, theirs = _weights("runs/finetune/ft"), _weights("runs/finetune/ft/control")
+    assert set(ours) == set(theirs)
+    name = "encoder.stack.layers.0.feed_forward.expand.weight"
+    torch.testing.assert_close(ours[name], base[name], rtol=0, atol=1e-8)
+    assert not torch.allclose(theirs[name], base[name], atol=1e-3)
+    torch.testing.assert_close(ours["head.output.weight"], theirs["head.output.weight"], rtol=0, atol=1e-8)
+    found, control = result("runs/finetune/ft"), result("runs/finetune/ft/control")
+    for key in ("steps", "tokens", "num_train", "num_parameters", "learning_rate"):
+        assert found[key] == control[key]
+    assert found["control"]["n"] == 1
+    assert found["difference"]["standard_error"] is None
+    assert found["difference"]["verdict"] == "one seed, no spread"
+
+
+def test_a_probe_leaves_the_encoder_as_it_was(world: Path) -> None:
+    assert lmtransfer("probe", *QUICK, "control=true", "name=p") == 0
+    base = _weights("runs/pretrain/base", "last")
+    for run, same in (("runs/probe/p", True), ("runs/probe/p/control", False)):
+        saved = {name: tensor for name, tensor in _weights(run).items() if name.startswith("encoder.")}
+        assert {name for name in base if name.startswith("encoder.")} == set(saved)
+        assert all(torch.equal(saved[name], base[name]) for name in saved) == same
+    assert lmtransfer("evaluate", "run=runs/probe/p", "split=dev", "hardware=exact") == 0
+    found, again = result("runs/probe/p"), result("runs/evaluate/probe-p-dev")
+    assert again["metrics"] == pytest.approx(found["metrics"])
+    assert again["control"]["mean"] == found["control"]["mean"]
+
+
+@pytest.mark.parametrize("pooling", ["bilstm", "attention", "max", "family"])
+def test_every_pooling_probes(world: Path, pooling: str) -> None:
+    layers = "last" if pooling == "family" else "mix"
+    words = [f"transfer.pooling={pooling}", f"transfer.layers={layers}", "transfer.lstm_dim=8", "name=p"]
+    assert lmtransfer("probe", *QUICK, *words, "seeds=2", "task.num_train=40") == 0
+    assert result("runs/probe/p")["n"] == 2
+
+
+def test_learning_rates_are_chosen_on_held_out_labels_with_as_many_tries_for_the_control(world: Path) -> None:
+    words = ["learning_rates=[1e-6,2e-2]", "seeds=2", "control=true", "name=ft", "transfer.pooling=mean"]
+    assert lmtransfer("finetune", *QUICK, *words) == 0
+    found = result("runs/finetune/ft")
+    tries = found["learning_rate_tries"]
+    for arm, part in (("pretrained", found), ("control", found["control"])):
+        of_arm = [tried for tried in tries if tried["arm"] == arm]
+        assert sorted((t["learning_rate"], t["seed"]) for t in of_arm) == [(1e-6, 0), (1e-6, 1), (2e-2, 0), (2e-2, 1)]
+        mean = {
+            rate: statistics.fmean(t["score"] for t in of_arm if t["learning_rate"] == rate) for rate in (1e-6, 2e-2)
+        }
+        assert part["learning_rate"] == max(mean, key=lambda rate: mean[rate])
+    assert "learning rate chosen by accuracy on held-out training examples" in found["chosen_by"]
+    config = yaml.safe_load(Path("runs/finetune/ft/seed-1/config.yaml").read_text())
+    assert config["optimizer"]["learning_rate"] == found["learning_rate"]
+    assert (config["seed"], config["seeds"], config["learning_rates"]) == (1, 1, None)
+
+
+def test_without_a_choice_all_labels_are_trained_on(world: Path) -> None:
+    assert lmtransfer("finetune", *QUICK, "checkpoint=last", "name=ft") == 0
+    found = result("runs/finetune/ft")
+    assert (found["num_train"], found["num_held_out"]) == (120, 0)
+    assert found["chosen_by"] == "nothing was chosen: the end of training"
+
+
+def test_choosing_on_what_is_reported_is_said(world: Path) -> None:
+    assert lmtransfer("finetune", *QUICK, "task.dev_from_train=null", "name=ft") == 0
+    found = result("runs/finetune/ft")
+    assert found["chosen_by"] == "checkpoint chosen by accuracy on dev, which is also what is reported"
+    assert found["num_train"] == 120
+    evaluations = [line["validation/accuracy"] for line in _metrics("runs/finetune/ft") if "validation/accuracy" in line]
+    assert found["metrics"]["accuracy"] == found["chosen_score"] == max(evaluations)
+
+
+def test_finished_seeds_are_kept_and_the_rest_is_done_on_resume(world: Path) -> None:
+    words = ["finetune", *QUICK, "seeds=2", "control=true", "name=ft"]
+    assert lmtransfer(*words) == 0
+    whole = result("runs/finetune/ft")
+    kept = Path("runs/finetune/ft/seed-0/checkpoints/best/model.safetensors").stat().st_mtime_ns
+    Path("runs/finetune/ft/result.json").unlink()
+    shutil.rmtree("runs/finetune/ft/control/seed-1")
+    Path("runs/finetune/ft/seed-1/result.json").unlink()
+    assert lmtransfer(*words) == 2
+    assert lmtransfer(*words, "resume=true") == 0
+    again = result("runs/finetune/ft")
+    assert Path("runs/finetune/ft/seed-0/checkpoints/best/model.safetensors").stat().st_mtime_ns == kept
+    assert again["seeds"] == whole["seeds"]
+    assert again["control"]["seeds"] == whole["control"]["seeds"]
+
+
+def test_a_control_can_be_added_later(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert lmtransfer("finetune", *QUICK, "name=ft") == 0
+    before = result("runs/finetune/ft")
+    assert "control=true resume=true" in capsys.readouterr().out
+    assert lmtransfer("finetune", *QUICK, "name=ft", "control=true", "resume=true") == 0
+    after = result("runs/finetune/ft")
+    assert before["control"] is None
+    assert after["control"]["n"] == 1
+    assert after["metrics"] == before["metrics"]
+    assert after["tokens"] == before["tokens"]
+
+
+def test_an_interrupted_run_goes_on_to_the_same_result(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["finetune", *QUICK, "train.save_every=1"]
+    assert lmtransfer(*words, "name=whole") == 0
+    saves = 0
+    save = Checkpoints.save
+
+    def save_and_die(self: Checkpoints, name: str, **content: Any) -> Path:
+        nonlocal saves
+        saves += 1
+        path = save(self, name, **content)
+        if saves == 3:
+            raise KeyboardInterrupt
+        return path
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoints, "save", save_and_die)
+        assert lmtransfer(*words, "name=torn") != 0
+    assert not Path("runs/finetune/torn/result.json").exists()
+    assert lmtransfer(*words, "name=torn", "resume=true") == 0
+    whole, torn = result("runs/finetune/whole"), result("runs/finetune/torn")
+    assert torn["metrics"] == whole["metrics"]
+    assert torn["steps"] == whole["steps"]
+    losses = [[line["loss"] for line in _metrics(f"runs/finetune/{name}")] for name in ("whole", "torn")]
+    assert losses[0] == losses[1]
+
+
+def test_labels_are_matched_by_name(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert lmtransfer("finetune", *QUICK, "transfer.pooling=mean", "name=ft") == 0
+    assert lmtransfer("evaluate", "run=runs/finetune/ft", "hardware=exact", "name=plain") == 0
+    write_split(Path("data/test.tsv"), 50, seed=2, values=("n", "p"))
+    swapped = [*TASK[:3], "task.labels=[positive,negative]", "task.label_values=[p,n]", TASK[5]]
+    assert lmtransfer("evaluate", "run=runs/finetune/ft", *swapped, "hardware=exact", "name=swapped") == 0
+    plain, other = result("runs/evaluate/plain"), result("runs/evaluate/swapped")
+    assert other["metrics"] == pytest.approx(plain["metrics"])
+    assert other["labels"] == ["positive", "negative"]
+    capsys.readouterr()
+    renamed = [*TASK[:3], "task.labels=[yes,no]", "task.label_values=[p,n]", TASK[5]]
+    assert lmtransfer("evaluate", "run=runs/finetune/ft", *renamed, "name=other") == 2
+    assert "tells apart negative, positive; the task's labels are yes, no" in capsys.readouterr().err
+
+
+def test_hidden_test_labels_are_refused(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert lmtransfer("finetune", *QUICK, "name=ft") == 0
+    write_split(Path("data/test.tsv"), 50, seed=2, values=("-1", "-1"))
+    assert lmtransfer("evaluate", "run=runs/finetune/ft") == 2
+    assert "split test: 50 of 50 examples have no gold label" in capsys.readouterr().err
+    assert not Path("runs/evaluate").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["init=null"], "init: give the run directory of a pretrained encoder"),
+        (["init=null", "model=bert_tiny", "tokenizer_from=runs/pretrain/base", "control=true"], "control=true without init"),
+        (["model=bert_tiny"], "model= and init= are both given"),
+        (["init=runs/pretrain/none"], "there is no run directory"),
+        (["init=data"], "is not a run directory"),
+        (["checkpoint=first"], "checkpoint=first: must be best or last"),
+        (["checkpoint=last", "train.patience=2"], "train.patience"),
+        (["learning_rates=[0]"], "learning_rates=[0]"),
+        (["learning_rates=0.1"], "learning_rates=0.1"),
+        (["task.num_train=1000"], "task.num_train=1000: the training split has 120 examples"),
+        (["task.max_length=600"], "task.max_length=600: the encoder reads at most 24 tokens"),
+        (["transfer.layers=7", "transfer.pooling=mean"], "transfer.layers=7"),
+        (["transfer.pooling=average"], "transfer.pooling"),
+        (["split=train"], "split=train"),
+        (["split=validation"], "split=validation: task toy has train, dev, test"),
+        (["optimizer.learning_rat=1"], "learning_rate"),
+        (["task.files.train=data/none.tsv"], "no file"),
+    ],
+)
+def test_mistakes_are_one_message_and_leave_nothing(
+    world: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
+    assert lmtransfer("finetune", *QUICK, *words, "name=ft") == 2
+    captured = capsys.readouterr().err
+    assert message in captured
+    assert "Traceback" not in captured
+    assert not Path("runs/finetune").exists()
+
+
+def test_training_from_scratch_takes_a_run_s_tokenizer(world: Path) -> None:
+    words = ["init=null", "model=bert_tiny", "model.dim=16", "model.hidden_dim=32", "model.max_length=24"]
+    assert lmtransfer("finetune", *QUICK, *words, "tokenizer_from=runs/pretrain/base", "name=scratch") == 0
+    assert lmtransfer("evaluate", "run=runs/finetune/scratch", "hardware=exact") == 0
+    assert result("runs/evaluate/finetune-scratch-test")["n"] == 1
+
+
+def test_evaluate_says_what_it_needs(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert lmtransfer("evaluate", "run=runs/pretrain/base") == 2
+    assert "was not trained on a task" in capsys.readouterr().err
+    assert lmtransfer("finetune", *QUICK, "name=ft") == 0
+    assert lmtransfer("evaluate", "run=runs/finetune/ft", "name=e") == 0
+    assert lmtransfer("evaluate", "run=runs/finetune/ft", "name=e") == 2
+    assert "exists already" in capsys.readouterr().err
+    assert lmtransfer("evaluate", "run=runs/finetune/ft", "name=e", "overwrite=true") == 0
+
+
+def test_a_run_directory_can_be_moved(world: Path) -> None:
+    assert lmtransfer("finetune", *QUICK, "seeds=2", "name=ft") == 0
+    shutil.move("runs/finetune/ft", "moved")
+    shutil.rmtree("runs")
+    assert lmtransfer("evaluate", "run=moved", "hardware=exact", "name=e", "split=dev") == 0
+    assert result("runs/evaluate/e")["mean"] == pytest.approx(result("moved")["mean"])
+
+
+def test_load_encoder_gives_the_run_s_weights(world: Path) -> None:
+    encoder, tokenizer, node = load_encoder("runs/pretrain/base")
+    saved = _weights("runs/pretrain/base", "last")
+    for name, tensor in encoder.state_dict().items():
+        assert torch.equal(tensor, saved[f"encoder.{name}"])
+    assert tokenizer.vocab_size == encoder.vocab_size
+    assert node["dim"] == 16
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda weights: weights.pop("encoder.pooler.dense.bias"), "pooler.dense.bias is missing"),
+        (lambda weights: weights.update({"encoder.extra": torch.zeros(1)}), "extra is not in the model"),
+        (lambda weights: weights.update({"encoder.pooler.dense.bias": torch.zeros(2)}), r"pooler.dense.bias has shape \[2\]"),
+    ],
+)
+def test_an_encoder_tensor_that_does_not_fit_is_named(world: Path, change: Any, message: str) -> None:
+    weights = _weights("runs/pretrain/base", "last")
+    change(weights)
+    Checkpoints(Path("runs/pretrain/base/checkpoints")).save("last", tensors={"model": weights}, state={"step": 1})
+    with pytest.raises(CheckpointError, match=message):
+        load_encoder("runs/pretrain/base")
+
+
+def test_a_torn_checkpoint_is_one_message(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = Path("runs/pretrain/base/checkpoints/last/model.safetensors")
+    save_file({"encoder.x": torch.zeros(1)}, path)
+    assert lmtransfer("probe", *QUICK, "name=p") == 2
+    assert "model.safetensors" in capsys.readouterr().err
+    assert not Path("runs/probe").exists()
+
+
+def test_a_sweep_over_layers_ends_with_a_table(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert lmtransfer("probe", "-m", *QUICK, "transfer.layers=0,1,2", "name=layers") == 0
+    runs = sorted(path.parent.name for path in Path("runs/probe/layers").glob("*/result.json"))
+    assert runs == ["transfer.layers=0", "transfer.layers=1", "transfer.layers=2"]
+    assert capsys.readouterr().out.count("transfer.layers=1") >= 2

@@ -1,0 +1,85 @@
+"""A small world for tests of probe, finetune and evaluate: labelled sentences and a run directory to start from."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import OmegaConf
+
+from lmtransfer.cli import main
+from lmtransfer.config.build import build
+from lmtransfer.tokenizers.train import SentencePieceTrainer
+from lmtransfer.training.run_directory import RunDirectory
+
+POSITIVE = ["good", "great", "fine", "lovely", "superb"]
+NEGATIVE = ["bad", "awful", "poor", "dull", "sad"]
+OTHER = ["film", "story", "actor", "plot", "the", "a", "was", "very", "quite", "with"]
+LABELS = ["negative", "positive"]
+MODEL = {
+    "_target_": "lmtransfer.models.bert.BertEncoder",
+    "dim": 16,
+    "num_layers": 2,
+    "num_heads": 2,
+    "hidden_dim": 32,
+    "max_length": 24,
+    "dropout": 0.0,
+}
+
+
+def sentence(label: int, rng: random.Random) -> str:
+    """A few words, one of which tells the label."""
+    words = rng.choices(OTHER, k=rng.randint(2, 7))
+    words.insert(rng.randint(0, len(words)), rng.choice(POSITIVE if label else NEGATIVE))
+    return " ".join(words)
+
+
+def write_split(path: Path, num: int, *, seed: int, values: tuple[str, str] = ("0", "1")) -> None:
+    """A file of labelled sentences, two of five positive."""
+    rng = random.Random(seed)
+    rows = [(int(i % 5 < 2), i) for i in range(num)]
+    lines = [f"{sentence(label, rng)}\t{values[label]}" for label, _ in rows]
+    path.write_text("\n".join(["sentence\tlabel", *lines]) + "\n")
+
+
+def make_world(folder: Path) -> None:
+    """Labelled splits in ``data`` and a run with random weights, as pretraining leaves one, in ``runs/pretrain/base``."""
+    data = folder / "data"
+    data.mkdir()
+    for seed, (split, num) in enumerate({"train": 120, "dev": 60, "test": 50}.items()):
+        write_split(data / f"{split}.tsv", num, seed=seed)
+    run = RunDirectory.create(folder / "runs", "pretrain", "base")
+    lines = [line.partition("\t")[0] for line in (data / "train.tsv").read_text().splitlines()]
+    tokenizer = SentencePieceTrainer(kind="bpe", vocab_size=64, allow_fewer=True).train(iter(lines), run.tokenizer)
+    tokenizer.save(run.tokenizer)
+    run.write_config({"model": MODEL, "seed": 0})
+    torch.manual_seed(1)
+    encoder = build(OmegaConf.create(MODEL), vocab_size=tokenizer.vocab_size)
+    weights = {f"encoder.{name}": tensor for name, tensor in encoder.state_dict().items()}
+    weights["objectives.mlm.bias"] = torch.zeros(3)
+    run.checkpoints.save("last", tensors={"model": weights}, state={"step": 1})
+
+
+#: The task of that world, the settings that make a run quick, and those that make it exact.
+TASK = [
+    "task=text",
+    "task.name=toy",
+    "task.files={train: data/train.tsv, dev: data/dev.tsv, test: data/test.tsv}",
+    "task.labels=[negative,positive]",
+    "task.label_values=['0','1']",
+    "task.text_column=sentence",
+]
+QUICK = [*TASK, "hardware=exact", "init=runs/pretrain/base", "train.epochs=2", "optimizer.learning_rate=0.01"]
+
+
+def lmtransfer(*words: str) -> int:
+    """Run a command line in this process."""
+    return main(list(words))
+
+
+def result(path: str | Path) -> dict[str, Any]:
+    """The ``result.json`` of a run."""
+    return json.loads((Path(path) / "result.json").read_text())
