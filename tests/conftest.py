@@ -1,0 +1,72 @@
+"""What all tests share: no network, the data folder if there is one, and the command line as a user runs it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+# Set before any test module imports a library that reads them, and inherited by every process that a test starts.
+os.environ.update({"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"})
+
+_connect = socket.socket.connect
+
+
+def _connect_here_only(self: socket.socket, address: Any) -> None:
+    if self.family in (socket.AF_INET, socket.AF_INET6) and address[0] not in ("127.0.0.1", "::1", "localhost"):
+        raise OSError(f"a test may not use the network: {address}")
+    _connect(self, address)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_network() -> Iterator[None]:
+    """Connections to other machines fail at once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(socket.socket, "connect", _connect_here_only)
+        yield
+
+
+@pytest.fixture(scope="session")
+def data_root() -> Path:
+    """The data folder named by LMTRANSFER_DATA; the test is skipped without it."""
+    folder = os.environ.get("LMTRANSFER_DATA")
+    if not folder:
+        pytest.skip("LMTRANSFER_DATA names no data folder")
+    if not Path(folder).is_dir():
+        pytest.skip(f"LMTRANSFER_DATA={folder} is not a folder")
+    return Path(folder)
+
+
+@pytest.fixture
+def run_cli(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run ``lmtransfer <words>`` in a process of its own, in an empty folder, with one thread.
+
+    The result has ``returncode``, ``stdout`` and ``stderr``; nothing is asserted. Keywords set the environment
+    (``LMTRANSFER_DATA=None`` unsets), ``cwd`` the folder, ``timeout`` the seconds allowed.
+    """
+
+    def run(
+        *words: str | Path, cwd: Path | None = None, timeout: float = 240, **environment: str | None
+    ) -> subprocess.CompletedProcess[str]:
+        changed = {"OMP_NUM_THREADS": "1", "COLUMNS": "120", **environment}
+        whole = {**os.environ, **{key: value for key, value in changed.items() if value is not None}}
+        for key in [key for key, value in changed.items() if value is None]:
+            whole.pop(key, None)
+        return subprocess.run(
+            [sys.executable, "-m", "lmtransfer", *map(str, words)],
+            cwd=cwd or tmp_path,
+            env=whole,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+
+    return run

@@ -1,0 +1,50 @@
+"""Components and config folders for the tests of configuration."""
+
+from __future__ import annotations
+
+from os import system  # noqa: F401 - a foreign object that a hostile config might try to reach through this module
+from pathlib import Path  # noqa: F401 - and a foreign class
+from textwrap import dedent
+from typing import Literal
+
+
+class Part:
+    """A nested component."""
+
+    def __init__(self, *, size: int, shape: tuple[int, ...] = (1,)) -> None:
+        self.size, self.shape = size, shape
+
+
+class Net:
+    """A component with a runtime argument and a nested one."""
+
+    def __init__(
+        self,
+        *,
+        vocab_size: int,
+        dim: int = 8,
+        rate: float = 0.1,
+        norm: Literal["pre", "post"] = "pre",
+        limit: int | None = None,
+        part: Part | None = None,
+        parts: list[Part] | None = None,
+    ) -> None:
+        self.vocab_size, self.dim, self.rate, self.norm, self.limit = vocab_size, dim, rate, norm, limit
+        self.part, self.parts = part, parts
+
+
+class Inherits(Net):
+    """Takes what its parent takes."""
+
+
+def not_a_class() -> None:
+    """Refused as a target."""
+
+
+def write_tree(folder: Path, files: dict[str, str]) -> Path:
+    """Write files below ``folder``."""
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(dedent(text).lstrip(), encoding="utf-8")
+    return folder

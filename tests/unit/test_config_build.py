@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from config_toys import Inherits, Net, Part
+from omegaconf import OmegaConf
+
+from lmtransfer.config.build import build
+from lmtransfer.errors import ConfigError
+
+
+@pytest.fixture(autouse=True)
+def allow_toys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LMTRANSFER_ALLOW", "config_toys")
+
+
+def node(**arguments: Any) -> Any:
+    return OmegaConf.create({"model": {"_target_": "config_toys.Net", **arguments}}).model
+
+
+def part(**arguments: Any) -> dict[str, Any]:
+    return {"_target_": "config_toys.Part", **arguments}
+
+
+def test_config_and_runtime_arguments_are_bound_and_others_dropped() -> None:
+    net = build(node(dim=1e1, rate=1), vocab_size=100, tokenizer="dropped")
+    assert isinstance(net, Net)
+    assert (net.vocab_size, net.dim, net.rate) == (100, 10, 1.0)
+    assert type(net.dim) is int
+    assert type(net.rate) is float
+
+
+def test_inherited_constructors_are_read() -> None:
+    net = build(OmegaConf.create({"_target_": "config_toys.Inherits", "dim": 3}), vocab_size=1)
+    assert isinstance(net, Inherits)
+    assert net.dim == 3
+
+
+def test_nested_components_are_built_first_in_values_and_lists() -> None:
+    net = build(node(part=part(size=2, shape=[1, 2]), parts=[part(size=3), part(size=4)]), vocab_size=1)
+    assert isinstance(net.part, Part)
+    assert (net.part.size, net.part.shape) == (2, (1, 2))
+    assert [inner.size for inner in net.parts] == [3, 4]
+
+
+def test_a_component_that_the_command_built_replaces_its_node() -> None:
+    own = Part(size=9)
+    assert build(node(part=part()), vocab_size=1, part=own).part is own
+
+
+def test_interpolations_are_resolved() -> None:
+    cfg = OmegaConf.create({"width": 12, "model": {"_target_": "config_toys.Net", "dim": "${width}"}})
+    assert build(cfg.model, vocab_size=1).dim == 12
+
+
+def test_every_problem_is_listed_with_its_full_key() -> None:
+    wrong = node(dim="abc", nrom="pre", norm="pots", limit=None, rate=None, part=part(siez=1), _partial_=True)
+    with pytest.raises(ConfigError) as error:
+        build(wrong)
+    assert set(error.value.problems) == {
+        "model.dim: 'abc' is not an integer",
+        "model.nrom: Net takes no such argument; did you mean 'norm'? "
+        "it takes: vocab_size, dim, rate, norm, limit, part, parts",
+        "model.norm: 'pots' is not one of pre, post",
+        "model.rate: null is not a number",
+        "model.part.siez: Part takes no such argument; did you mean 'size'? it takes: size, shape",
+        "model.part.size: missing: Part needs it",
+        "model._partial_: is not supported; a component is its _target_ and the arguments of that class",
+        "model.vocab_size: missing: Net needs it",
+    }
+
+
+def test_missing_values_and_broken_references_are_problems() -> None:
+    with pytest.raises(ConfigError) as error:
+        build(node(dim="???", rate="${nowhere}"), vocab_size=1)
+    assert error.value.problems[0] == "model.dim: missing: give model.dim=<value>"
+    assert error.value.problems[1].startswith("model.rate: cannot be resolved: ")
+
+
+def test_an_argument_from_both_sides_is_a_problem() -> None:
+    with pytest.raises(ConfigError, match=r"model\.vocab_size: is supplied by the command; leave it out"):
+        build(node(vocab_size=5), vocab_size=100)
+    assert build(node(vocab_size=None), vocab_size=100).vocab_size == 100
+
+
+def test_a_node_without_target_is_no_component() -> None:
+    with pytest.raises(ConfigError, match="model: needs a component"):
+        build(OmegaConf.create({"model": {"dim": 3}}).model)
+
+
+def test_optimizers_of_torch_are_built() -> None:
+    import torch
+
+    weights = [torch.nn.Parameter(torch.zeros(2))]
+    optimizer = build(OmegaConf.create({"_target_": "torch.optim.AdamW", "lr": 1, "betas": [0, 0.9]}), params=weights)
+    assert isinstance(optimizer, torch.optim.AdamW)
+    assert optimizer.defaults["betas"] == (0, 0.9)
