@@ -1,0 +1,271 @@
+"""Losses against plain loops over rows; ties, gradients, counts, and refusals."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from objective_fakes import NumberTokenizer, bert, gpt, random_documents, store_of
+from torch import Tensor, nn
+
+from lmtransfer.data.batch import PackedBatch, pack
+from lmtransfer.data.store import TokenStore
+from lmtransfer.errors import ConfigError
+from lmtransfer.objectives.base import Objective
+from lmtransfer.objectives.batch import PretrainingBatch
+from lmtransfer.objectives.causal_lm import LanguageModel
+from lmtransfer.objectives.corruption.base import NoCorruption
+from lmtransfer.objectives.corruption.token_masking import TokenMasking
+from lmtransfer.objectives.fit import check_fit
+from lmtransfer.objectives.learner import PretrainingLearner, needed_reads
+from lmtransfer.objectives.masked_lm import MaskedLanguageModel
+from lmtransfer.objectives.next_sentence import NextSentencePrediction
+from lmtransfer.objectives.rows.sentence_pairs import SentencePairs
+from lmtransfer.objectives.rows.stream import LanguageStream
+from lmtransfer.objectives.source import PretrainingSource
+
+TOKENIZER = NumberTokenizer()
+NAMES = ["mlm", "nsp", "mlm_nsp", "lm"]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
+    return store_of(tmp_path_factory.mktemp("stores") / "s", random_documents(60))
+
+
+def objectives_of(name: str) -> list[Objective]:
+    made: dict[str, type[Any]] = {"mlm": MaskedLanguageModel, "nsp": NextSentencePrediction, "lm": LanguageModel}
+    return [made[part]() for part in name.split("_")]
+
+
+def source_of(name: str, store: TokenStore, **changes: Any) -> PretrainingSource:
+    pairs = "nsp" in name
+    return PretrainingSource(
+        store=store,
+        rows=(SentencePairs if pairs else LanguageStream)(max_length=32, tokenizer=TOKENIZER),
+        corruption=TokenMasking(tokenizer=TOKENIZER) if "mlm" in name else NoCorruption(),
+        seed=0,
+        reads=needed_reads(objectives_of(name)),
+        **changes,
+    )
+
+
+def learner_of(name: str) -> PretrainingLearner:
+    learner = PretrainingLearner(gpt() if name == "lm" else bert(), objectives_of(name))
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for parameter in learner.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    return learner
+
+
+def alone(tokens: Tensor, segments: Tensor) -> PackedBatch:
+    return pack([tokens.numpy()], [segments.numpy()])
+
+
+def losses_by_hand(learner: PretrainingLearner, name: str, batch: PretrainingBatch) -> dict[str, float]:
+    """One row and one position at a time, every layer everywhere."""
+    encoder: Any = learner.encoder
+    heads: Any = learner.objectives
+    edges = batch.inputs.cu_seqlens.tolist()
+    sums: dict[str, float] = {}
+
+    def add(kind: str, value: Any) -> None:
+        sums[kind] = sums.get(kind, 0.0) + float(value)
+
+    for b in range(batch.inputs.num_real):
+        part = slice(edges[b], edges[b + 1])
+        segments = batch.inputs.segments_T[part]
+        if "mlm" in name:
+            states = encoder(alone(batch.inputs.tokens_T[part], segments)).last
+            for m in range(batch.num_targets):
+                position = int(batch.positions_M[m])
+                if edges[b] <= position < edges[b + 1]:
+                    head = heads["mlm"]
+                    state = nn.functional.gelu(head.dense(states[position - edges[b]]))
+                    state = nn.functional.layer_norm(state, (16,), head.norm.weight, head.norm.bias, 1e-12)
+                    logits = encoder.token_embedding.weight @ state + head.bias
+                    target = batch.original.tokens_T[position]
+                    add("mlm", -logits.log_softmax(0)[target])
+                    add("mlm_accuracy", logits.argmax() == target)
+        if "nsp" in name:
+            states = encoder(alone(batch.inputs.tokens_T[part], segments)).last
+            logits = heads["nsp"].classifier(encoder.pooler(states[:1]))[0]
+            label = batch.labels["nsp"][b]
+            add("nsp", -logits.log_softmax(0)[label])
+            add("nsp_accuracy", logits.argmax() == label)
+        if name == "lm":
+            tokens = batch.original.tokens_T[part]
+            states = encoder(alone(tokens, segments)).last
+            for t in range(len(tokens) - 1):
+                logits = encoder.token_embedding.weight @ states[t]
+                add("lm", -logits.log_softmax(0)[tokens[t + 1]])
+                add("lm_accuracy", logits.argmax() == tokens[t + 1])
+    return sums
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("capacity", [None, 640])
+def test_losses_equal_a_loop_over_rows_and_positions(store: TokenStore, name: str, capacity: int | None) -> None:
+    learner, source = learner_of(name), source_of(name, store, capacity=capacity)
+    batch = source.build(0, source.plan(0), [3, 1, 11, 20, 7])
+    counts = learner.counts(batch)
+    losses, carry = learner.losses(batch)
+    assert carry is None
+    assert {kind: loss.count for kind, loss in losses.items()} == counts
+    with torch.no_grad():
+        expected = losses_by_hand(learner, name, batch)
+    assert {kind: loss.sum.item() for kind, loss in losses.items()} == pytest.approx(expected, rel=2e-5)
+    assert {kind: loss.weight for kind, loss in losses.items()} == {
+        kind: 0.0 if "accuracy" in kind else 1.0 for kind in losses
+    }
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_counts_add_up_and_are_what_they_say(store: TokenStore, name: str) -> None:
+    learner, source = learner_of(name), source_of(name, store)
+    plan = source.plan(0)
+    whole = learner.counts(source.build(0, plan, range(12)))
+    parts = [learner.counts(source.build(0, plan, [i])) for i in range(12)]
+    assert whole == {kind: sum(part[kind] for part in parts) for kind in whole}
+    if "nsp" in name:
+        assert whole["nsp"] == 12
+    if "mlm" in name:
+        assert whole["mlm"] == sum(max(1, round(0.15 * n)) for n in plan.lengths[:12].tolist())
+    if name == "lm":
+        assert whole["lm"] == (plan.lengths[:12] - 1).sum()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_trainable_parameter_gets_a_gradient(store: TokenStore, name: str) -> None:
+    learner, source = learner_of(name), source_of(name, store)
+    losses, _ = learner(source.build(0, source.plan(0), range(8)))
+    torch.stack([loss.sum * loss.weight for loss in losses.values()]).sum().backward()
+    for key, parameter in learner.named_parameters():
+        assert (parameter.grad is not None) == parameter.requires_grad, key
+        assert parameter.requires_grad == (not key.startswith("encoder.pooler") or "nsp" in name)
+        if parameter.grad is not None:
+            assert parameter.grad.abs().max() > 0, key
+
+
+def test_objectives_share_one_forward_pass(store: TokenStore) -> None:
+    learner, source = learner_of("mlm_nsp"), source_of("mlm_nsp", store)
+    calls: list[int] = []
+    learner.encoder.register_forward_hook(lambda *_: calls.append(1))
+    learner.losses(source.build(0, source.plan(0), range(4)))
+    assert len(calls) == 1
+
+
+@pytest.mark.parametrize("name", ["mlm", "mlm_nsp", "lm"])
+def test_output_and_embedding_stay_one_tensor(store: TokenStore, name: str) -> None:
+    source = source_of(name, store)
+    batch = source.build(0, source.plan(0), range(4))
+    trained, loaded = learner_of(name), PretrainingLearner(gpt(7) if name == "lm" else bert(7), objectives_of(name))
+    pointer = loaded.encoder.token_embedding.weight.data_ptr()
+    state = trained.state_dict()
+    assert len({tensor.data_ptr() for tensor in state.values()}) == len(state)
+    loaded.load_state_dict(state)
+    for learner in (loaded, copy.deepcopy(trained)):
+        expected = {kind: loss.sum.item() for kind, loss in trained.losses(batch)[0].items()}
+        assert {kind: loss.sum.item() for kind, loss in learner.losses(batch)[0].items()} == expected
+        before = expected[name[:3].rstrip("_")]
+        with torch.no_grad():
+            learner.encoder.token_embedding.weight.mul_(1.5)
+        assert learner.losses(batch)[0][name[:3].rstrip("_")].sum.item() != pytest.approx(before, rel=1e-4)
+        (loss,) = [loss for kind, loss in learner.losses(batch)[0].items() if kind in ("mlm", "lm")]
+        loss.sum.backward()
+        assert learner.encoder.token_embedding.weight.grad.abs().sum(1).gt(0).all()  # the softmax reaches all rows
+    assert loaded.encoder.token_embedding.weight.data_ptr() == pointer
+
+
+def test_heads_start_as_published() -> None:
+    encoder = bert()
+    before = copy.deepcopy(encoder.state_dict())
+    learner = PretrainingLearner(encoder, objectives_of("mlm_nsp"))
+    heads: Any = learner.objectives
+    assert all(torch.equal(before[key], tensor) for key, tensor in encoder.state_dict().items())
+    assert heads["mlm"].dense.weight.std().item() == pytest.approx(0.0176, rel=0.2)  # .02, cut at two deviations
+    assert heads["mlm"].dense.weight.abs().max() <= 0.04
+    assert not heads["mlm"].bias.any()
+    assert not heads["mlm"].dense.bias.any()
+    assert (heads["mlm"].norm.weight == 1).all()
+    assert not heads["nsp"].classifier.bias.any()
+    assert heads["nsp"].classifier.weight.abs().max() <= 0.04
+
+
+def test_weights_are_those_of_the_config(store: TokenStore) -> None:
+    learner = PretrainingLearner(bert(), [MaskedLanguageModel(weight=0.5), NextSentencePrediction(weight=2.0)])
+    source = source_of("mlm_nsp", store)
+    losses, _ = learner.losses(source.build(0, source.plan(0), range(4)))
+    assert {kind: loss.weight for kind, loss in losses.items()} == {
+        "mlm": 0.5,
+        "mlm_accuracy": 0.0,
+        "nsp": 2.0,
+        "nsp_accuracy": 0.0,
+    }
+
+
+def test_nothing_to_predict_is_a_loss_of_nothing(tmp_path_factory: pytest.TempPathFactory) -> None:
+    unknown = store_of(tmp_path_factory.mktemp("unknown") / "s", [[[0] * 20]] * 3)
+    source, learner = source_of("mlm", unknown), learner_of("mlm")
+    losses, _ = learner.losses(source.build(0, source.plan(0), [0]))
+    assert losses["mlm"].count == 0
+    assert losses["mlm"].sum.item() == 0
+    losses["mlm"].sum.backward()
+
+
+def test_predictions_in_bfloat16_have_a_float32_loss(store: TokenStore) -> None:
+    for name in NAMES:
+        learner, source = learner_of(name), source_of(name, store)
+        batch = source.build(0, source.plan(0), range(8))
+        exact, _ = learner.losses(batch)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            rounded, _ = learner.losses(batch)
+        for kind, loss in rounded.items():
+            assert loss.sum.dtype == torch.float32
+            if "accuracy" not in kind:
+                assert loss.sum.item() == pytest.approx(exact[kind].sum.item(), rel=0.03)
+
+
+def test_a_meaningless_direction_is_refused_with_what_fits() -> None:
+    for name in ("mlm", "nsp"):
+        with pytest.raises(ConfigError, match=f"objective={name} needs bidirectional.*model.attention is causal.*=lm"):
+            PretrainingLearner(gpt(), objectives_of(name))
+    with pytest.raises(ConfigError, match="objective=lm needs causal.*model.attention is bidirectional.*gpt_mini"):
+        PretrainingLearner(bert(), objectives_of("lm"))
+
+
+def test_an_encoder_without_a_pooler_is_refused_by_nsp() -> None:
+    encoder = bert()
+    encoder.pooler = None
+    with pytest.raises(ConfigError, match="objective=nsp reads the encoder's pooler, and BertEncoder has none"):
+        PretrainingLearner(encoder, objectives_of("nsp"))
+
+
+def test_no_objective_and_the_same_one_twice_are_refused() -> None:
+    for objectives in ([], objectives_of("mlm_mlm")):
+        with pytest.raises(ConfigError, match=r"objective\.losses="):
+            PretrainingLearner(bert(), objectives)
+
+
+def test_all_misfits_are_told_at_once() -> None:
+    rows = LanguageStream(max_length=128, tokenizer=TOKENIZER)
+    with pytest.raises(ConfigError) as raised:
+        check_fit(encoder=bert(), objectives=objectives_of("mlm_nsp"), rows=rows, corruption=NoCorruption())
+    assert len(raised.value.problems) == 3
+    message = str(raised.value)
+    for part in ("objective.max_length=128", "model.max_length=64", "label 'nsp'", "objective/corruption=tokens"):
+        assert part in message
+
+
+def test_other_misfits_are_told() -> None:
+    pairs, masks = SentencePairs(max_length=32, tokenizer=TOKENIZER), TokenMasking(tokenizer=TOKENIZER)
+    with pytest.raises(ConfigError, match=r"model\.num_segments=2"):
+        check_fit(encoder=bert(num_segments=1), objectives=objectives_of("mlm"), rows=pairs, corruption=masks)
+    rows = LanguageStream(max_length=32, tokenizer=TOKENIZER)
+    with pytest.raises(ConfigError, match="hides tokens that no objective predicts"):
+        check_fit(encoder=gpt(), objectives=objectives_of("lm"), rows=rows, corruption=masks)
+    check_fit(encoder=gpt(), objectives=objectives_of("lm"), rows=rows, corruption=NoCorruption())
+    check_fit(encoder=bert(), objectives=objectives_of("mlm_nsp"), rows=pairs, corruption=masks)
