@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from lmtransfer.reporting.collect import COMMANDS
 from lmtransfer.reporting.entries import Entry
@@ -103,6 +104,7 @@ def _baseline(entry: Entry, name: str, transfer: str, score: Spread) -> Row:
         metric=entry.metric or "",
         score=score,
         num_parameters=entry.num_parameters if is_control else None,
+        note="; ".join(_collapse(entry.run.result.get("control"), score)) if is_control else "",
     )
 
 
@@ -129,9 +131,7 @@ def _row(entry: Entry) -> Row:
 
 def _note(entry: Entry) -> str:
     notes = [problem for run in (entry.run, *entry.seeds, *entry.controls) for problem in run.problems]
-    collapsed = int(entry.run.result.get("collapsed") or 0)
-    if collapsed:
-        notes.append(f"{collapsed} of {entry.score.n if entry.score else 1} seeds answer one and the same label")
+    notes += _collapse(entry.run.result, entry.score)
     if entry.run.state == "unfinished":
         done = sum(seed.state == "finished" for seed in entry.seeds)
         if entry.seeds:
@@ -141,6 +141,17 @@ def _note(entry: Entry) -> str:
             step, loss = number(last.get("step")), number(last.get("loss"))
             notes.insert(0, "at step " + ("?" if step is None else f"{step:,.0f}") + _loss(loss))
     return "; ".join(notes)
+
+
+def _collapse(result: Any, score: Spread | None) -> list[str]:
+    """Says so where seeds answer every example alike (a mean can hide it); ``result`` may be a control's part."""
+    said = result.get("collapsed") if isinstance(result, Mapping) else None
+    collapsed = int(said) if isinstance(said, bool | int) else 0
+    if collapsed == 0:
+        return []
+    if score is None or score.n == 1:
+        return ["answers one and the same label"]
+    return [f"{collapsed} of {score.n} seeds answer one and the same label"]
 
 
 def _loss(loss: float | None) -> str:
