@@ -17,35 +17,18 @@ from __future__ import annotations
 import json
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
 
-from lmtransfer.data.durable import file_hash, staged_folder, write_json
+from lmtransfer.data.durable import file_hash, write_json
+from lmtransfer.data.shards import Shard, describe, load_array, write_shard, write_starts
 from lmtransfer.errors import DataError
 
 STORE_FORMAT = 1
-_SHARD_FILES = ("tokens.npy", "sentence_lengths.npy", "document_lengths.npy")
 _INDEX_FILES = ("sentence_starts.npy", "document_starts.npy")
-
-
-@dataclass(frozen=True, slots=True)
-class Shard:
-    """What the manifest says of one shard.
-
-    Attributes:
-        name: its folder's name.
-        num_documents, num_sentences, num_tokens: what it holds.
-        files: size in bytes and digest of each file, by name.
-    """
-
-    name: str
-    num_documents: int
-    num_sentences: int
-    num_tokens: int
-    files: dict[str, tuple[int, str]]
 
 
 class TokenStore:
@@ -67,8 +50,8 @@ class TokenStore:
         self.num_documents = sum(shard.num_documents for shard in shards)
         self.num_sentences = sum(shard.num_sentences for shard in shards)
         self.num_tokens = sum(shard.num_tokens for shard in shards)
-        self.sentence_starts = _load(folder / "sentence_starts.npy")
-        self.document_starts = _load(folder / "document_starts.npy")
+        self.sentence_starts = load_array(folder / "sentence_starts.npy")
+        self.document_starts = load_array(folder / "document_starts.npy")
         self._shards = list(shards)
         self._starts = list(accumulate((shard.num_tokens for shard in shards), initial=0))
         self._tokens: dict[int, np.ndarray] = {}
@@ -122,7 +105,7 @@ class TokenStore:
 
     def _shard_tokens(self, index: int) -> np.ndarray:
         if index not in self._tokens:
-            self._tokens[index] = _load(self.folder / self._shards[index].name / "tokens.npy")
+            self._tokens[index] = load_array(self.folder / self._shards[index].name / "tokens.npy")
         return self._tokens[index]
 
     def verify(self) -> None:
@@ -148,66 +131,20 @@ def _all_files(shards: Sequence[Shard], index: dict[str, tuple[int, str]]) -> It
             yield f"{shard.name}/{name}", entry
 
 
-def _load(path: Path) -> np.ndarray:
-    """A memory-mapped array, as a plain ndarray (indexing the memmap subclass is several times slower)."""
-    return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
-
-
-def _describe(folder: Path, names: Sequence[str]) -> dict[str, tuple[int, str]]:
-    return {name: ((folder / name).stat().st_size, file_hash(folder / name)) for name in names}
-
-
-def write_shard(
-    folder: Path,
-    *,
-    tokens: np.ndarray,
-    sentence_lengths: np.ndarray,
-    document_lengths: np.ndarray,
-    vocab_size: int,
-) -> Shard:
-    """Write one shard; ``folder`` is complete or absent, whenever the process is killed.
-
-    Args:
-        folder: the shard's own folder.
-        tokens: token ids, shape (num_tokens,).
-        sentence_lengths: tokens of each sentence, shape (num_sentences,); none may be 0.
-        document_lengths: sentences of each document, shape (num_documents,); none may be 0.
-        vocab_size: decides between 16 and 32 bits a token.
-    """
-    with staged_folder(folder) as staged:
-        np.save(staged / "tokens.npy", tokens.astype(np.uint16 if vocab_size <= 1 << 16 else np.uint32))
-        np.save(staged / "sentence_lengths.npy", sentence_lengths.astype(np.uint32))
-        np.save(staged / "document_lengths.npy", document_lengths.astype(np.uint32))
-        files = _describe(staged, _SHARD_FILES)
-    return Shard(folder.name, len(document_lengths), len(sentence_lengths), len(tokens), files)
-
-
-def _write_starts(path: Path, folder: Path, shards: Sequence[Shard], lengths_name: str, total: int) -> None:
-    """Write running sums of the shards' lengths as one int64 array, a shard at a time."""
-    out = np.lib.format.open_memmap(path, mode="w+", dtype=np.int64, shape=(total + 1,))
-    out[0] = 0
-    position = 0
-    for shard in shards:
-        lengths = _load(folder / shard.name / lengths_name)
-        out[position + 1 : position + 1 + len(lengths)] = out[position] + np.cumsum(lengths, dtype=np.int64)
-        position += len(lengths)
-    out.flush()
-
-
 def finish_store(folder: Path, shards: Sequence[Shard]) -> TokenStore:
     """Write the global index and the manifest over shards that lie in ``folder``, and open the store."""
     folder.mkdir(parents=True, exist_ok=True)
-    _write_starts(
+    write_starts(
         folder / "sentence_starts.npy", folder, shards, "sentence_lengths.npy", sum(s.num_sentences for s in shards)
     )
-    _write_starts(
+    write_starts(
         folder / "document_starts.npy", folder, shards, "document_lengths.npy", sum(s.num_documents for s in shards)
     )
     write_json(
         folder / "manifest.json",
         {
             "format": STORE_FORMAT,
-            "index": _describe(folder, _INDEX_FILES),
+            "index": describe(folder, _INDEX_FILES),
             "shards": [asdict(shard) for shard in shards],
         },
     )

@@ -19,9 +19,9 @@ import numpy as np
 from lmtransfer.data.documents import Corpus
 from lmtransfer.data.durable import staged_folder, write_json
 from lmtransfer.data.sentences import sentence_spans
+from lmtransfer.data.shards import Shard, write_shard
 from lmtransfer.data.split import text_hash
 from lmtransfer.data.statistics import CorpusStatistics
-from lmtransfer.data.store import Shard, write_shard
 from lmtransfer.tokenizers.base import Tokenizer
 
 SIDES = ("train", "validation")
