@@ -1,7 +1,7 @@
 # `make` alone prints what there is.
 PYTHON ?= python3
 VENV ?= .venv
-# Extra words for the installation of torch, for example TORCH_ARGS="--index-url https://download.pytorch.org/whl/cpu".
+# Extra words for the installation of torch, such as an --index-url with another build of it.
 TORCH_ARGS ?=
 # Extra words for pytest, for example ARGS="tests/unit -k mask".
 ARGS ?=
@@ -39,7 +39,7 @@ demo: setup ## corpus, tokenizer, pretraining, probe, finetuning, control: a tab
 	$(BIN)/python scripts/demo.py
 
 bench: setup ## throughput against transformers, on this machine
-	$(BIN)/python scripts/bench_vs_transformers.py
+	$(BIN)/python scripts/benchmark.py
 
 clean: ## remove what building and testing leave behind; keeps the environment and runs/
 	rm -rf build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache
