@@ -26,6 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from lmtransfer.data.cache import prepare, tokenizer_for
+from lmtransfer.data.files import find_file, read_lines
 from lmtransfer.data.python_docs import PythonDocs
 from lmtransfer.data.stream import PlannedStream
 from lmtransfer.models.bert import BertEncoder
@@ -269,11 +270,8 @@ def sentences(corpus: PythonDocs, count: int) -> tuple[list[str], list[int]]:
     """So many sentences with a label each."""
     root = os.environ.get("LMTRANSFER_DATA")
     if root and list(Path(root).glob("sst2/train.tsv*")):
-        from lmtransfer.data.files import open_text
-
-        with open_text(next(Path(root).glob("sst2/train.tsv*"))) as lines:
-            next(lines)
-            rows = [line.rstrip("\n").split("\t") for _, line in zip(range(count), lines, strict=False)]
+        lines = read_lines(find_file(Path(root) / "sst2" / "train.tsv"))
+        rows = [line.rstrip("\n").split("\t") for _, (_, line) in zip(range(count + 1), lines, strict=False)][1:]
         return [row[0] for row in rows], [int(row[1]) for row in rows]
     documents = [document.text.split(". ")[0] for _, document in zip(range(count), corpus.documents(), strict=False)]
     return documents, [len(text) % 2 for text in documents]

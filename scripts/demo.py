@@ -22,7 +22,8 @@ def main() -> None:
     """Run the commands one after the other; stop at the first that fails."""
     began = time.monotonic()
     root = Path(sys.argv[1]) if len(sys.argv) > 1 else _new_folder(Path("runs"))
-    shared = ["task=python_docs", f"task.num_train={NUM_TRAIN}", f"seeds={SEEDS}", f"output_root={root}"]
+    encoder = f"init={root}/pretrain/bert"
+    shared = [encoder, "task=python_docs", f"task.num_train={NUM_TRAIN}", f"seeds={SEEDS}", f"output_root={root}"]
     steps = [
         (
             "1. read the corpus: docstrings of Python and of the libraries installed here; train a tokenizer on it",
@@ -34,11 +35,18 @@ def main() -> None:
         ),
         (
             f"3. probe: freeze it, and train only a linear layer on {NUM_TRAIN} labelled docstrings",
-            ["probe", "experiment=demo_probe", f"init={root}/pretrain/bert", "name=probe", *shared],
+            ["probe", "experiment=demo_probe", "name=probe", *shared],
         ),
         (
             "4. finetune all of it; control: the same from random initialisation, with as much tuning",
-            ["finetune", "experiment=demo_finetune", f"init={root}/pretrain/bert", "name=finetune", "control=true", *shared],
+            [
+                "finetune",
+                "experiment=demo_finetune",
+                f"init={root}/pretrain/bert",
+                "name=finetune",
+                "control=true",
+                *shared,
+            ],
         ),
         ("5. report: one table, and the learning curves", ["report", str(root)]),
     ]

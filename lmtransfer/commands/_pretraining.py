@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 from torch import nn
@@ -99,6 +99,20 @@ def read_text(cfg: DictConfig, *, num_workers: int | None = None) -> Text:
         corpus, tokenizer, cache_dir=cache_dir, num_workers=num_workers, min_tokens=int(cfg.objective.max_length)
     )
     return Text(corpus, tokenizer, prepared)
+
+
+def with_absolute_paths(config: dict[str, Any]) -> dict[str, Any]:
+    """The config with every path that the user gave made absolute, so that it means the same from anywhere."""
+    corpus = dict(config["corpus"])
+    if corpus.get("path"):
+        paths = [corpus["path"]] if isinstance(corpus["path"], str) else corpus["path"]
+        corpus["path"] = [_absolute(path) for path in paths]
+    given = {key: _absolute(config[key]) for key in ("init", "data_root", "output_root") if config.get(key)}
+    return {**config, **given, "corpus": corpus}
+
+
+def _absolute(path: str) -> str:
+    return str(Path(path).expanduser().absolute())
 
 
 def build_parts(cfg: DictConfig, tokenizer: Tokenizer) -> Parts:

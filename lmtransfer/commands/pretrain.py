@@ -12,7 +12,14 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
-from lmtransfer.commands._pretraining import Parts, Text, build_parts, check_pretraining, read_text
+from lmtransfer.commands._pretraining import (
+    Parts,
+    Text,
+    build_parts,
+    check_pretraining,
+    read_text,
+    with_absolute_paths,
+)
 from lmtransfer.config.budget import effective_train
 from lmtransfer.config.build import build
 from lmtransfer.config.schema import HardwareSettings, TrainSettings
@@ -57,7 +64,7 @@ def run(cfg: DictConfig) -> Path:
         if directory.is_finished:
             print(f"{directory.path} is finished; nothing is left to do")
             return directory.path
-        plain = cast(dict[str, Any], OmegaConf.to_container(cfg, resolve=True))
+        plain = with_absolute_paths(cast(dict[str, Any], OmegaConf.to_container(cfg, resolve=True)))
         goes_on = resume and directory.config_path.is_file()
         if goes_on:
             check_resumable(directory.read_config(), plain)
