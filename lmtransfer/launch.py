@@ -25,6 +25,7 @@ from omegaconf.errors import InterpolationResolutionError, MissingMandatoryValue
 from lmtransfer.config import help_page, overrides, paths
 from lmtransfer.config.budget import settle_budget
 from lmtransfer.config.diagnose import diagnose
+from lmtransfer.config.primary import drop_null_groups
 from lmtransfer.config.sweep import Point, in_sweep, read_points, sweep_name
 from lmtransfer.errors import ConfigError, Interrupted, LmtransferError
 
@@ -57,9 +58,12 @@ def run_command(command: str, words: Sequence[str]) -> int:
         LmtransferError: the user's mistake, or what the command raised.
     """
     line = overrides.read(words)
-    given = [*_bare_words(command, line.bare), *line.overrides]
+    folders = [paths.conf_dir()]
     if line.config_dir is not None:
         _check_config_dir(Path(line.config_dir))
+        folders.append(Path(line.config_dir))
+    given = [*_bare_words(command, line.bare), *line.overrides]
+    given = drop_null_groups(given, primary=line.config_name or command, folders=folders)
     help_page.register(command)
     failure: list[Exception] = []
     task = functools.partial(_perform, command, failure)
@@ -68,7 +72,7 @@ def run_command(command: str, words: Sequence[str]) -> int:
         try:
             with _hydra_as_library([f"lmtransfer {command}", *line.options, *settings, *given]):
                 hydra.main(version_base="1.3", config_path=str(paths.conf_dir()), config_name=command)(task)()
-        except (HydraException, OmegaConfBaseException) as error:
+        except (HydraException, OmegaConfBaseException, ValueError) as error:  # what the command raises is in failure
             raise diagnose(
                 error,
                 command=line.config_name or command,
@@ -193,6 +197,7 @@ def _hydra_as_library(argv: list[str]) -> Iterator[None]:
     try:
         yield
     finally:
+        HydraConfig.instance().cfg = None
         sys.argv = saved_argv
         if saved is None:
             del os.environ["HYDRA_FULL_ERROR"]

@@ -89,7 +89,7 @@ class _PlainKeys:
             elif isinstance(value, dict) and not is_component(value):
                 if default or where in SCHEMAS:
                     self.visit(value, default if isinstance(default, dict) else {}, key=where)
-            elif isinstance(default, dict) and default and not is_component(value):
+            elif isinstance(default, dict) and default and not is_component(default) and not is_component(value):
                 self.problems[where] = f"{value!r} stands where a group of keys should: {', '.join(default)}"
             elif name not in described and isinstance(default, (bool, int, float)) and value is not None:
                 self._like(default, value, where)

@@ -22,6 +22,28 @@ def primary_config(name: str) -> dict[str, Any]:
     return {_package(group).partition(".")[0]: None for group in groups} | content
 
 
+def drop_null_groups(overrides: Sequence[str], *, primary: str, folders: Sequence[Path]) -> list[str]:
+    """Overrides with ``group=null`` in the way that Hydra has for it: ``~group``, or nothing where it is null already.
+
+    Args:
+        overrides: of the command line.
+        primary: name of the command's config file.
+        folders: config folders.
+    """
+    path = paths.find(f"{primary}.yaml", folders)
+    loaded = OmegaConf.to_container(OmegaConf.load(path)) if path else {}
+    entries = loaded.get("defaults", []) if isinstance(loaded, dict) else []
+    chosen = {group: choice for entry in entries if isinstance(entry, dict) for group, choice in entry.items()}
+    kept = []
+    for override in overrides:
+        key, _, value = override.partition("=")
+        if value != "null" or not paths.is_group(key, folders):
+            kept.append(override)
+        elif chosen.get(key, "") is not None:
+            kept.append(f"~{key}")
+    return kept
+
+
 def reference_config(name: str) -> dict[str, Any]:
     """As ``primary_config``, with the keys of the groups chosen in the running command filled in."""
     known = primary_config(name)

@@ -1,0 +1,103 @@
+"""A toy command with its own configs, run in this process exactly as ``lmtransfer`` runs the real ones."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from textwrap import dedent
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from omegaconf import DictConfig, OmegaConf
+
+from lmtransfer import cli, launch
+from lmtransfer.config import pages, paths
+from lmtransfer.config.sweep import sweep_name
+
+FILES = {
+    "toy.yaml": """
+        # A toy that trains nothing,
+        # on two lines.
+        # lmtransfer toy seed=1     one example
+        defaults:
+          - model: small
+          - _self_
+          - experiment: null
+
+        name: toy  # of the run
+        seed: 0
+        text: null
+        init: null
+        train:
+          steps: null
+          seconds: 600
+    """,
+    "model/small.yaml": "# A small one\n_target_: lmtransfer.models.bert.Pooler\ndim: 8  # width\n",
+    "model/large.yaml": "# A large one\ndefaults: [small]\ndim: 64\n",
+    "experiment/quick.yaml": "# @package _global_\n# A quick recipe\ntrain:\n  steps: 7\n",
+}
+
+
+class Toy:
+    """What the toy command was called with, and what it does.
+
+    Attributes:
+        configs: one a run, with ``run_name`` and the effective ``train`` in it.
+        swept: what ``after_sweep`` was given.
+        conf: its config folder.
+        behave: called with each config; may raise.
+    """
+
+    def __init__(self, conf: Path) -> None:
+        self.conf = conf
+        self.configs: list[dict[str, Any]] = []
+        self.swept: list[list[Path]] = []
+        self.behave: Callable[[DictConfig], Any] = lambda cfg: None
+
+    def run(self, cfg: DictConfig) -> Any:
+        content = OmegaConf.to_container(cfg, resolve=True)
+        assert isinstance(content, dict)
+        self.configs.append({**content, "run_name": sweep_name(str(cfg.name))})
+        self.behave(cfg)
+        return Path("runs") / sweep_name(str(cfg.name))
+
+
+@pytest.fixture
+def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Toy:
+    """The toy command, started by the ``lmtransfer`` fixture."""
+    found = Toy(tmp_path / "conf")
+    for name, text in FILES.items():
+        path = found.conf / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(dedent(text).lstrip())
+    hydra_pages = found.conf / "hydra" / "help"
+    hydra_pages.mkdir(parents=True)
+    page = paths.conf_dir() / "hydra" / "help" / "lmtransfer.yaml"
+    (hydra_pages / page.name).write_text(page.read_text())
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.chdir(work)
+    module = SimpleNamespace(run=found.run, after_sweep=found.swept.append)
+    monkeypatch.setattr(paths, "conf_dir", lambda: found.conf)
+    monkeypatch.setattr(pages, "commands", lambda: {"toy": "A toy", "other": "Another"})
+    monkeypatch.setattr(launch, "_module", lambda command: module)
+    return found
+
+
+@pytest.fixture
+def lmtransfer(toy: Toy, capsys: pytest.CaptureFixture[str]) -> Callable[..., SimpleNamespace]:
+    """Run ``lmtransfer <words>`` in this process: ``.code``, ``.out``, ``.err``."""
+
+    def call(*words: str) -> SimpleNamespace:
+        before = list(sys.argv)
+        try:
+            code: Any = cli.main(words)
+        except SystemExit as leave:
+            code = leave.code
+        assert sys.argv == before
+        out, err = capsys.readouterr()
+        return SimpleNamespace(code=code, out=out, err=err)
+
+    return call

@@ -1,0 +1,130 @@
+"""A user's mistake: one message with the nearest name, exit code 2, no traceback, and nothing run or written."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lmtransfer.errors import CheckpointError, Interrupted
+
+
+@pytest.mark.parametrize(
+    ("words", "messages"),
+    [
+        (["tyo"], ["there is no command 'tyo'; did you mean 'toy'? commands: toy, other"]),
+        (["seed=1"], ["the command comes first: lmtransfer <command> seed=1"]),
+        (["-m", "toy"], ["the command comes first"]),
+        (["toy", "--multrun"], ["there is no option --multrun; did you mean '--multirun'"]),
+        (["toy", "quick"], ["'quick' is not key=value"]),
+        (["toy", "trian.steps=5"], ["trian.steps=5: there is no such key; did you mean 'train.steps'? toy has: "]),
+        (["toy", "train.stpes=5"], ["did you mean 'train.steps'? train has: seconds, steps"]),
+        (["toy", "sede=1"], ["did you mean 'seed'?"]),
+        (["toy", "modle=large"], ["modle=large: there is no such key; did you mean 'model'?"]),
+        (["toy", "model=lareg"], ["no such model; did you mean 'large'? choices of model: large, small"]),
+        (["toy", "model=3"], ["model=3: there is no such model"]),
+        (["toy", "experiment=quikc"], ["did you mean 'quick'"]),
+        (["toy", "model.dmi=3"], ["model.dmi=3: there is no such key; did you mean 'model.dim'? model has: dim"]),
+        (["toy", "train.steps=[1"], ["train.steps=[1: cannot be read as key=value; a list is [a,b]"]),
+        (["toy", "seed=1,2"], ["seed=1,2: several values need -m"]),
+        (["toy", "-m", "model=small,lareg"], ["model=lareg: there is no such model; did you mean 'large'"]),
+        (["toy", "-cd", "nowhere"], ["--config-dir: there is no folder nowhere"]),
+        (["toy", "train.steps=1", "train.seconds=2"], ["train.steps=1 and train.seconds=2 are set on the command"]),
+        (["toy", "hydra/launcher=basci"], ["Could not find 'hydra/launcher/basci'"]),
+        (
+            ["toy", "model=lareg", "sede=1", "train.stpes=3"],
+            ["3 problems in the configuration", "'large'", "'seed'", "'train.steps'"],
+        ),
+    ],
+)
+def test_a_misspelt_word_is_answered(words: list[str], messages: list[str], lmtransfer: Any, toy: Any) -> None:
+    result = lmtransfer(*words)
+    assert result.code == 2
+    assert result.out == ""
+    assert result.err.startswith("lmtransfer: ")
+    for message in messages:
+        assert message in result.err
+    assert "Traceback" not in result.err
+    assert "hydra.cc" not in result.err
+    assert toy.configs == []
+    assert list(Path.cwd().iterdir()) == []
+
+
+def test_a_group_that_must_be_chosen_is_named_with_its_choices(lmtransfer: Any, toy: Any) -> None:
+    primary = toy.conf / "toy.yaml"
+    primary.write_text(primary.read_text().replace("model: small", "model: ???"))
+    result = lmtransfer("toy")
+    assert (result.code, result.err) == (
+        2,
+        "lmtransfer: model: choose one with model=<name>; there are: large, small\n",
+    )
+
+
+def test_a_component_argument_that_the_config_leaves_out_is_told_how_to_set(lmtransfer: Any, toy: Any) -> None:
+    (toy.conf / "model" / "small.yaml").write_text("# AdamW\n_target_: torch.optim.AdamW\nlr: 0.1\n")
+    result = lmtransfer("toy", "model.eps=1e-6", "model.params=1", "model.wieght_decay=0")
+    assert "to set it, write +model.eps=1e-6" in result.err
+    assert "model.params is supplied by the command" in result.err
+    assert "did you mean 'model.weight_decay'" in result.err
+
+
+@pytest.mark.parametrize(("error", "code"), [(CheckpointError("torn"), 2), (Interrupted("saved"), 75)])
+def test_errors_of_a_command_are_shown_with_their_exit_code(
+    error: Exception, code: int, lmtransfer: Any, toy: Any
+) -> None:
+    def fail(cfg: object) -> None:
+        raise error
+
+    toy.behave = fail
+    result = lmtransfer("toy")
+    assert (result.code, result.out, result.err) == (code, "", f"lmtransfer: {error}\n")
+
+
+def test_our_own_bugs_keep_their_traceback(lmtransfer: Any, toy: Any) -> None:
+    def bug(cfg: Any) -> None:
+        cfg.modle  # noqa: B018 - a bug: there is no such key
+
+    toy.behave = bug
+    with pytest.raises(Exception, match="modle"):
+        lmtransfer("toy")
+
+
+@pytest.mark.parametrize(("override", "message"), [("init=${nowhere}", "nowhere"), ("init=???", "init")])
+def test_values_that_are_missing_when_a_command_reads_them_are_the_users(
+    override: str, message: str, lmtransfer: Any, toy: Any
+) -> None:
+    toy.behave = lambda cfg: cfg.init.lower()
+    result = lmtransfer("toy", override)
+    assert result.code == 2
+    assert result.err.startswith("lmtransfer: ")
+    assert message in result.err
+    assert "Traceback" not in result.err
+
+
+def test_ctrl_c_is_calm(lmtransfer: Any, toy: Any) -> None:
+    def interrupt(cfg: object) -> None:
+        raise KeyboardInterrupt
+
+    toy.behave = interrupt
+    result = lmtransfer("toy")
+    assert (result.code, result.err) == (130, "lmtransfer: interrupted\n")
+
+
+def test_other_ranks_are_silent_about_what_all_find(
+    lmtransfer: Callable[..., Any], toy: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdout", sys.stdout)  # so that it is put back after the test
+    monkeypatch.setenv("RANK", "1")
+    result = lmtransfer("toy", "sede=1")
+    assert (result.code, result.out, result.err) == (2, "", "")
+
+    def fail(cfg: object) -> None:
+        print("a table")
+        raise CheckpointError("only here")
+
+    toy.behave = fail
+    result = lmtransfer("toy")
+    assert (result.code, result.out, result.err) == (2, "", "lmtransfer (rank 1): only here\n")

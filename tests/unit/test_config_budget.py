@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from config_toys import write_tree
+from omegaconf import OmegaConf
+
+from lmtransfer.config import paths
+from lmtransfer.config.budget import effective_train, settle_budget
+from lmtransfer.errors import ConfigError
+
+
+@pytest.fixture(autouse=True)
+def conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {
+        "timed.yaml": "train:\n  steps: null\n  tokens: null\n  epochs: null\n  seconds: 600\n",
+        "open.yaml": "train:\n  steps: null\n  tokens: null\n  epochs: null\n  seconds: null\n",
+    }
+    folder = write_tree(tmp_path, files)
+    monkeypatch.setattr(paths, "conf_dir", lambda: folder)
+
+
+def settled(primary: str, overrides: list[str], **train: Any) -> dict[str, Any]:
+    """What is left of ``train``, given its composed values."""
+    cfg = OmegaConf.create({"train": {"steps": None, "tokens": None, "epochs": None, "seconds": None, **train}})
+    settle_budget(cfg, primary=primary, overrides=overrides)
+    return {kind: value for kind, value in cfg.train.items() if value is not None}
+
+
+def test_a_single_budget_stays() -> None:
+    assert settled("timed", [], seconds=600) == {"seconds": 600}
+
+
+@pytest.mark.parametrize("override", ["train.steps=500", "+train.steps=500", "++train.steps=500"])
+def test_the_command_line_wins_over_the_commands_file(override: str) -> None:
+    assert settled("timed", ["seed=1", override], steps=500, seconds=600) == {"steps": 500}
+
+
+def test_the_command_line_wins_over_an_experiment() -> None:
+    assert settled("open", ["experiment=x", "train.epochs=2"], epochs=2, seconds=170) == {"epochs": 2}
+    assert settled("timed", ["experiment=x", "train.epochs=2"], epochs=2, steps=9, seconds=600) == {"epochs": 2}
+
+
+def test_an_experiment_wins_over_the_commands_file() -> None:
+    assert settled("timed", ["experiment=x"], steps=500, seconds=600) == {"steps": 500}
+
+
+def test_a_budget_repeated_on_the_command_line_still_wins() -> None:
+    assert settled("timed", ["experiment=x", "train.seconds=600"], steps=500, seconds=600) == {"seconds": 600}
+
+
+def test_two_budgets_on_the_command_line_are_an_error() -> None:
+    with pytest.raises(ConfigError, match=r"train\.steps=5 and train\.tokens=7 are set on the command line"):
+        settled("timed", ["train.steps=5", "train.tokens=7"], steps=5, tokens=7, seconds=600)
+
+
+def test_two_budgets_in_an_experiment_are_an_error() -> None:
+    with pytest.raises(ConfigError, match=r"train\.steps=5 and train\.seconds=9 are set in the config files"):
+        settled("timed", [], steps=5, seconds=9)
+
+
+def test_a_budget_set_to_null_on_the_command_line_is_none() -> None:
+    assert settled("timed", ["train.seconds=null", "train.steps=5"], steps=5) == {"steps": 5}
+    with pytest.raises(ConfigError, match=r"there is no budget; set one of train\.steps, "):
+        effective_train(OmegaConf.create({"train": {"seconds": None}}), primary="open", overrides=[])
+
+
+def test_the_effective_settings_have_one_budget_and_settling_again_changes_nothing() -> None:
+    cfg = OmegaConf.create({"train": {"steps": 1e3, "seconds": 600, "log_every": 3}})
+    settings = effective_train(cfg, primary="timed", overrides=["train.steps=1e3"])
+    assert (settings.steps, settings.seconds, settings.log_every) == (1000, None, 3)
+    assert effective_train(cfg, primary="timed", overrides=[]) == settings
+
+
+def test_a_command_without_training_has_no_budget() -> None:
+    cfg = OmegaConf.create({"what": "all"})
+    settle_budget(cfg, primary="open", overrides=[])
+    assert cfg == {"what": "all"}

@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from config_toys import write_tree
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig, OmegaConf
+
+from lmtransfer.config import paths
+from lmtransfer.config.check import check
+from lmtransfer.errors import ConfigError
+
+FILES = {
+    "train.yaml": """
+        # Train a toy.
+        defaults:
+          - model: small
+          - objective: guess
+          - hardware: auto
+          - _self_
+        name: train
+        seed: 0
+        share: 0.5
+        limit: 20
+        verbose: false
+        where: ${oc.env:A_VARIABLE_NOBODY_SETS,null}
+        train:
+          steps: 10
+          seconds: null
+          batch_tokens: 64
+          eval_tokens: 1000
+    """,
+    "model/small.yaml": """
+        # A small toy
+        _target_: config_toys.Net
+        dim: 8
+    """,
+    "objective/guess.yaml": """
+        # A node of plain keys and components
+        mask_prob: 0.2
+        losses:
+          guess:
+            _target_: config_toys.Part
+            size: 3
+    """,
+    "hardware/auto.yaml": "device: auto\nprecision: auto\nthreads: null\ncompile: auto\n",
+}
+
+NODES = {"model": {"vocab_size"}, "objective.losses.guess": set[str]()}
+
+
+@pytest.fixture(autouse=True)
+def conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = write_tree(tmp_path / "conf", FILES)
+    monkeypatch.setattr(paths, "conf_dir", lambda: folder)
+    monkeypatch.setenv("LMTRANSFER_ALLOW", "config_toys")
+    return folder
+
+
+def composed(conf: Path, *overrides: str, **changes: Any) -> DictConfig:
+    with initialize_config_dir(config_dir=str(conf), version_base="1.3"):
+        return compose("train", overrides=list(overrides))
+
+
+def problems(cfg: DictConfig) -> list[str]:
+    with pytest.raises(ConfigError) as error:
+        check(cfg, primary="train", nodes=NODES)
+    return error.value.problems
+
+
+def test_a_good_config_passes(conf: Path) -> None:
+    check(composed(conf), primary="train", nodes=NODES)
+
+
+def test_all_problems_are_listed_at_once_in_the_order_of_their_keys(conf: Path) -> None:
+    cfg = composed(
+        conf,
+        "model.dim=abc",
+        "+model.depth=3",
+        "+trian.steps=5",
+        "+train.stpes=5",
+        "train.steps=-3",
+        "hardware.precision=bf61",
+        "seed=x",
+        "share=much",
+        "limit=1.5",
+        "verbose=1",
+        "name=true",
+        "objective.losses.guess.size=???",
+    )
+    found = problems(cfg)
+    assert [problem.partition(":")[0] for problem in found] == [
+        "hardware.precision",
+        "limit",
+        "model.depth",
+        "model.dim",
+        "name",
+        "objective.losses.guess.size",
+        "seed",
+        "share",
+        "train.steps",
+        "train.stpes",
+        "trian",
+        "verbose",
+    ]
+    by_key = dict(problem.split(": ", 1) for problem in found)
+    assert by_key["train.steps"] == "-3 is not greater than 0"
+    assert by_key["train.stpes"].startswith("there is no such key; did you mean 'steps'? ")
+    assert by_key["trian"].startswith("there is no such key; did you mean 'train'? ")
+    assert by_key["hardware.precision"] == "'bf61' is not one of auto, fp32, bf16, fp16"
+    assert by_key["limit"] == "1.5 is not an integer"
+    assert by_key["verbose"] == "1 is not true or false"
+    assert by_key["objective.losses.guess.size"] == "missing: give objective.losses.guess.size=<value>"
+
+
+def test_what_was_written_loosely_is_put_right(conf: Path) -> None:
+    cfg = composed(conf, "train.steps=1e3", "name=5", "limit=2e1", "train.eval_tokens=1e5", "share=1")
+    check(cfg, primary="train", nodes=NODES)
+    assert (cfg.train.steps, cfg.name, cfg.limit, cfg.train.eval_tokens, cfg.share) == (1000, "5", 20, 100000, 1.0)
+    assert [type(value) for value in (cfg.train.steps, cfg.name, cfg.limit, cfg.share)] == [int, str, int, float]
+
+
+def test_a_setting_of_another_command_is_unknown_here(conf: Path) -> None:
+    assert problems(composed(conf, "+train.batch_examples=3"))[0].startswith("train.batch_examples: there is no such")
+
+
+def test_a_value_in_place_of_a_group_is_a_problem(conf: Path) -> None:
+    assert problems(composed(conf, "train=5")) == [
+        "train: 5 stands where a group of keys should: steps, seconds, batch_tokens, eval_tokens"
+    ]
+
+
+def test_a_component_that_is_not_there_is_a_problem(conf: Path) -> None:
+    assert problems(composed(conf, "~model")) == ["model: missing: choose one with model=<name>"]
+
+
+def test_a_component_that_is_null_is_an_answer(conf: Path) -> None:
+    cfg = composed(conf)
+    cfg.model = None
+    check(cfg, primary="train", nodes=NODES)
+
+
+def test_added_components_are_welcome_and_checked(conf: Path) -> None:
+    added = "+objective.losses.more={_target_:config_toys.Part,size:big}"
+    assert problems(composed(conf, added)) == ["objective.losses.more.size: 'big' is not an integer"]
+
+
+def test_hostile_targets_are_problems_like_others(conf: Path) -> None:
+    found = problems(composed(conf, "model._target_=os.system", "seed=x"))
+    assert found[0].startswith("model._target_: 'os.system' is not allowed")
+    assert found[1] == "seed: 'x' is not an integer"
+
+
+def test_unknown_keys_from_files_are_found_too(conf: Path) -> None:
+    write_tree(conf, {"experiment/mine.yaml": "# @package _global_\ntrian:\n  steps: 3\n"})
+    assert problems(composed(conf, "+experiment=mine"))[0].startswith(
+        "trian: there is no such key; did you mean 'train'"
+    )
+
+
+def test_runtime_arguments_are_not_missing_and_others_are(conf: Path) -> None:
+    cfg = OmegaConf.create({"model": {"_target_": "config_toys.Part"}})
+    with pytest.raises(ConfigError, match=r"model\.size: missing: Part needs it"):
+        check(cfg, primary="train", nodes={"model": {"vocab_size"}})
+    check(cfg, primary="train", nodes={"model": {"size"}})
+    check(cfg, primary="train")  # the command does not build it, and may know more

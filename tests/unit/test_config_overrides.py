@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from config_toys import write_tree
+from hydra import compose, initialize_config_dir
+
+from lmtransfer.config.overrides import quoted, read
+from lmtransfer.errors import ConfigError
+
+AWKWARD = [
+    "plain words",
+    "a, b",
+    "[one] {two: 3}",
+    "it's the film's",
+    'she said "no"',
+    "'twas",
+    "'quoted'",
+    "a=b",
+    "1.0",
+    "null",
+    "true",
+    "${seed}",
+    "costs $5 (or 50%)",
+    "back\\slash",
+    "ends in \\",
+    "\\' \\\" \\\\",
+    "caf\u00e9 \u2603 \U0001f600",
+    "",
+    " leading and trailing ",
+    "choice(1,2)",
+    "line\nbreak",
+    "~tilde #hash ;",
+]
+
+
+def composed(tmp_path: Path, *overrides: str) -> dict[str, object]:
+    write_tree(tmp_path, {"main.yaml": "text: null\ninit: null\nseed: 0\n"})
+    with initialize_config_dir(config_dir=str(tmp_path), version_base="1.3"):
+        return dict(compose("main", overrides=list(overrides)))
+
+
+@pytest.mark.parametrize("text", AWKWARD)
+def test_free_text_arrives_as_it_was_typed(text: str, tmp_path: Path) -> None:
+    assert composed(tmp_path, quoted(f"text={text}"))["text"] == text
+
+
+@pytest.mark.parametrize("text", AWKWARD)
+def test_free_text_is_one_value_in_a_sweep_too(text: str) -> None:
+    assert read(["-m", f"text={text}"]).overrides == read([f"text={text}"]).overrides
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["runs/pretrain/imdb/objective.mask_prob=0.15", "/data/Bob's texts", "~/runs/a", "caf\u00e9/x", "runs/a=1,b=2"],
+)
+def test_paths_that_hydra_cannot_read_arrive_as_they_were_typed(path: str, tmp_path: Path) -> None:
+    assert composed(tmp_path, quoted(f"init={path}"))["init"] == path
+
+
+@pytest.mark.parametrize("override", ["seed=3", "init=[a,b]", "+a.b={c:1}", "~text", "seed=0.1", "init=", "init=a b"])
+def test_what_hydra_can_read_is_left_alone(override: str) -> None:
+    assert quoted(override) == override
+
+
+def test_values_of_a_sweep_are_quoted_one_by_one() -> None:
+    assert quoted("init=runs/a=1,runs/b", is_sweep=True) == "init='runs/a=1',runs/b"
+
+
+def test_words_are_sorted() -> None:
+    line = read(["models", "a=1", "-m", "-cd", "my/conf", "~b", "--info", "defaults", "-cn=mine", "+c=2"])
+    assert line.bare == ["models"]
+    assert line.overrides == ["a=1", "~b", "+c=2"]
+    assert line.options == ["-m", "-cd", "my/conf", "--info", "defaults", "-cn", "mine"]
+    assert (line.config_dir, line.config_name, line.is_sweep) == ("my/conf", "mine", True)
+
+
+def test_info_takes_no_override_as_its_value() -> None:
+    line = read(["--info", "a=1"])
+    assert (line.options, line.overrides) == (["--info"], ["a=1"])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--multrun"], "there is no option --multrun; did you mean '--multirun'"),
+        (["-cd"], "the option -cd needs a value"),
+        (["-c", "jb"], "the option -c has no 'jb'; did you mean 'job'"),
+        (["--experimental-rerun", "x.pickle"], "there is no option --experimental-rerun"),
+        (["--config-path", "x"], "there is no option --config-path"),
+    ],
+)
+def test_wrong_options_are_answered(words: list[str], message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        read(words)
+    assert str(error.value).startswith(message)
