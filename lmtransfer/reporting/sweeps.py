@@ -64,7 +64,8 @@ def find_sweeps(entries: Sequence[Entry]) -> list[Sweep]:
     keys = {entry.run.key for entry in entries}
     for entry in entries:
         folder = entry.run.key.rpartition("/")[0]
-        is_point = "=" in entry.run.name if folder in ("", *COMMANDS) else folder not in keys
+        plain = folder.rpartition("/")[2] in ("", *COMMANDS)  # where single runs lie side by side
+        is_point = "=" in entry.run.name if plain else folder not in keys
         if is_point:
             folders.setdefault(folder, []).append(entry)
     sweeps = (make_sweep(folder, members) for folder, members in folders.items() if len(members) > 1)

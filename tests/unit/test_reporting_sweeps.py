@@ -92,5 +92,7 @@ def test_a_table_over_the_swept_keys_marks_the_best_point(tmp_path):
 def test_runs_side_by_side_are_no_sweep(tmp_path):
     pretraining(tmp_path / "pretrain" / "one")
     pretraining(tmp_path / "pretrain" / "two", mask_prob=0.4)
+    pretraining(tmp_path / "demo" / "pretrain" / "one")
+    pretraining(tmp_path / "demo" / "pretrain" / "two", mask_prob=0.4)
     transfer(tmp_path / "finetune" / "ft", [0.7, 0.8], controls=[0.5, 0.6])
     assert sweeps_of(tmp_path) == []

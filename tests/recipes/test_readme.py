@@ -1,0 +1,125 @@
+"""The README's commands, run in their order as they are written, on little text, with small models and few steps."""
+
+from __future__ import annotations
+
+import random
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from lmtransfer.cli import main
+from lmtransfer.config import pages
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+_TEXT = ["corpus.max_documents=200", "tokenizer.vocab_size=300", "tokenizer.allow_fewer=true"]
+_MODEL = ["model.num_layers=1", "model.dim=16", "model.num_heads=1", "model.hidden_dim=32"]
+_ON_TASKS = ["train.steps=2", "task.num_train=40", "train.batch_examples=4", "hardware.threads=1"]
+#: What makes each command small. A word of the README that sets the same key gives way; all others stay as written.
+SMALL = {
+    "prepare": [*_TEXT, "num_workers=1"],
+    "pretrain": [*_TEXT, *_MODEL, "train.steps=2", "train.batch_tokens=256", "hardware.threads=1"],
+    "inspect": _TEXT,
+    "probe": _ON_TASKS,
+    "finetune": _ON_TASKS,
+    "evaluate": ["hardware.threads=1"],
+}
+_BUDGETS = {"train.steps", "train.tokens", "train.epochs", "train.seconds"}
+
+
+def commands() -> list[list[str]]:
+    """The words of every ``lmtransfer`` line in the README's ``bash`` blocks."""
+    blocks = re.findall(r"^```bash\n(.*?)^```", README, flags=re.DOTALL | re.MULTILINE)
+    lines = "".join(blocks).replace("\\\n", " ").splitlines()
+    return [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("lmtransfer ")]
+
+
+def small(words: list[str]) -> list[str]:
+    """The same command, small."""
+    added = SMALL.get(words[0], [])
+    replaced = {word.partition("=")[0] for word in added}
+    if replaced & _BUDGETS:
+        replaced |= _BUDGETS
+    return [word for word in words if word.partition("=")[0] not in replaced] + added
+
+
+def write_texts(folder: Path) -> None:
+    """Files as the README expects them: reviews and SST-2 in a data folder, a user's own texts and labels beside."""
+    draw = random.Random(0)
+    words = ["".join(draw.choices("abcdefghijklmnopqrstuvwxyz", k=draw.randint(2, 6))) for _ in range(200)]
+
+    def sentence(last: str) -> str:
+        return " ".join([*draw.choices(words, k=7), last]) + "."
+
+    def labelled(path: Path, column: str, names: dict[str, str], rows: int) -> None:
+        pairs = [draw.choice(list(names.items())) for _ in range(rows)]
+        lines = [f"{sentence(word)}\t{label}\n" for label, word in pairs]
+        path.write_text(f"{column}\tlabel\n" + "".join(lines), encoding="utf-8")
+
+    for sub in ("data/imdb_unsup", "data/sst2", "my/texts"):
+        (folder / sub).mkdir(parents=True)
+    documents = ["\n".join(sentence("so") for _ in range(8)) for _ in range(150)]
+    (folder / "data/imdb_unsup/train.txt").write_text("\n\n".join(documents) + "\n", encoding="utf-8")
+    for number, document in enumerate(documents):
+        (folder / f"my/texts/{number}.txt").write_text(document + "\n", encoding="utf-8")
+    for split, rows in (("train", 60), ("dev", 20), ("test", 20)):
+        labelled(folder / f"data/sst2/{split}.tsv", "sentence", {"0": "dull", "1": "fine"}, rows)
+        labelled(folder / f"my/{split}.tsv", "text", {"bad": "dull", "good": "fine"}, rows)
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    write_texts(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LMTRANSFER_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("LMTRANSFER_CACHE", str(tmp_path / "cache"))
+    threads = torch.get_num_threads()
+    yield tmp_path
+    torch.set_num_threads(threads)
+
+
+def test_every_command_of_the_readme_runs(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = commands()
+    assert len(found) > 12
+    for words in found:
+        code = main(small(words))
+        captured = capsys.readouterr()
+        assert code == 0, f"lmtransfer {shlex.join(words)}\n{captured.out}\n{captured.err}"
+    for made in (
+        "pretrain/imdb",
+        "probe/imdb-probe",
+        "finetune/imdb-ft",
+        "finetune/imdb-ft/control",
+        "finetune/mine-ft",
+    ):
+        assert (world / "runs" / made / "result.json").is_file(), made
+    assert (world / "runs/pretrain/masks/objective.mask_prob=0.15/result.json").is_file()
+    report = (world / "runs/report/report.html").read_text(encoding="utf-8")
+    for name in ("first-ft", "imdb-probe", "imdb-ft", "mine-ft", "objective.mask_prob"):
+        assert name in report
+    assert "Pretraining helped" in captured.out or "difference" in captured.out
+
+
+def test_the_table_of_commands_is_complete() -> None:
+    table = set(re.findall(r"^\| `([a-z]+)` \|", README, flags=re.MULTILINE))
+    assert table == set(pages.commands())
+
+
+def test_every_make_target_of_the_readme_exists() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE))
+    named = set(re.findall(r"\bmake ([a-z-]+)", README))
+    assert {"demo", "test", "setup"} <= named <= targets
+
+
+def test_groups_and_choices_named_in_the_readme_exist() -> None:
+    named = set(re.findall(r"\b(model|objective|corpus|tokenizer|task|transfer|experiment)=([a-z]\w+)", README))
+    assert len(named) > 6
+    for group, choice in named:
+        if choice == "mine":
+            continue  # the reader's own
+        assert (ROOT / "conf" / group / f"{choice}.yaml").is_file(), f"{group}={choice}"
