@@ -195,7 +195,7 @@ class Muon(Optimizer):
         learning_rate: peak rate of the matrices.
         momentum: of the matrices' gradients (Nesterov).
         weight_decay: decoupled decay of the matrices, times their learning rate.
-        num_iterations: Newton-Schulz iterations.
+        num_iterations: Newton-Schulz iterations, 3 to 5.
         adamw_learning_rate: peak rate of the rest.
         adamw_betas: decay of the rest's moments.
         adamw_eps: added to the root of the rest's second moment.
@@ -211,7 +211,7 @@ class Muon(Optimizer):
         learning_rate: float = 0.02,
         momentum: float = 0.95,
         weight_decay: float = 0.1,
-        num_iterations: int = 5,
+        num_iterations: int = 4,
         adamw_learning_rate: float = 1e-3,
         adamw_betas: tuple[float, float] = (0.9, 0.98),
         adamw_eps: float = 1e-6,

@@ -78,15 +78,8 @@ class Progress:
     def line(self, record: Mapping[str, Any], *, used: float) -> str:
         """The line for a record."""
         parts = [f"step {record['step']:,}", f"{100 * used:.0f} %"]
-        named = [(key.removeprefix("loss/"), value) for key, value in record.items() if key.startswith("loss/")]
-        if len(named) != 1:
-            parts.append(f"loss {record['loss']:.3f}")
-        parts.extend(f"{name} {value:.3f}" for name, value in named)
-        parts.extend(
-            f"{key.removeprefix('validation/')} (validation) {value:.3f}"
-            for key, value in record.items()
-            if key.startswith("validation/")
-        )
+        parts.extend(_named(record, "loss/", total=record["loss"]))
+        parts.extend(f"validation {part}" for part in _named(record, "validation/", total=None))
         parts.append(f"lr {record['learning_rate']:.2e}")
         rate = record["tokens_per_second"]
         parts.append(f"{rate:,.0f} tokens/s")
@@ -96,6 +89,15 @@ class Progress:
         if 0 < used < 1:
             parts.append(f"{_duration(record['seconds'] * (1 - used) / used)} left")
         return "  ".join(parts)
+
+
+def _named(record: Mapping[str, Any], prefix: str, *, total: float | None) -> list[str]:
+    """The numbers under a prefix, after their total unless it is one of them."""
+    found = {key.removeprefix(prefix): value for key, value in record.items() if key.startswith(prefix)}
+    total = found.pop("loss", total)
+    if total is not None and total not in found.values():
+        found = {"loss": total, **found}
+    return [f"{name} {value:.3f}" for name, value in found.items()]
 
 
 def _duration(seconds: float) -> str:

@@ -10,6 +10,9 @@ from lmtransfer.training import distributed
 from lmtransfer.training.state import TrainState
 from lmtransfer.training.update import Outcome
 
+#: The loss is watched as a running mean over about this many steps.
+_SMOOTHED_STEPS = 50
+
 
 class Watcher(Protocol):
     """Sees each step after its update."""
@@ -115,7 +118,8 @@ class UnigramPlateau:
         self.loss = loss
         self.margin = margin
         self.warn_after = warn_after
-        self.mean: float | None = None
+        self.num_seen = 0
+        self.mean = 0.0
         self.left_at: int | None = None
         self.warned = False
 
@@ -124,15 +128,16 @@ class UnigramPlateau:
         value = outcome.losses.get(self.loss)
         if value is None or not outcome.updated or self.left_at is not None:
             return ()
-        self.mean = value if self.mean is None else 0.98 * self.mean + 0.02 * value
-        if self.mean < (1 - self.margin) * self.entropy:
+        self.num_seen += 1
+        self.mean += (value - self.mean) * max(1 / self.num_seen, 1 / _SMOOTHED_STEPS)
+        if self.num_seen >= _SMOOTHED_STEPS and self.mean < (1 - self.margin) * self.entropy:
             self.left_at = state.step
             state.record["plateau_left_at"] = state.step
             return [
                 f"step {state.step:,}: the {self.loss} loss has left the unigram plateau ({self.mean:.2f}, below the "
                 f"{self.entropy:.2f} nats of token frequencies): the model has begun to use context"
             ]
-        if used >= self.warn_after and not self.warned:
+        if used >= self.warn_after and self.num_seen >= _SMOOTHED_STEPS and not self.warned:
             self.warned = True
             return [
                 f"warning: step {state.step:,}: the {self.loss} loss ({self.mean:.2f}) is still at the unigram plateau "
@@ -144,8 +149,9 @@ class UnigramPlateau:
 
     def state_dict(self) -> dict[str, Any]:
         """Plain values."""
-        return {"mean": self.mean, "left_at": self.left_at, "warned": self.warned}
+        return {"num_seen": self.num_seen, "mean": self.mean, "left_at": self.left_at, "warned": self.warned}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """The reverse of ``state_dict``."""
-        self.mean, self.left_at, self.warned = state["mean"], state["left_at"], state["warned"]
+        self.num_seen, self.mean = state["num_seen"], state["mean"]
+        self.left_at, self.warned = state["left_at"], state["warned"]

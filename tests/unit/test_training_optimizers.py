@@ -1,0 +1,347 @@
+"""Optimisers against one-step references, and which parameter they treat how."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from lmtransfer.errors import CheckpointError, ConfigError
+from lmtransfer.training.muon import MuonUpdate
+from lmtransfer.training.newton_schulz import COEFFICIENTS, orthogonalise
+from lmtransfer.training.optimizers import AdamW, Lamb, Muon, Optimizer
+from lmtransfer.training.parameters import classify, groups
+
+
+class _Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.query_key_value = nn.Linear(4, 12)
+        self.query_key_value.muon_splits = 3
+        self.norm = nn.LayerNorm(4)
+        self.expand = nn.Linear(4, 8)
+
+
+class _Encoder(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.token = nn.Embedding(6, 4)
+        self.layers = nn.ModuleList([_Block(), _Block()])
+        self.pooler = nn.Linear(4, 4)
+
+
+class _Learner(nn.Module):
+    """An encoder and a head tied to its embedding; the names are chosen to mislead anyone who goes by them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = _Encoder()
+        self.heads = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 6)])
+        self.heads[1].weight = self.encoder.token.weight
+        self.norm_bias_embedding = nn.Linear(4, 2, bias=False)
+        self.gamma = nn.Parameter(torch.ones(()))
+        self.double()
+
+
+KINDS = {
+    "gamma": "bias",
+    "encoder.token.weight": "embedding",
+    **{
+        f"encoder.layers.{i}.{name}": kind
+        for i in (0, 1)
+        for name, kind in {
+            "query_key_value.weight": "hidden",
+            "query_key_value.bias": "bias",
+            "norm.weight": "norm",
+            "norm.bias": "norm",
+            "expand.weight": "hidden",
+            "expand.bias": "bias",
+        }.items()
+    },
+    "encoder.pooler.weight": "weight",
+    "encoder.pooler.bias": "bias",
+    "heads.0.weight": "weight",
+    "heads.0.bias": "bias",
+    "heads.1.bias": "bias",
+    "norm_bias_embedding.weight": "weight",
+}
+
+
+def test_parameters_are_told_by_the_type_of_their_module() -> None:
+    named = classify(_Learner())
+    assert {item.name: item.kind for item in named} == KINDS
+    assert {item.name for item in named if item.splits == 3} == {
+        "encoder.layers.0.query_key_value.weight",
+        "encoder.layers.1.query_key_value.weight",
+    }
+
+
+def test_frozen_parameters_are_left_out() -> None:
+    learner = _Learner()
+    learner.encoder.requires_grad_(False)
+    assert {item.name for item in classify(learner)} == {name for name in KINDS if not name.startswith("encoder.")}
+
+
+@pytest.mark.parametrize("make", [AdamW, Lamb, Muon])
+def test_every_parameter_is_in_exactly_one_group(make: type[Optimizer]) -> None:
+    learner = _Learner()
+    optimizer = make(learner=learner)
+    grouped = [id(p) for part in optimizer.parts for group in part.param_groups for p in group["params"]]
+    assert sorted(grouped) == sorted(id(p) for p in learner.parameters())
+
+
+def test_decay_spares_the_kinds_that_are_named() -> None:
+    learner = _Learner()
+    found = groups(classify(learner), learning_rate=1.0, weight_decay=0.1, no_decay=["norm", "bias", "embedding"])
+    decayed = {id(p) for group in found if group["weight_decay"] for p in group["params"]}
+    names = {name for name, p in learner.named_parameters() if id(p) in decayed}
+    assert names == {name for name, kind in KINDS.items() if kind in ("hidden", "weight")}
+    with pytest.raises(ConfigError, match="no_decay"):
+        groups(classify(learner), learning_rate=1.0, weight_decay=0.1, no_decay=["layernorm"])
+
+
+def test_lr_scales_multiply_the_rate_of_the_named_parameter() -> None:
+    learner = _Learner()
+    optimizer = AdamW(learner=learner, learning_rate=2.0, lr_scales={"encoder.token.weight": 0.25})
+    optimizer.set_factor(0.5)
+    rates = {id(p): group["lr"] for part in optimizer.parts for group in part.param_groups for p in group["params"]}
+    for name, parameter in learner.named_parameters():
+        assert rates[id(parameter)] == (0.25 if name == "encoder.token.weight" else 1.0), name
+
+
+def _with_gradients(learner: nn.Module, seed: int) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in learner.parameters():
+        parameter.grad = torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
+    return {name: p.grad.clone() for name, p in learner.named_parameters()}
+
+
+def _moments(gradients: list[torch.Tensor], beta1: float, beta2: float) -> tuple[torch.Tensor, torch.Tensor]:
+    first, second = torch.zeros_like(gradients[0]), torch.zeros_like(gradients[0])
+    for gradient in gradients:
+        first = beta1 * first + (1 - beta1) * gradient
+        second = beta2 * second + (1 - beta2) * gradient**2
+    return first, second
+
+
+@pytest.mark.parametrize("bias_correction", [True, False])
+def test_adamw_against_its_formula(bias_correction: bool) -> None:
+    learner = _Learner()
+    optimizer = AdamW(
+        learner=learner,
+        learning_rate=0.1,
+        betas=(0.8, 0.95),
+        eps=1e-3,
+        weight_decay=0.3,
+        bias_correction=bias_correction,
+    )
+    expected = {name: p.detach().clone() for name, p in learner.named_parameters()}
+    seen: dict[str, list[torch.Tensor]] = {name: [] for name in expected}
+    for step, factor in enumerate([1.0, 0.5, 0.25], start=1):
+        for name, gradient in _with_gradients(learner, step).items():
+            seen[name].append(gradient)
+            first, second = _moments(seen[name], 0.8, 0.95)
+            if bias_correction:
+                first, second = first / (1 - 0.8**step), second / (1 - 0.95**step)
+            decay = 0.3 if KINDS[name] in ("hidden", "weight") else 0.0
+            rate = 0.1 * factor
+            expected[name] = expected[name] * (1 - rate * decay) - rate * first / (second.sqrt() + 1e-3)
+        optimizer.set_factor(factor)
+        optimizer.step()
+    for name, parameter in learner.named_parameters():
+        torch.testing.assert_close(parameter.detach(), expected[name], rtol=1e-6, atol=1e-9)
+
+
+def test_lamb_against_its_formula() -> None:
+    learner = _Learner()
+    optimizer = Lamb(learner=learner, learning_rate=0.1, betas=(0.8, 0.95), eps=1e-3, weight_decay=0.3)
+    expected = {name: p.detach().clone() for name, p in learner.named_parameters()}
+    seen: dict[str, list[torch.Tensor]] = {name: [] for name in expected}
+    for step in (1, 2, 3):
+        for name, gradient in _with_gradients(learner, step).items():
+            seen[name].append(gradient)
+            first, second = _moments(seen[name], 0.8, 0.95)
+            update = (first / (1 - 0.8**step)) / ((second / (1 - 0.95**step)).sqrt() + 1e-3)
+            ratio = 1.0
+            if KINDS[name] not in ("norm", "bias"):
+                update = update + 0.3 * expected[name]
+                ratio = float(expected[name].norm() / update.norm())
+            expected[name] = expected[name] - 0.1 * ratio * update
+        optimizer.step()
+    for name, parameter in learner.named_parameters():
+        torch.testing.assert_close(parameter.detach(), expected[name], rtol=1e-9, atol=1e-12)
+
+
+def test_lamb_moves_a_parameter_of_zeros() -> None:
+    learner = nn.Linear(3, 3, bias=False)
+    nn.init.zeros_(learner.weight)
+    optimizer = Lamb(learner=learner, learning_rate=0.1)
+    learner.weight.grad = torch.ones(3, 3)
+    optimizer.step()
+    torch.testing.assert_close(learner.weight.detach(), torch.full((3, 3), -0.1), rtol=1e-4, atol=0)
+
+
+def _with_singular_values(
+    rows: int, columns: int, values: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    torch.manual_seed(rows + columns)
+    size = min(rows, columns)
+    left = torch.linalg.qr(torch.randn(rows, size, dtype=torch.float64))[0]
+    right = torch.linalg.qr(torch.randn(columns, size, dtype=torch.float64))[0]
+    return left, right, (left * values) @ right.T
+
+
+@pytest.mark.parametrize("num_iterations", sorted(COEFFICIENTS))
+@pytest.mark.parametrize(("rows", "columns"), [(64, 64), (64, 80), (64, 256), (256, 64), (192, 64)])
+def test_orthogonalise_against_the_singular_value_decomposition(rows: int, columns: int, num_iterations: int) -> None:
+    smallest, within = {3: (0.01, 0.29), 4: (0.004, 0.15), 5: (0.002, 0.04)}[num_iterations]
+    size = min(rows, columns)
+    values = torch.logspace(0, math.log10(4 * smallest), size, dtype=torch.float64)
+    left, right, matrix = _with_singular_values(rows, columns, values)
+    assert (values / matrix.norm()).min() >= smallest
+    found = orthogonalise(matrix.float()[None], num_iterations=num_iterations)[0].double()
+    inner = left.T @ found @ right
+    assert (inner.diagonal() - 1).abs().max() < within + 0.08, (
+        "the singular values are about 1, up to bfloat16's rounding"
+    )
+    off_diagonal = inner - inner.diagonal().diag()
+    assert off_diagonal.norm() / inner.norm() < 0.06, "the singular vectors are those of the matrix"
+
+
+def test_orthogonalise_is_no_worse_than_five_of_the_original_iterations() -> None:
+    torch.manual_seed(0)
+    for shape in [(128, 128), (128, 512), (512, 128)]:
+        matrix = torch.randn(shape)
+        left, _, right = torch.linalg.svd(matrix, full_matrices=False)
+        polar = left @ right
+
+        def cosine(found: torch.Tensor, polar: torch.Tensor = polar) -> float:
+            return float(nn.functional.cosine_similarity(found.flatten(), polar.flatten(), dim=0))
+
+        original = matrix / matrix.norm()
+        for _ in range(5):
+            gram = original @ original.T
+            original = 3.4445 * original + (-4.7750 * gram + 2.0315 * gram @ gram) @ original
+        ours = orthogonalise(matrix[None], num_iterations=4)[0].float()
+        assert cosine(ours) > cosine(original) - 0.005
+
+
+def test_orthogonalise_never_lets_a_singular_value_run_away() -> None:
+    generator = torch.Generator().manual_seed(3)
+    for rows, columns in [(64, 64), (64, 256), (256, 64), (192, 64)]:
+        size = min(rows, columns)
+        left = torch.linalg.qr(torch.randn(20, rows, size, generator=generator))[0]
+        right = torch.linalg.qr(torch.randn(20, columns, size, generator=generator))[0]
+        spectra = torch.exp(4 * torch.rand(20, 1, generator=generator) * torch.randn(20, size, generator=generator))
+        matrices = (left * spectra[:, None]) @ right.mT
+        for num_iterations in COEFFICIENTS:
+            found = orthogonalise(matrices, num_iterations=num_iterations).float()
+            assert torch.linalg.matrix_norm(found, ord=2).max() < 1.35
+
+
+def test_orthogonalise_treats_each_matrix_by_itself_and_survives_zeros() -> None:
+    torch.manual_seed(0)
+    matrices = torch.randn(3, 32, 96) * torch.tensor([1e-6, 0.0, 1e4]).view(3, 1, 1)
+    together = orthogonalise(matrices)
+    assert not together[1].any()
+    for index in (0, 2):
+        torch.testing.assert_close(together[index], orthogonalise(matrices[index : index + 1])[0], rtol=0, atol=0.02)
+
+
+def test_muon_step_against_the_exact_polar_factor() -> None:
+    torch.manual_seed(0)
+    weight = nn.Parameter(torch.randn(96, 32))
+    start = weight.detach().clone()
+    muon = MuonUpdate([{"params": [weight], "lr": 0.1, "weight_decay": 0.5}], momentum=0.9, num_iterations=5)
+    expected, mean = start.clone(), torch.zeros_like(start)
+    for _ in range(2):
+        gradient = torch.randn(96, 32)
+        weight.grad = gradient.clone()
+        mean = 0.9 * mean + 0.1 * gradient
+        left, _, right = torch.linalg.svd(0.9 * mean + 0.1 * gradient, full_matrices=False)
+        expected = expected * (1 - 0.1 * 0.5) - 0.1 * math.sqrt(3) * left @ right
+        muon.step()
+    moved, wanted = (weight.detach() - start).flatten(), (expected - start).flatten()
+    assert nn.functional.cosine_similarity(moved, wanted, dim=0) > 0.99
+    assert abs(moved.norm() / wanted.norm() - 1) < 0.08
+
+
+def test_muon_splits_a_fused_projection_into_its_matrices() -> None:
+    torch.manual_seed(0)
+    fused = nn.Parameter(torch.zeros(48, 16))
+    gradient = torch.randn(48, 16) * torch.tensor([1.0, 10.0, 100.0]).repeat_interleave(16)[:, None]
+    fused.grad = gradient.clone()
+    parts = [nn.Parameter(torch.zeros(16, 16)) for _ in range(3)]
+    for part, piece in zip(parts, gradient.chunk(3), strict=True):
+        part.grad = piece.clone()
+    MuonUpdate([{"params": [fused], "lr": 1.0, "weight_decay": 0.0}], splits={id(fused): 3}).step()
+    MuonUpdate([{"params": parts, "lr": 1.0, "weight_decay": 0.0}]).step()
+    torch.testing.assert_close(fused.detach(), torch.cat([part.detach() for part in parts]))
+
+
+def test_muon_takes_the_hidden_matrices_and_adamw_the_rest() -> None:
+    learner = _Learner()
+    muon, adamw = Muon(learner=learner).parts
+    names = {id(p): name for name, p in learner.named_parameters()}
+    hidden = {names[id(p)] for group in muon.param_groups for p in group["params"]}
+    assert hidden == {name for name, kind in KINDS.items() if kind == "hidden"}
+    assert {group["peak_lr"] for group in adamw.param_groups} == {1e-3}
+
+
+def test_muon_without_any_hidden_matrix_is_adamw() -> None:
+    learner = nn.Linear(3, 2)
+    optimizer = Muon(learner=learner)
+    assert optimizer.learning_rate_at(1.0) == 1e-3
+    with pytest.raises(ConfigError, match=r"num_iterations=7 is not one of 3, 4, 5"):
+        Muon(learner=learner, num_iterations=7)
+
+
+@pytest.mark.parametrize("make", [AdamW, Lamb, Muon])
+def test_state_goes_on_exactly_where_it_was_saved(make: type[Optimizer]) -> None:
+    def run(learner: nn.Module, optimizer: Optimizer, seeds: range) -> None:
+        for seed in seeds:
+            _with_gradients(learner, seed)
+            optimizer.step()
+
+    torch.manual_seed(0)
+    straight = _Learner()
+    resumed = _Learner()
+    resumed.load_state_dict(straight.state_dict())
+    whole = make(learner=straight)
+    run(straight, whole, range(6))
+
+    first = make(learner=resumed)
+    run(resumed, first, range(3))
+    state = {name: tensor.clone() for name, tensor in first.state_dict().items()}
+    assert all(isinstance(tensor, torch.Tensor) for tensor in state.values())
+    second = make(learner=resumed)
+    second.load_state_dict(state)
+    run(resumed, second, range(3, 6))
+    for left, right in zip(straight.parameters(), resumed.parameters(), strict=True):
+        assert torch.equal(left, right)
+
+
+def test_state_of_another_model_is_refused() -> None:
+    with pytest.raises(CheckpointError, match="nonesuch"):
+        AdamW(learner=nn.Linear(2, 2)).load_state_dict({"nonesuch/exp_avg": torch.zeros(2)})
+
+
+def test_any_optimiser_of_torch_can_be_wrapped() -> None:
+    learner = nn.Linear(2, 2)
+    optimizer = Optimizer(learner, [torch.optim.Adagrad(learner.parameters(), lr=0.2, initial_accumulator_value=1.0)])
+    optimizer.set_factor(0.5)
+    before = learner.weight.detach().clone()
+    for parameter in learner.parameters():
+        parameter.grad = torch.full_like(parameter, 2.0)
+    optimizer.step()
+    torch.testing.assert_close(learner.weight.detach(), before - 0.1 * 2 / math.sqrt(1 + 4))
+    assert {key.partition("/")[0] for key in optimizer.state_dict()} == {"weight", "bias"}
+
+
+def test_a_parameter_in_two_parts_is_refused() -> None:
+    learner = nn.Linear(2, 2)
+    parts = [torch.optim.SGD(learner.parameters()), torch.optim.SGD([learner.bias])]
+    with pytest.raises(ValueError, match="two groups"):
+        Optimizer(learner, parts)

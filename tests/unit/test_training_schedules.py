@@ -1,0 +1,134 @@
+"""Schedules against their closed forms, budgets against arithmetic."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+from training_toys import FakeClock, Recorder, ToyLearner, toy_trainer
+
+from lmtransfer.errors import ConfigError
+from lmtransfer.training.budget import Budget
+from lmtransfer.training.optimizers import AdamW
+from lmtransfer.training.schedules import Constant, Cosine, InverseSqrt, Linear, Schedule, WarmupStableDecay
+
+
+def _factors(schedule: Schedule, steps: int) -> list[float]:
+    """The factor of each update of a budget in steps."""
+    budget = Budget(steps=steps)
+    found = []
+    for step in range(steps):
+        used = budget.used(steps=step, tokens=0, seconds=0.0)
+        found.append(schedule(step=step, used=used, used_after=budget.used_after(used, step)))
+    return found
+
+
+def test_linear_without_warmup_falls_by_one_nth_a_step() -> None:
+    assert _factors(Linear(), 8) == pytest.approx([1 - k / 8 for k in range(8)])
+
+
+def test_linear_with_warmup_is_the_product_of_both() -> None:
+    expected = [min(1, (k + 1) / 4) * (1 - k / 10) for k in range(10)]
+    assert _factors(Linear(warmup_steps=4), 10) == pytest.approx(expected)
+
+
+def test_warmup_fraction_is_the_same_warmup_in_shares() -> None:
+    assert _factors(Linear(warmup_fraction=0.25), 16) == pytest.approx(_factors(Linear(warmup_steps=4), 16))
+
+
+def test_warmup_steps_win_over_the_fraction() -> None:
+    both = Linear(warmup_steps=2, warmup_fraction=0.5)
+    assert _factors(both, 10) == pytest.approx(_factors(Linear(warmup_steps=2), 10))
+    assert _factors(Linear(warmup_steps=0, warmup_fraction=0.5), 10) == pytest.approx(_factors(Linear(), 10))
+
+
+def test_cosine() -> None:
+    assert _factors(Cosine(), 9) == pytest.approx([(1 + math.cos(math.pi * k / 9)) / 2 for k in range(9)])
+
+
+def test_constant_stays_and_final_factor_is_a_floor() -> None:
+    assert _factors(Constant(), 3) == [1.0, 1.0, 1.0]
+    assert _factors(Linear(final_factor=0.1), 10) == pytest.approx([0.1 + 0.9 * (1 - k / 10) for k in range(10)])
+
+
+def test_warmup_stable_decay() -> None:
+    found = _factors(WarmupStableDecay(decay_fraction=0.5, warmup_steps=2), 10)
+    assert found == pytest.approx([0.5, 1, 1, 1, 1, 1, 0.8, 0.6, 0.4, 0.2])
+
+
+def test_inverse_sqrt_peaks_at_the_end_of_its_warmup() -> None:
+    found = _factors(InverseSqrt(warmup_steps=4), 16)
+    assert found[:4] == pytest.approx([0.25, 0.5, 0.75, 1.0])
+    assert found[15] == pytest.approx(math.sqrt(4 / 16))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Linear(warmup_steps=-1),
+        lambda: Linear(warmup_fraction=1.0),
+        lambda: Cosine(final_factor=2.0),
+        lambda: WarmupStableDecay(decay_fraction=0.0),
+        lambda: InverseSqrt(warmup_steps=0),
+    ],
+)
+def test_values_out_of_range_are_refused_by_name(make) -> None:
+    with pytest.raises(ConfigError, match=r"schedule\.(warmup_steps|warmup_fraction|final_factor|decay_fraction)="):
+        make()
+
+
+def _trained(budget: Budget, **settings) -> list[dict]:
+    learner, recorder = ToyLearner(), Recorder()
+    toy_trainer(
+        learner,
+        budget=budget,
+        optimizer=AdamW(learner=learner, learning_rate=0.5),
+        trackers=[recorder],
+        **settings,
+    ).train()
+    return recorder.records
+
+
+@pytest.mark.parametrize(
+    ("epochs", "steps_per_epoch", "planned"), [(2, 5, 10), (2.5, 3, 8), (0.1, 5, 1), (1, 7, 7), (1.1, 10, 11)]
+)
+def test_planned_steps_are_never_floor_divided(epochs: float, steps_per_epoch: int, planned: int) -> None:
+    records = _trained(Budget(epochs=epochs, steps_per_epoch=steps_per_epoch))
+    assert [record["step"] for record in records] == list(range(1, planned + 1))
+    assert records[-1]["learning_rate"] == pytest.approx(0.5 / planned)
+
+
+def test_a_budget_in_tokens_ends_with_the_step_that_reaches_it() -> None:
+    records = _trained(Budget(tokens=30))
+    assert records[-1]["tokens"] >= 30 > records[-2]["tokens"]
+    assert records[-1]["learning_rate"] == pytest.approx(0.5 * (1 - records[-2]["tokens"] / 30))
+
+
+def test_a_budget_in_seconds_follows_the_clock_and_logs_every_share() -> None:
+    records = _trained(Budget(seconds=40), clock=FakeClock(tick=1.0), log_every=4)
+    shares = [share for record in records for share in record["shares_used"]]
+    assert len(shares) == records[-1]["step"]
+    assert shares[0] == 0
+    assert all(later > earlier for earlier, later in zip(shares, shares[1:], strict=False))
+    assert records[-1]["seconds"] >= 40
+    assert records[-1]["learning_rate"] == pytest.approx(0.5 * (1 - shares[-1]))
+
+
+def test_the_first_of_two_budgets_ends_training() -> None:
+    assert len(_trained(Budget(steps=3, tokens=10**9))) == 3
+    assert len(_trained(Budget(epochs=1, steps=100, steps_per_epoch=4))) == 4
+
+
+def test_no_budget_and_bad_budgets_are_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match=r"train\.steps, train\.tokens, train\.epochs or train\.seconds"):
+        Budget()
+    with pytest.raises(ConfigError, match=r"train\.tokens=0"):
+        Budget(tokens=0)
+    with pytest.raises(ConfigError, match="steps_per_epoch"):
+        Budget(epochs=1)
+
+
+def test_shipped_schedules_end_where_they_say() -> None:
+    shipped = sorted(path.stem for path in (Path(__file__).parents[2] / "conf" / "schedule").glob("*.yaml"))
+    assert shipped == ["constant", "cosine", "inverse_sqrt", "linear", "wsd"]
