@@ -9,6 +9,7 @@ from omegaconf import DictConfig, ListConfig
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from lmtransfer.config import paths
 from lmtransfer.config.check import check
@@ -45,7 +46,7 @@ def run(cfg: DictConfig) -> None:
         table.add_column("name", no_wrap=True)
         table.add_column("what, source, cost")
         for name in paths.group_options(group, folders):
-            table.add_row(name, about(group, name, folders))
+            table.add_row(name, Text(about(group, name, folders)))
         if table.row_count:
             console.print(table)
 

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lmtransfer.config.completion import complete, script
+from lmtransfer.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("lmtransfer ", ["toy", "other", "--help", "--version", "--shell-completion"]),
+        ("lmtransfer t", ["toy"]),
+        ("lmtransfer --v", ["--version"]),
+        ("lmtransfer toy mod", ["model.", "model="]),
+        ("lmtransfer toy model=", ["model=large", "model=small"]),
+        ("lmtransfer toy model=l", ["model=large"]),
+        ("lmtransfer toy train.s", ["train.seconds=", "train.steps="]),
+        ("lmtransfer toy seed=1 model.", ["model._target_=", "model.dim="]),
+        ("lmtransfer toy model=large model.dim=", ["model.dim=64"]),
+        ("lmtransfer toy --mul", ["--multirun"]),
+        ("lmtransfer tyo mod", []),
+        ("lmtransfer toy model=lareg train.", []),
+        ("lmtransfer toy hydra.job.na", ["hydra.job.name="]),
+    ],
+)
+def test_commands_then_groups_keys_and_values(line: str, expected: list[str], toy: Any) -> None:
+    assert complete(line) == expected
+
+
+def test_hydras_own_keys_come_only_on_request(toy: Any) -> None:
+    assert complete("lmtransfer toy ") == [
+        "experiment=",
+        "init=",
+        "model.",
+        "model=",
+        "name=",
+        "seed=",
+        "text=",
+        "train.",
+    ]
+
+
+def test_only_what_is_before_the_cursor_counts(toy: Any) -> None:
+    assert complete("lmtransfer toy model=l seed=3", str(len("lmtransfer toy model=l"))) == ["model=large"]
+
+
+def test_paths_are_completed_for_keys_that_take_them(toy: Any) -> None:
+    Path("runs/pretrain/imdb").mkdir(parents=True)
+    Path("runs/notes.txt").touch()
+    Path("runs/.hidden").touch()
+    assert complete("lmtransfer toy init=ru") == ["init=runs/"]
+    assert complete("lmtransfer toy init=runs/") == ["init=runs/notes.txt", "init=runs/pretrain/"]
+    assert complete("lmtransfer toy init=nowhere/x") == []
+
+
+def test_scripts_exist_for_three_shells_and_no_other() -> None:
+    for shell in ("bash", "zsh", "fish"):
+        assert "lmtransfer --complete" in script(shell)
+    with pytest.raises(ConfigError, match="give one of bash, zsh, fish"):
+        script("tcsh")
+
+
+def test_bash_completes_with_the_script(tmp_path: Path) -> None:
+    (tmp_path / "lmtransfer").write_text(f'#!/bin/sh\nexec {sys.executable} -m lmtransfer "$@"\n')
+    (tmp_path / "lmtransfer").chmod(0o755)
+    code = f"""
+        {script("bash")}
+        try() {{ COMP_LINE="$1"; COMP_POINT=${{#1}}; COMP_TYPE=9; COMPREPLY=()
+                _lmtransfer_complete 2>/dev/null; echo "${{COMPREPLY[*]}}"; }}
+        try "lmtransfer lis"
+        try "lmtransfer list wh"
+        try "lmtransfer list what="
+    """
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    result = subprocess.run(
+        ["bash", "--norc", "-c", code], cwd=tmp_path, env={**os.environ, "PATH": path}, capture_output=True, text=True
+    )
+    assert result.stdout.splitlines() == ["list", "what=", "all"], result.stderr

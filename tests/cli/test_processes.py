@@ -1,0 +1,96 @@
+"""The command line as a process: what it imports, how long it takes, exit codes, streams."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from lmtransfer import __version__
+from lmtransfer.config import pages
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+_LOADED = """
+import sys
+from lmtransfer.cli import main
+try:
+    code = main(sys.argv[1:])
+except SystemExit as leave:
+    code = leave.code
+heavy = ("torch", "datasets", "sentencepiece", "pandas", "matplotlib", "hydra")
+print("LOADED", ",".join(name for name in heavy if name in sys.modules), file=sys.stderr)
+sys.exit(code)
+"""
+
+
+def loaded(*words: str, cwd: Path) -> str:
+    """The heavy packages that a command line imports, comma-separated."""
+    result = subprocess.run(
+        [sys.executable, "-c", _LOADED, *words], cwd=cwd, capture_output=True, text=True, check=False
+    )
+    return result.stderr.splitlines()[-1].removeprefix("LOADED ")
+
+
+@pytest.mark.parametrize("words", [["--help"], [], ["--version"], ["pretian"], ["--shell-completion", "bash"]])
+def test_what_needs_no_config_loads_neither_torch_nor_hydra(words: list[str], tmp_path: Path) -> None:
+    assert loaded(*words, cwd=tmp_path) == ""
+
+
+def test_listing_loads_hydra_and_no_torch(tmp_path: Path) -> None:
+    assert loaded("list", cwd=tmp_path) == "hydra"
+
+
+@pytest.mark.parametrize("command", list(pages.commands()))
+def test_the_help_of_a_command_loads_no_torch(command: str, tmp_path: Path) -> None:
+    assert loaded(command, "--help", cwd=tmp_path) == "hydra"
+
+
+def test_help_takes_a_fraction_of_a_second(run_cli: Run) -> None:
+    """The promise is 0.3 s; a python that imports nothing is measured too, so that a busy machine is no failure."""
+
+    def fastest(call: Callable[[], object]) -> float:
+        times = []
+        for _ in range(5):
+            start = time.perf_counter()
+            call()
+            times.append(time.perf_counter() - start)
+        return min(times)
+
+    bare = fastest(lambda: subprocess.run([sys.executable, "-c", "pass"], check=True))
+    assert fastest(lambda: run_cli("--help")) < max(0.3, 6 * bare)
+
+
+def test_the_version_names_what_decides_numbers(run_cli: Run) -> None:
+    result = run_cli("--version")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.startswith(f"lmtransfer {__version__} (Python {sys.version_info.major}.")
+    assert metadata.version("torch") in result.stdout
+
+
+def test_a_mistake_goes_to_stderr_with_its_exit_code(run_cli: Run) -> None:
+    result = run_cli("pretian")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.startswith("lmtransfer: there is no command 'pretian'; did you mean 'pretrain'? commands: ")
+    assert result.stderr.count("\n") == 1
+
+
+def test_the_main_page_names_every_command_and_where_configs_live(run_cli: Run) -> None:
+    page = run_cli("--help").stdout
+    assert run_cli().stdout == page
+    for command, about in pages.commands().items():
+        assert f"  {command:<10} {about}" in page
+    for needed in ("A FIRST SESSION", "SWEEPS", "key=value", "/conf", "-cd", "--shell-completion"):
+        assert needed in page
+    assert all(len(line) <= 120 for line in page.splitlines() if "conf" not in line)
+
+
+def test_a_reader_that_leaves_early_is_no_error(tmp_path: Path) -> None:
+    command = f"{sys.executable} -m lmtransfer list | head -1"
+    result = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stderr) == (0, "")

@@ -1,0 +1,121 @@
+"""Imports point one way, and every package that is imported is declared."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "lmtransfer"
+FILES = sorted(path for path in PACKAGE.rglob("*.py"))
+
+#: What each part may import of lmtransfer, besides itself. The batch is the one file of `data` that layers and models
+#: (and so all that runs them) may know; of `training`, the learner is a contract, and which rank this is may be asked.
+BATCH, LEARNER, RANKS = "data.batch", "training.learner", "training.distributed"
+ALLOWED: dict[str, set[str]] = {
+    "errors": set(),
+    "randomness": set(),
+    "layers": {"errors", "randomness", BATCH},
+    "models": {"errors", "randomness", "layers", BATCH},
+    "tokenizers": {"errors", "randomness"},
+    "data": {"errors", "randomness", "tokenizers", LEARNER},
+    "objectives": {"errors", "randomness", "layers", "models", "tokenizers", "data", LEARNER},
+    "metrics": {"errors"},
+    "tasks": {"errors", "randomness", "tokenizers", "data", "metrics", LEARNER},
+    "transfer": {"errors", "randomness", "layers", "models", "tokenizers", "data", "metrics", "tasks", LEARNER, RANKS},
+    "training": {"errors", "randomness"},
+    "interop": {"errors", "layers", "models", "tokenizers", BATCH},
+    "reporting": {"errors", "metrics"},
+    "config": {"errors"},
+    "commands": {"*"},
+    "launch": {"errors", "config"},
+    "cli": {"errors", "config", "launch"},
+    "__main__": {"cli"},
+}
+
+
+def imported(path: Path) -> list[tuple[int, str]]:
+    """The modules that a file imports, with line numbers, at any depth of the file."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found.extend((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: a relative import"
+            module = node.module or ""
+            names = [f"{module}.{alias.name}" for alias in node.names] if module.count(".") < 2 else []
+            is_module = [name for name in names if (ROOT / (name.replace(".", "/") + ".py")).is_file()]
+            found.extend((node.lineno, name) for name in is_module or [module])
+    return found
+
+
+def may_import(part: str, module: str) -> bool:
+    """Whether ``lmtransfer.<part>`` may import ``lmtransfer.<module>``."""
+    allowed = ALLOWED[part]
+    if module == "" or module == part or module.startswith(part + ".") or "*" in allowed:
+        return True
+    return any(module == name or module.startswith(name + ".") for name in allowed)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_no_arrow_runs_backwards(path: Path) -> None:
+    part = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    if part == "__init__":
+        assert imported(path) == []
+        return
+    wrong = []
+    for line, name in imported(path):
+        if name == "lmtransfer" or name.startswith("lmtransfer."):
+            module = name.removeprefix("lmtransfer").removeprefix(".")
+            if not may_import(part, module):
+                wrong.append(f"{path.relative_to(ROOT)}:{line}: {part} may not import {name}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_nothing_imports_commands_or_cli() -> None:
+    for part, allowed in ALLOWED.items():
+        if part not in ("commands", "__main__"):
+            assert not any(name.split(".")[0] in ("commands", "cli") for name in allowed)
+
+
+def test_the_rules_catch_an_arrow_that_runs_backwards() -> None:
+    assert not may_import("layers", "models.bert")
+    assert not may_import("layers", "data.store")
+    assert may_import("layers", "data.batch")
+    assert not may_import("training", "objectives.base")
+    assert not may_import("training", "data.batch")
+    assert not may_import("models", "commands.list")
+
+
+def test_every_third_party_import_is_a_declared_dependency() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    names = {re.split(r"[<>=!~\[ ]", entry)[0].lower().replace("-", "_") for entry in project["dependencies"]}
+    names |= {"hydra"} if "hydra_core" in names else set()
+    names |= {"yaml"} if "pyyaml" in names else set()
+    own = set(sys.stdlib_module_names) | {"lmtransfer", "_typeshed"}
+    undeclared = {
+        f"{path.relative_to(ROOT)}:{line}: {name}"
+        for path in FILES
+        for line, name in imported(path)
+        if name.split(".")[0] not in own | names
+    }
+    assert not undeclared
+
+
+def test_nothing_names_hydras_internals() -> None:
+    name = "hydra." + "_internal"
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.split(
+        "\n"
+    )
+    files = [ROOT / line for line in tracked if line] or [
+        path for path in ROOT.rglob("*.py") if ".venv" not in path.parts
+    ]
+    texts = {path: path.read_bytes() for path in files if path.is_file()}
+    assert texts
+    assert [str(path) for path, text in texts.items() if name.encode() in text] == []
