@@ -1,0 +1,106 @@
+"""Where the sources of installed Python libraries lie, found without importing any of them."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from lmtransfer.errors import DataError
+
+STDLIB = "stdlib"
+LIBRARIES = (STDLIB, "torch", "numpy", "pandas", "sympy", "networkx", "huggingface_hub", "datasets")
+
+# Tests, other people's code, and modules whose docstrings are generated (encodings) or hardly prose.
+_SKIPPED_FOLDERS = frozenset(
+    ("site-packages", "dist-packages", "test", "tests", "_vendor", "encodings", "ensurepip", "idlelib",
+     "lib2to3", "pydoc_data", "turtledemo", "lib-dynload", "__pycache__")
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """An installed library.
+
+    Attributes:
+        name: its import name, or ``stdlib``.
+        root: the folder of its modules.
+        version: its version, ``unknown`` where no metadata says.
+    """
+
+    name: str
+    root: Path
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """One module.
+
+    Attributes:
+        library: name of its library.
+        module: its dotted name.
+        path: its file.
+    """
+
+    library: str
+    module: str
+    path: Path
+
+
+def find_library(name: str) -> Library:
+    """Locate a library by its import name.
+
+    Raises:
+        DataError: it is not installed, or without its sources.
+    """
+    if name == STDLIB:
+        return Library(name, Path(sysconfig.get_path("stdlib")), platform.python_version())
+    spec = importlib.util.find_spec(name)
+    if spec is None or spec.origin is None:
+        raise DataError(
+            f"python_docs reads the docstrings of {', '.join(LIBRARIES[1:])}; {name} is not installed in this "
+            f"environment: pip install {name}"
+        )
+    try:
+        version = importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        version = "unknown"
+    return Library(name, Path(spec.origin).parent, version)
+
+
+def source_files(library: Library) -> list[SourceFile]:
+    """The modules of a library, tests and bundled code excluded, in the order of their names.
+
+    Raises:
+        DataError: there is no source file (an installation of byte code only).
+    """
+    prefix = [] if library.name == STDLIB else [library.name]
+    files = []
+    for path in _python_files(library.root):
+        parts = [*prefix, *path.relative_to(library.root).with_suffix("").parts]
+        if parts[-1] == "__init__":
+            parts.pop()
+        files.append(SourceFile(library.name, ".".join(parts), path))
+    if not files:
+        raise DataError(
+            f"python_docs: no Python sources of {library.name} in {library.root}; it was installed without them: "
+            "install it again from a normal wheel or package"
+        )
+    return sorted(files, key=lambda file: (file.module, str(file.path)))
+
+
+def _python_files(root: Path) -> Iterator[Path]:
+    for folder, subfolders, names in os.walk(root):
+        internal_tests = Path(folder).name == "testing"
+        subfolders[:] = [
+            name for name in subfolders if name not in _SKIPPED_FOLDERS and not (internal_tests and name == "_internal")
+        ]
+        for name in names:
+            if name.endswith(".py") and not name.startswith("test_") and name != "conftest.py":
+                yield Path(folder, name)

@@ -1,0 +1,249 @@
+"""The embedded corpus and its task, on the libraries installed here."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter
+from pathlib import Path
+from zlib import crc32
+
+import pytest
+from omegaconf import OmegaConf
+
+from lmtransfer.data.docstring_source import Docstring
+from lmtransfer.data.docstrings import DocstringSet, read_docstrings
+from lmtransfer.data.documents import Corpus
+from lmtransfer.data.python_docs import (
+    MAX_MODULE_DOCUMENTS,
+    PythonDocs,
+    docstring_examples,
+    module_splits,
+    pretraining_docstrings,
+    share_known,
+)
+from lmtransfer.data.python_sources import LIBRARIES
+from lmtransfer.errors import ConfigError, DataError
+from lmtransfer.tasks.base import Example, Task
+from lmtransfer.tasks.python_docs import PythonDocsTask
+
+CONF = Path(__file__).parents[2] / "conf"
+NAMES = (
+    "python",
+    "torch",
+    "numpy",
+    "pandas",
+    "sympy",
+    "networkx",
+    "huggingface",
+    "hugging face",
+    "dataset",
+    "data set",
+)
+ALIASES = {"np", "pd", "nx", "hf", "hub", "stdlib"}
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="module")
+def everything(cache: Path) -> DocstringSet:
+    return read_docstrings(LIBRARIES, cache_dir=cache, num_workers=2)
+
+
+@pytest.fixture(scope="module")
+def corpus(everything: DocstringSet, cache: Path) -> PythonDocs:
+    return PythonDocs(cache_dir=cache)
+
+
+@pytest.fixture(scope="module")
+def task(everything: DocstringSet, cache: Path) -> PythonDocsTask:
+    return PythonDocsTask(cache_dir=str(cache))
+
+
+def plain(text: str) -> str:
+    return " ".join(text.casefold().split())
+
+
+def test_the_corpus(corpus: PythonDocs, everything: DocstringSet) -> None:
+    assert isinstance(corpus, Corpus)
+    documents = list(corpus.documents())
+    words = sum(len(document.text.split()) for document in documents)
+    assert 20_000 < len(documents) < 60_000
+    assert 1_200_000 < words < 4_000_000
+    assert min(len(document.text.split()) for document in documents) >= 8
+    assert len({document.text for document in documents}) == len(documents)
+    modules = [document.key.split(":")[0] for document in documents]
+    assert modules == sorted(modules)
+    assert {name for name in LIBRARIES if any(m.split(".")[0] == name for m in modules)} == set(LIBRARIES[1:])
+    assert corpus.notes.counts == everything.notes.counts
+
+    text = "\n".join(document.text for document in documents[::10])
+    assert not re.search(r"^>>>|^\.\.\. |^```|^[=~^-]{3,}$|^\s*$|  |^ | $", text, re.MULTILINE)
+    letters = sum(character.isalpha() or character == " " for character in text)
+    assert letters / len(text) > 0.9
+
+
+def test_the_corpus_is_the_same_twice_and_quick_the_second_time(
+    corpus: PythonDocs, everything: DocstringSet, cache: Path
+) -> None:
+    started = time.process_time()
+    again = PythonDocs(cache_dir=cache)
+    fingerprint = again.fingerprint()
+    assert time.process_time() - started < 2
+    assert fingerprint == corpus.fingerprint()
+    assert list(again.documents()) == list(corpus.documents())
+    assert PythonDocs(cache_dir=cache, max_documents=10).fingerprint() != fingerprint
+    assert len(list(PythonDocs(cache_dir=cache, max_documents=10).documents())) == 10
+
+
+def test_workers_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lmtransfer.data.docstrings._WORTH_A_PROCESS", 1)
+    alone, together = (
+        read_docstrings(["networkx"], cache_dir=tmp_path / str(number), num_workers=number) for number in (1, 2)
+    )
+    assert alone == together
+    assert len(alone.items) > 1000
+
+
+def test_validation(corpus: PythonDocs) -> None:
+    documents = list(corpus.documents())
+    held_out = sum(corpus.is_validation(document) for document in documents)
+    assert 0.007 < held_out / len(documents) < 0.013
+
+
+def test_no_dev_or_test_module_is_in_the_corpus(
+    corpus: PythonDocs, everything: DocstringSet, task: PythonDocsTask
+) -> None:
+    splits = module_splits(everything.items)
+    held_out = {key for key, split in splits.items() if split != "train"}
+    pretraining = pretraining_docstrings(everything.items)
+    assert not held_out & {(item.library, item.module) for item in pretraining}
+    assert [item.text for item in pretraining] == [document.text for document in corpus.documents()]
+    # Nor is any text of a dev or test module, whichever module it stands in.
+    texts = {plain(item.text) for item in everything.items if (item.library, item.module) in held_out}
+    assert len(texts) > 1000
+    assert not texts & {plain(document.text) for document in corpus.documents()}
+    # And hardly any paragraph of the task's examples (what is left are stock phrases).
+    known = {line for item in pretraining for line in item.text.casefold().split("\n")}
+    originals = {(item.module, item.name): item for item in everything.items}
+    for split in ("dev", "test"):
+        shares = [share_known(originals[tuple(e.id.split(":"))].text, known) for e in task.examples(split)]
+        assert max(shares) < 0.5
+        assert sum(shares) / len(shares) < 0.1
+    # The task's own examples, by the names that they carry.
+    owners = {(item.module, item.name): item.library for item in everything.items}
+    for split in ("dev", "test"):
+        for example in task.examples(split):
+            module, _, name = example.id.partition(":")
+            assert splits[owners[module, name], module] == split
+
+
+def test_examples_are_balanced_and_apart(task: PythonDocsTask) -> None:
+    assert isinstance(task, Task)
+    examples = {split: task.examples(split) for split in task.splits}
+    assert task.labels == LIBRARIES
+    for split, least in (("train", 300), ("dev", 60), ("test", 100)):
+        counts = Counter(example.label for example in examples[split])
+        assert set(counts) == set(range(8))
+        assert len(set(counts.values())) == 1
+        assert least <= counts[0] <= 500
+        assert len({example.id for example in examples[split]}) == len(examples[split])
+    texts = {split: {plain(example.text) for example in found} for split, found in examples.items()}
+    assert not texts["train"] & texts["dev"]
+    assert not texts["train"] & texts["test"]
+    assert not texts["dev"] & texts["test"]
+    assert sum(map(len, texts.values())) == sum(map(len, examples.values()))
+    modules = {split: {example.id.split(":")[0] for example in found} for split, found in examples.items()}
+    assert not modules["train"] & (modules["dev"] | modules["test"])
+    assert not modules["dev"] & modules["test"]
+    for label in range(8):  # a part is not the text of one or two modules
+        of_label = [example for example in examples["test"] if example.label == label]
+        assert max(Counter(example.id.split(":")[0] for example in of_label).values()) <= MAX_MODULE_DOCUMENTS
+        assert len({example.id.split(":")[0] for example in of_label}) >= 8
+
+
+def test_no_name_is_left_in_the_examples(task: PythonDocsTask) -> None:
+    for example in all_examples(task):
+        text = example.text.casefold()
+        assert not [name for name in NAMES if name in text], example
+        assert not ALIASES & set(re.findall(r"[^\W_]+", text)), example
+        assert sum(word != "_" for word in text.split()) >= 8
+        assert "\n" not in text
+
+
+def all_examples(task: PythonDocsTask) -> list[Example]:
+    return [example for split in task.splits for example in task.examples(split)]
+
+
+def test_examples_are_the_same_twice(task: PythonDocsTask, cache: Path) -> None:
+    again = PythonDocsTask(cache_dir=str(cache))
+    assert all_examples(again) == all_examples(task)
+    few = docstring_examples(max_per_library=20, cache_dir=cache)
+    assert [len(found) for found in few.values()] == [160, 160, 160]
+    texts = {example.text for example in task.examples("dev")}
+    assert {item.text for item in few["dev"]} <= texts
+
+
+def test_an_unknown_split_is_an_error(task: PythonDocsTask) -> None:
+    with pytest.raises(DataError, match="no split validation; there are train, dev, test"):
+        task.examples("validation")
+
+
+def test_values_out_of_range() -> None:
+    with pytest.raises(ConfigError, match="max_documents"):
+        PythonDocs(max_documents=0)
+    with pytest.raises(ConfigError, match="max_per_library"):
+        PythonDocsTask(max_per_library=0)
+
+
+@pytest.mark.parametrize(("path", "component"), [("corpus", PythonDocs), ("task", PythonDocsTask)])
+def test_configs_build(path: str, component: type) -> None:
+    config = OmegaConf.to_container(OmegaConf.load(CONF / path / "python_docs.yaml"))
+    assert config.pop("_target_") == f"{component.__module__}.{component.__qualname__}"
+    assert component(**config).name == "python_docs"
+
+
+def test_share_known() -> None:
+    text = "Four Words are here.\nAnd then two more, which makes six."
+    assert share_known(text, {"four words are here."}) == pytest.approx(4 / 11)
+    assert share_known(text, {"words"}) == 0
+    assert share_known(text, set(text.casefold().split("\n"))) == 1
+
+
+def docs(library: str, sizes: dict[str, int]) -> list[Docstring]:
+    return [
+        Docstring(library, module, f"f{i}", f"{library} {module} {i}", crc32(f"{module} {i}".encode()))
+        for module, size in sizes.items()
+        for i in range(size)
+    ]
+
+
+def test_module_splits_have_the_sizes_they_promise() -> None:
+    large = {f"large.m{i}": 5 + i % 20 for i in range(400)} | {"large.huge": 500}
+    small = {f"small.m{i}": 4 for i in range(100)}
+    items = [*docs("large", large), *docs("small", small)]
+    splits = module_splits(items)
+    counts = Counter((item.library, splits[item.library, item.module]) for item in items)
+    assert 200 <= counts["large", "test"] < 200 + MAX_MODULE_DOCUMENTS
+    assert 120 <= counts["large", "dev"] < 120 + MAX_MODULE_DOCUMENTS
+    assert 80 <= counts["small", "test"] < 84  # 20 % of 400
+    assert 48 <= counts["small", "dev"] < 52
+    assert splits["large", "large.huge"] == "train"
+    assert module_splits(reversed(items)) == splits
+    # A library's split does not hang on the other libraries.
+    assert module_splits(docs("small", small)) == {key: value for key, value in splits.items() if key[0] == "small"}
+
+
+def test_a_text_of_a_held_out_module_is_not_pretrained_on() -> None:
+    items = docs("large", {f"large.m{i}": 5 for i in range(200)})
+    splits = module_splits(items)
+    test = next(item for item in items if splits[item.library, item.module] == "test")
+    train = next(item for item in items if splits[item.library, item.module] == "train")
+    copy = Docstring(train.library, train.module, "copy", test.text, test.identity)
+    kept = pretraining_docstrings([*items, copy])
+    assert train in kept
+    assert copy not in kept
+    assert test not in kept

@@ -1,0 +1,163 @@
+"""Finding and reading sources: nothing is imported, bad files are counted, the result is remembered."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lmtransfer.data.docstring_source import docstrings_of
+from lmtransfer.data.docstrings import read_docstrings
+from lmtransfer.data.python_sources import LIBRARIES, find_library, source_files
+from lmtransfer.errors import DataError
+
+LONG = "has a docstring that is long enough to be a document of its own"
+
+SOURCE = f'''
+"""The module {LONG}."""
+raise SystemExit("it was imported")
+
+class Shape:
+    """The class {LONG}."""
+
+    if True:
+        def area(self):
+            """The method {LONG}."""
+
+            async def inner():
+                "The inner function {LONG}."
+
+    def short(self):
+        """Too short."""
+
+try:
+    def late():
+        r"""The late function {LONG}: \\d."""
+except ImportError:
+    "The string {LONG}, which is no docstring."
+
+def same():
+    """The class   {LONG}."""
+
+def late():
+    """Another late function {LONG}."""
+'''
+
+
+@pytest.fixture
+def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    name = f"zoo_{tmp_path.name.replace('-', '_')}"
+    root = tmp_path / "site" / name
+    files = {
+        "__init__.py": f'"""The package {LONG}."""',
+        "b.py": SOURCE,
+        "a/__init__.py": "",
+        "a/c.py": f'"""The first module {LONG}."""',
+        "broken.py": 'def f(:\n    """text"""',
+        "nul.py": "x = '\x00'",
+        "bytes.py": b'# coding: utf-8\n"""caf\xe9"""',
+        "tests/d.py": f'"""The test {LONG}."""',
+        "a/test_e.py": f'"""Another test {LONG}."""',
+        "_vendor/f.py": f'"""The bundled module {LONG}."""',
+        "testing/_internal/g.py": f'"""The internal test {LONG}."""',
+        "testing/h.py": f'"""The testing module {LONG}."""',
+    }
+    for path, text in files.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_bytes(text if isinstance(text, bytes) else text.encode())
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    return name
+
+
+def test_docstrings_of_names_what_they_document() -> None:
+    found = list(docstrings_of(SOURCE.encode()))
+    assert [name for name, _ in found] == [
+        "", "Shape", "Shape.area", "Shape.area.inner", "Shape.short", "late", "same", "late"
+    ]  # fmt: skip
+    assert found[0][1] == f"The module {LONG}."
+
+
+def test_reading_a_library(library: str, tmp_path: Path) -> None:
+    found = read_docstrings([library], cache_dir=tmp_path / "cache", num_workers=1)
+    assert library not in sys.modules
+    assert [(item.module.removeprefix(library), item.name) for item in found.items] == [
+        ("", ""), (".a.c", ""), (".b", ""), (".b", "Shape"), (".b", "Shape.area"), (".b", "Shape.area.inner"),
+        (".b", "late"), (".b", "late#2"), (".testing.h", ""),
+    ]  # fmt: skip
+    assert {item.library for item in found.items} == {library}
+    assert found.notes.counts == {
+        "source files that cannot be read or parsed, skipped": 3,
+        "repeated docstrings dropped": 1,
+    }
+
+
+def test_the_result_is_remembered_until_a_file_changes(library: str, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    fractions: list[float] = []
+    first = read_docstrings([library], cache_dir=cache, num_workers=1, on_progress=fractions.append)
+    assert fractions == sorted(fractions)
+    assert fractions[-1] == 1
+    again = read_docstrings([library], cache_dir=cache, num_workers=1, on_progress=lambda _: pytest.fail("read again"))
+    assert again == first
+
+    [memo] = cache.glob("python_docs/*.json")
+    memo.write_text(memo.read_text().replace("The first module", "The worst module"))
+    assert read_docstrings([library], cache_dir=cache, num_workers=1) == first
+
+    (tmp_path / "site" / library / "a" / "c.py").write_text(f'"""The other module {LONG}."""')
+    changed = read_docstrings([library], cache_dir=cache, num_workers=1)
+    assert changed.digest != first.digest
+    assert changed.items[1].text == f"The other module {LONG}."
+
+
+def test_a_cache_that_cannot_be_written_only_costs_time(library: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    found = read_docstrings([library], cache_dir=tmp_path / "file" / "cache", num_workers=1)
+    assert len(found.items) == 9
+
+
+def test_identity_leaves_out_names(library: str, tmp_path: Path) -> None:
+    (tmp_path / "site" / library / "b.py").write_text(
+        f'"""The NumPy module {LONG}."""\ndef f():\n    """The  torch  Module\n    {LONG}."""'
+        f'\ndef g():\n    """The module {LONG}."""'
+    )
+    items = read_docstrings([library], cache_dir=tmp_path / "cache", num_workers=1).items
+    numpy, torch, plain = (item for item in items if item.module.endswith(".b"))
+    assert numpy.identity == torch.identity != plain.identity
+
+
+def test_a_missing_library_is_named() -> None:
+    with pytest.raises(DataError, match=r"torch, numpy.*no_such_library_here is not installed.*pip install no_such"):
+        find_library("no_such_library_here")
+
+
+def test_a_library_without_sources_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "sourceless_library"
+    folder.mkdir()
+    (folder / "__init__.pyc").write_bytes(b"")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(DataError, match=r"sourceless_library"):
+        source_files(find_library("sourceless_library"))
+
+
+def test_nothing_is_imported() -> None:
+    heavy = [name for name in LIBRARIES if name not in ("stdlib", "numpy", "torch")]
+    code = (
+        "import sys\n"
+        "from lmtransfer.data.python_sources import LIBRARIES, find_library, source_files\n"
+        "print(sum(len(source_files(find_library(name))) for name in LIBRARIES))\n"
+        f"print(*[name for name in {heavy} if name in sys.modules])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    number, imported = done.stdout.split("\n")[:2]
+    assert int(number) > 3000
+    assert imported == ""
+
+
+def test_the_standard_library_leaves_out_what_is_installed_beside_it() -> None:
+    modules = {file.module for file in source_files(find_library("stdlib"))}
+    assert {"argparse", "json.decoder", "asyncio", "tkinter"} <= modules
+    assert not any(module.split(".")[0] in ("site-packages", "test", "idlelib", "encodings") for module in modules)
+    assert 300 < len(modules) < 1000
