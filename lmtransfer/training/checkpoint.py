@@ -78,31 +78,25 @@ class Checkpoints:
         Raises:
             CheckpointError: the disk is full or cannot be written; what was saved before is untouched.
         """
-        final, staged, old = self.folder / name, self.folder / f".{name}.new", self.folder / f".{name}.old"
+        final, staged = self.folder / name, self.folder / f".{name}.new"
         try:
-            self._clear(staged, beside=final, old=old)
+            self._settle(name)
             staged.mkdir(parents=True)
             for file, content in tensors.items():
                 if content:
-                    save_file(
-                        {key: t.detach().cpu().contiguous() for key, t in content.items()},
-                        staged / f"{file}.safetensors",
-                    )
+                    on_host = {key: tensor.detach().cpu().contiguous() for key, tensor in content.items()}
+                    save_file(on_host, staged / f"{file}.safetensors")
             (staged / STATE).write_text(json.dumps(state, indent=1) + "\n", encoding="ascii")
             mode = (staged / STATE).stat().st_mode  # safetensors writes files that only their owner may read
-            for path in staged.iterdir():
+            files = {}
+            for path in sorted(staged.iterdir()):
                 path.chmod(mode)
-            files = {path.name: _size_and_hash(path) for path in sorted(staged.iterdir())}
-            for path in staged.iterdir():
+                files[path.name] = _size_and_hash(path)
                 flush(path)
             (staged / MANIFEST).write_text(json.dumps({"files": files}, indent=1) + "\n", encoding="ascii")
             flush(staged / MANIFEST)
             flush(staged)
-            if final.exists():
-                final.rename(old)
-            staged.rename(final)
-            flush(self.folder)
-            shutil.rmtree(old, ignore_errors=True)
+            self._exchange(name)
         except (OSError, SafetensorError) as error:
             raise CheckpointError(
                 f"cannot save the checkpoint {final}: {error}. The one saved before it is untouched: make room or mend "
@@ -110,12 +104,25 @@ class Checkpoints:
             ) from error
         return final
 
-    def _clear(self, staged: Path, *, beside: Path, old: Path) -> None:
-        """Remove what a crash has left behind, after putting a complete checkpoint back in its place."""
-        if old.exists() and not beside.exists():
-            old.rename(beside)
+    def _exchange(self, name: str) -> None:
+        """Put the staged checkpoint, which is complete, in its place."""
+        final, staged, old = self.folder / name, self.folder / f".{name}.new", self.folder / f".{name}.old"
         shutil.rmtree(old, ignore_errors=True)
+        if final.exists():
+            final.rename(old)
+        staged.rename(final)
+        flush(self.folder)
+        shutil.rmtree(old, ignore_errors=True)
+
+    def _settle(self, name: str) -> None:
+        """Finish or undo the save that a crash has interrupted, so that the newest complete one is in its place."""
+        final, staged, old = self.folder / name, self.folder / f".{name}.new", self.folder / f".{name}.old"
+        if staged.exists() and find_damage(staged) is None:
+            self._exchange(name)
+        elif old.exists() and not final.exists():
+            old.rename(final)
         shutil.rmtree(staged, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
 
     def newest(self) -> tuple[Checkpoint | None, list[str]]:
         """The newest complete checkpoint, and a sentence for each one that had to be passed over.

@@ -47,7 +47,7 @@ class Snapshot:
 
     def take(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
         """Tensors by file, and plain values; to be called on every rank, since each has carries of its own."""
-        carries = distributed.gather(map_tensors(self.updater.carries, lambda tensor: tensor.cpu()))
+        carries = distributed.gather(map_tensors(self.updater.carries, lambda tensor: tensor.cpu().clone()))
         carry_tensors, carry_structure = flatten([sorted(of_rank.items()) for of_rank in carries])
         scaler = self.updater.precision.scaler
         state = {

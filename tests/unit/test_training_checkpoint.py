@@ -1,0 +1,249 @@
+"""Checkpoints are complete or not there, whatever happens while one is written."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from training_toys import files_below
+
+from lmtransfer.errors import CheckpointError
+from lmtransfer.training import checkpoint as module
+from lmtransfer.training.checkpoint import Checkpoints, find_damage, open_checkpoint, preflight
+from lmtransfer.training.weights import aliases, load_weights, read_weights, weights
+
+
+def _save(folder: Path, step: int, name: str = "last") -> None:
+    tensors = {"model": {"weight": torch.full((3,), float(step))}, "optimizer": {}}
+    Checkpoints(folder).save(name, tensors=tensors, state={"step": step})
+
+
+def _newest_step(folder: Path) -> int:
+    found, _ = Checkpoints(folder).newest()
+    assert found is not None
+    assert found.tensors("model")["weight"][0] == found.step, "tensors and state are of the same checkpoint"
+    return found.step
+
+
+def test_a_checkpoint_holds_safetensors_and_json_only(tmp_path: Path) -> None:
+    _save(tmp_path, 1)
+    assert files_below(tmp_path) == {"last/model.safetensors", "last/state.json", "last/manifest.json"}
+    manifest = json.loads((tmp_path / "last" / "manifest.json").read_text())["files"]
+    assert set(manifest) == {"model.safetensors", "state.json"}
+    assert all(set(entry) == {"bytes", "sha256"} for entry in manifest.values())
+
+
+def test_a_later_save_replaces_an_earlier_one_and_leaves_nothing_else(tmp_path: Path) -> None:
+    for step in (1, 2, 3):
+        _save(tmp_path, step)
+    assert _newest_step(tmp_path) == 3
+    assert [path.name for path in tmp_path.iterdir()] == ["last"]
+
+
+class _Crash(BaseException):
+    """Stands for a power cut: no handler sees it."""
+
+
+def _crash_at(monkeypatch: pytest.MonkeyPatch, call: int) -> Callable[[], int]:
+    """Let the ``call``-th operation on files that a save makes be the last; returns a count of those made."""
+    made = 0
+
+    def counted(function: Callable) -> Callable:
+        def wrapper(*arguments, **named):
+            nonlocal made
+            made += 1
+            if made == call:
+                raise _Crash
+            return function(*arguments, **named)
+
+        return wrapper
+
+    for owner, name in [
+        (Path, "mkdir"),
+        (Path, "write_text"),
+        (Path, "rename"),
+        (Path, "chmod"),
+        (module, "save_file"),
+        (module, "flush"),
+        (module, "_size_and_hash"),
+        (module.shutil, "rmtree"),
+    ]:
+        monkeypatch.setattr(owner, name, counted(getattr(owner, name)))
+    return lambda: made
+
+
+def _operations_of_a_save(tmp_path: Path) -> int:
+    with pytest.MonkeyPatch.context() as patch:
+        _save(tmp_path / "count", 1)
+        made = _crash_at(patch, -1)
+        _save(tmp_path / "count", 2)
+        return made()
+
+
+def test_a_crash_at_any_moment_leaves_a_complete_checkpoint(tmp_path: Path) -> None:
+    operations = _operations_of_a_save(tmp_path)
+    assert operations > 10
+    seen = set()
+    for call in range(1, operations + 1):
+        folder = tmp_path / str(call)
+        _save(folder, 1)
+        with pytest.MonkeyPatch.context() as patch:
+            _crash_at(patch, call)
+            with pytest.raises(_Crash):
+                _save(folder, 2)
+        seen.add(_newest_step(folder))
+        _save(folder, 3)  # and the next save cleans up
+        assert _newest_step(folder) == 3
+        assert [path.name for path in folder.iterdir()] == ["last"]
+    assert seen == {1, 2}, "crashes came both before and after the new checkpoint was complete"
+
+
+def test_crash_upon_crash_loses_nothing(tmp_path: Path) -> None:
+    operations = _operations_of_a_save(tmp_path)
+    for first in range(1, operations + 1):
+        for second in range(1, operations + 1, 3):
+            folder = tmp_path / f"{first}.{second}"
+            _save(folder, 1)
+            newest = 1
+            for step, call in ((2, first), (3, second)):
+                with pytest.MonkeyPatch.context() as patch:
+                    _crash_at(patch, call)
+                    with contextlib.suppress(_Crash):
+                        _save(folder, step)
+                assert _newest_step(folder) >= newest
+                newest = _newest_step(folder)
+
+
+def test_a_full_disk_is_one_clear_error_and_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _save(tmp_path, 1)
+
+    def full(*arguments, **named) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(module, "save_file", full)
+    with pytest.raises(CheckpointError, match=r"No space left.*untouched.*resume=true"):
+        _save(tmp_path, 2)
+    assert _newest_step(tmp_path) == 1
+
+
+DAMAGE = {
+    "truncated": lambda folder: os.truncate(folder / "model.safetensors", 20),
+    "flipped byte": lambda folder: _flip(folder / "model.safetensors"),
+    "no tensors": lambda folder: (folder / "model.safetensors").unlink(),
+    "no manifest": lambda folder: (folder / "manifest.json").unlink(),
+    "torn manifest": lambda folder: os.truncate(folder / "manifest.json", 10),
+    "edited state": lambda folder: (folder / "state.json").write_text('{"step": 9999}'),
+}
+
+
+def _flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(bytes(content))
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE.keys())
+def test_damage_is_found_and_the_newest_complete_one_is_taken(damage: Callable, tmp_path: Path) -> None:
+    _save(tmp_path, 1, "best")
+    _save(tmp_path, 2)
+    damage(tmp_path / "last")
+    found, problems = Checkpoints(tmp_path).newest()
+    assert found is not None
+    assert found.step == 1
+    assert len(problems) == 1
+    assert str(tmp_path / "last") in problems[0]
+    with pytest.raises(CheckpointError, match="last"):
+        open_checkpoint(tmp_path / "last")
+
+
+def test_only_damaged_checkpoints_are_one_clear_error(tmp_path: Path) -> None:
+    _save(tmp_path, 1, "best")
+    _save(tmp_path, 2)
+    for name in ("best", "last"):
+        os.truncate(tmp_path / name / "model.safetensors", 20)
+    with pytest.raises(CheckpointError, match=r"(?s)no complete checkpoint.*last.*best.*another name"):
+        Checkpoints(tmp_path).newest()
+
+
+def test_a_run_that_never_saved_has_none(tmp_path: Path) -> None:
+    assert Checkpoints(tmp_path / "none").newest() == (None, [])
+    assert not Checkpoints(tmp_path / "none").exists()
+    (tmp_path / ".last.new").mkdir()
+    assert Checkpoints(tmp_path).newest() == (None, [])
+
+
+def test_checkpoints_can_be_moved(tmp_path: Path) -> None:
+    _save(tmp_path / "here", 5)
+    shutil.move(tmp_path / "here", tmp_path / "there")
+    assert find_damage(tmp_path / "there" / "last") is None
+
+
+def test_preflight_asks_for_room_before_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    preflight(tmp_path / "new", num_bytes=1000)
+    usage = shutil.disk_usage(tmp_path)
+    with pytest.raises(CheckpointError, match=r"output_root="):
+        preflight(tmp_path, num_bytes=usage.total)
+    blocked = tmp_path / "file"
+    blocked.write_text("in the way")
+    with pytest.raises(CheckpointError, match=r"cannot write checkpoints.*output_root="):
+        preflight(blocked, num_bytes=1)
+
+
+class _Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(3, 5, bias=False)
+        self.encoder = nn.Module()
+        self.encoder.token = nn.Embedding(5, 3)
+        self.head.weight = self.encoder.token.weight
+        self.encoder.register_buffer("scale", torch.ones(2))
+
+
+def test_tied_tensors_are_stored_once_and_stay_tied(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    saved, loaded = _Tied(), _Tied()
+    assert set(weights(saved)) == {"head.weight", "encoder.scale"}
+    folder = Checkpoints(tmp_path).save(
+        "last", tensors={"model": weights(saved)}, state={"step": 1, "aliases": aliases(saved)}
+    )
+    load_weights(loaded, open_checkpoint(folder).tensors("model"))
+    assert torch.equal(loaded.head.weight, saved.head.weight)
+    assert loaded.head.weight is loaded.encoder.token.weight
+    assert set(read_weights(folder, prefix="encoder.")) == {"token.weight", "scale"}, "also under its other name"
+    load_weights(loaded.encoder, read_weights(folder, prefix="encoder."))
+
+
+def test_weights_that_do_not_fit_are_all_named() -> None:
+    saved = {"head.weight": torch.zeros(5, 4), "left.over": torch.zeros(1)}
+    with pytest.raises(CheckpointError) as caught:
+        load_weights(_Tied(), saved, source="the run x")
+    message = str(caught.value)
+    for part in ("the run x", "head.weight has shape [5, 4]", "[5, 3]", "encoder.scale is missing", "left.over"):
+        assert part in message
+
+
+def test_read_weights_without_any_is_an_error(tmp_path: Path) -> None:
+    _save(tmp_path, 1)
+    with pytest.raises(CheckpointError, match=r"no weights under 'encoder\.'"):
+        read_weights(tmp_path / "last", prefix="encoder.")
+
+
+def test_saving_five_million_parameters_takes_well_under_a_second(tmp_path: Path) -> None:
+    tensors = {f"layer.{i}": torch.zeros(1_000_000) for i in range(5)}
+    content = {
+        "model": tensors,
+        "optimizer": {f"{n}/{m}": t.clone() for n, t in tensors.items() for m in ("first", "second")},
+    }
+    Checkpoints(tmp_path).save("last", tensors=content, state={"step": 0})
+    began = time.process_time()
+    Checkpoints(tmp_path).save("last", tensors=content, state={"step": 1})
+    assert time.process_time() - began < 0.8

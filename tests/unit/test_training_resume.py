@@ -1,0 +1,115 @@
+"""Killed at any moment and resumed twice, a run is the uninterrupted one to the last bit."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lmtransfer.errors import ConfigError
+from lmtransfer.training.resume import check_resumable, resume_conflicts
+
+SCRIPT = Path(__file__).with_name("training_run.py")
+TIMING = {"seconds", "tokens_per_second"}
+
+
+def _start(folder: Path, workers: int, *options: str) -> subprocess.Popen[bytes]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(SCRIPT.parents[2])}
+    return subprocess.Popen(
+        [sys.executable, str(SCRIPT), str(folder), str(workers), *options],
+        env=environment,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+
+
+def _finish(process: subprocess.Popen[bytes]) -> None:
+    _, error = process.communicate(timeout=120)
+    assert process.returncode == 0, error.decode()
+
+
+def _lines(folder: Path) -> list[str]:
+    path = folder / "metrics.jsonl"
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def _records(folder: Path) -> list[dict[str, Any]]:
+    return [{k: v for k, v in json.loads(line).items() if k not in TIMING} for line in _lines(folder)]
+
+
+def _kill_after(folder: Path, num_lines: int, workers: int, *options: str) -> None:
+    """Start a run and kill -9 it, workers and all, once its log has that many lines."""
+    process = _start(folder, workers, "slow", *options)
+    deadline = time.monotonic() + 100
+    while len(_lines(folder)) < num_lines and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.002)
+    assert process.poll() is None, (process.stderr.read() if process.stderr else b"").decode()
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "straight"
+    _finish(_start(folder, 0))
+    return folder
+
+
+@pytest.mark.parametrize(("workers", "first", "second"), [(0, 13, 31), (2, 25, 37)])
+def test_killed_and_resumed_twice_is_bit_identical(
+    straight: Path, tmp_path: Path, workers: int, first: int, second: int
+) -> None:
+    folder = tmp_path / "broken"
+    _kill_after(folder, first, workers)
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 99, "lo')  # a line that the kill has torn
+    _kill_after(folder, second, workers, "resume")
+    _finish(_start(folder, workers, "resume"))
+    assert len(_records(straight)) == 60
+    assert _records(folder) == _records(straight)
+    ours, theirs = np.load(folder / "weights.npz"), np.load(straight / "weights.npz")
+    assert all(np.array_equal(ours[name], theirs[name]) for name in theirs.files)
+
+
+def test_resuming_a_finished_run_changes_nothing(straight: Path, tmp_path: Path) -> None:
+    before = _lines(straight)
+    _finish(_start(straight, 0, "resume"))
+    assert _lines(straight) == before
+
+
+def test_keys_that_may_not_change_are_refused_by_name() -> None:
+    old = {
+        "name": "a",
+        "seed": 0,
+        "model": {"dim": 256, "betas": [1, 2]},
+        "hardware": {"threads": 2},
+        "train": {"steps": 10, "save_every": 5},
+    }
+    new = {
+        "name": "b",
+        "seed": 1,
+        "model": {"dim": 256, "betas": (1, 2)},
+        "hardware": {"threads": 4},
+        "train": {"steps": 10, "save_every": 7, "patience": 3},
+    }
+    problems = resume_conflicts(old, new)
+    assert len(problems) == 2
+    assert problems[0].startswith("seed was 0 when the run was started and is 1 now")
+    assert problems[1].startswith("train.patience was absent")
+    with pytest.raises(ConfigError, match=r"(?s)seed.*train\.patience"):
+        check_resumable(old, new)
+    check_resumable(old, {**old, "name": "c", "resume": True})
+    assert resume_conflicts(old, new, allowed=["*"]) == []
+
+
+def test_a_key_that_vanished_or_became_null_is_a_change() -> None:
+    assert len(resume_conflicts({"model": {"dim": 1}}, {"model": {}})) == 2
+    assert len(resume_conflicts({"init": None}, {"init": "runs/x"})) == 1
