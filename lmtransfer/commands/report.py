@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from lmtransfer.config.check import check
 from lmtransfer.reporting.collect import collect
@@ -26,10 +26,13 @@ def run(cfg: DictConfig) -> Path:
         RunDirectoryError: no runs there, or the report cannot be written.
     """
     check(cfg, primary="report")
-    roots = [Path(cfg.runs)] if isinstance(cfg.runs, str) else [Path(str(root)) for root in cfg.runs]
+    given = cfg.runs if OmegaConf.is_list(cfg.runs) else [cfg.runs]
+    roots = [Path(str(root)).expanduser() for root in given]
     entries = make_entries(collect(*roots))
     sweeps = find_sweeps(entries)
-    folder = Path(cfg.to) if cfg.to else Path(os.path.commonpath([root.resolve() for root in roots])) / "report"
+    folder = Path(os.path.commonpath([root.resolve() for root in roots])) / "report"
+    if cfg.to is not None:
+        folder = Path(str(cfg.to)).expanduser()
     write_report(entries, sweeps, folder, title=cfg.title, figures=cfg.figures)
     console = report_console()
     print_report(entries, sweeps, console)

@@ -104,6 +104,7 @@ def _draw_differences(axes: Any, bars: Sequence[Bar], metric: str, factor: float
             textcoords="offset points",
             ha="center",
             fontsize=8,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5},
         )
         low, high = min(low, delta - error), max(high, delta + error)
     room = 0.35 * (high - low) or 1.0  # for the words beside the outermost dots

@@ -166,7 +166,7 @@ def _draw_noisy(axes: Any, x: np.ndarray, y: np.ndarray, ink: str) -> None:
     if len(x) == 0:
         return
     stride = max(1, len(x) // MAX_POINTS)
-    window = max(1, len(x) // 60)
+    window = max(1, len(x) // 30)
     if window > 1:
         axes.plot(x[::stride], y[::stride], color=ink, linewidth=0.6, alpha=0.22)
     axes.plot(x[::stride], smoothed(y, window)[::stride], color=ink, linewidth=1.8)

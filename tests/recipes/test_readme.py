@@ -84,7 +84,8 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_every_command_of_the_readme_runs(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = commands()
+    there = pages.commands()  # one that is not there yet fails the test of the table, below
+    found = [words for words in commands() if words[0] in there]
     assert len(found) > 12
     for words in found:
         code = main(small(words))
@@ -107,6 +108,7 @@ def test_every_command_of_the_readme_runs(world: Path, capsys: pytest.CaptureFix
 
 def test_the_table_of_commands_is_complete() -> None:
     table = set(re.findall(r"^\| `([a-z]+)` \|", README, flags=re.MULTILINE))
+    assert {words[0] for words in commands()} <= table
     assert table == set(pages.commands())
 
 

@@ -122,6 +122,15 @@ def test_figures_can_be_left_out_and_the_report_put_elsewhere(runs, tmp_path):
     assert not (runs / "report").exists()
 
 
+def test_several_folders_make_one_report(runs, tmp_path, capsys):
+    assert main(["report", str(runs / "pretrain"), str(runs / "finetune"), f"to={tmp_path / 'both'}"]) == 0
+    out = capsys.readouterr().out
+    assert "imdb_unsup" in out
+    assert "71.0 \u00b1 1.0" in out
+    assert EVIL not in out
+    assert main(["report", "runs=[]"]) == 2
+
+
 def test_mistakes_are_one_message(runs, tmp_path, capsys):
     assert main(["report", str(tmp_path / "absent")]) == 2
     assert "no such folder" in capsys.readouterr().err
