@@ -16,13 +16,17 @@ from torch import Tensor
 from lmtransfer.data.batch import PackedBatch, pack
 from lmtransfer.tasks.encoded import EncodedExamples
 
+#: Batches are filled up to a multiple of this many tokens. Kernels are made anew for each shape they meet: on a CPU in
+#: bfloat16, 150 steps of 300 to 700 tokens cost 10 % more time and 800 MB more memory when every length is its own.
+TOKENS_MULTIPLE = 32
+
 
 @dataclass(frozen=True, slots=True)
 class TaskBatch:
     """One micro-batch of examples.
 
     Attributes:
-        packed: their tokens, end to end.
+        packed: their tokens, end to end, and a filler sequence after them.
         labels_B: label indices, int64; -1 where hidden.
         rows: number of each example within its encoded set.
         keys: their ids.
@@ -90,8 +94,14 @@ class TaskSource:
         rows = np.asarray(row_ids, dtype=np.int64)
         chosen = self.encoded.select(rows)
         edges = chosen.offsets[1:-1]
+        missing = -len(chosen.tokens_T) % TOKENS_MULTIPLE
         return TaskBatch(
-            packed=pack(np.split(chosen.tokens_T, edges), np.split(chosen.segments_T, edges)),
+            packed=pack(
+                np.split(chosen.tokens_T, edges),
+                np.split(chosen.segments_T, edges),
+                capacity=len(chosen.tokens_T) + missing,
+                max_length=int(chosen.lengths.max()),
+            ),
             labels_B=torch.from_numpy(chosen.labels),
             rows=tuple(int(row) for row in rows),
             keys=chosen.ids,

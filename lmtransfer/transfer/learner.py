@@ -112,19 +112,21 @@ class TaskLearner(nn.Module):
         return self.head(fixed)
 
     def _layers(self, batch: TaskBatch) -> Sequence[Tensor]:
-        """The layers that the reading needs, at the tokens that the composition looks at."""
+        """The layers that the reading needs, at the real tokens that the composition looks at."""
         encoder = cast(Encoder, self.encoder)
         indices = cast(Reading, self.reading).indices
         tokens = cast(Composition, self.composition).tokens
         packed = batch.packed
         if tokens == "all":
             output = encoder(packed)
-            return [output.layers[index] for index in indices]
-        offsets = packed.cu_seqlens.long()
+            return [output.layers[index][: packed.num_tokens] for index in indices]
+        offsets = packed.cu_seqlens[: packed.num_real + 1].long()
         wanted_B = offsets[:-1] if tokens == "first" else offsets[1:] - 1
         last = encoder.num_layers
         skip = last in indices
-        output = encoder(packed, reads=Reads(wanted_B, (1,) * packed.num_sequences) if skip else None)
+        num_filler = packed.num_sequences - packed.num_real
+        reads = Reads(wanted_B, (1,) * packed.num_real + (0,) * num_filler) if skip else None
+        output = encoder(packed, reads=reads)
         return [
             output.layers[index] if index == last and skip else output.layers[index][wanted_B]
             for index in indices
@@ -132,7 +134,7 @@ class TaskLearner(nn.Module):
 
     def _compose(self, layers: Sequence[Tensor], batch: TaskBatch) -> Tensor:
         composition = cast(Composition, self.composition)
-        lengths = batch.packed.cu_seqlens.diff().long()
+        lengths = batch.packed.cu_seqlens[: batch.packed.num_real + 1].diff().long()
         per_token = lengths if composition.tokens == "all" else torch.ones_like(lengths)
         return composition(cast(Reading, self.reading)(layers, per_token), lengths)
 

@@ -166,8 +166,9 @@ def test_choosing_on_what_is_reported_is_said(world: Path) -> None:
     found = result("runs/finetune/ft")
     assert found["chosen_by"] == "checkpoint chosen by accuracy on dev, which is also what is reported"
     assert found["num_train"] == 120
-    evaluations = [line["validation/accuracy"] for line in _metrics("runs/finetune/ft") if "validation/accuracy" in line]
-    assert found["metrics"]["accuracy"] == found["chosen_score"] == max(evaluations)
+    lines = _metrics("runs/finetune/ft")
+    best = max(line["validation/accuracy"] for line in lines if "validation/accuracy" in line)
+    assert found["metrics"]["accuracy"] == found["chosen_score"] == best
 
 
 def test_finished_seeds_are_kept_and_the_rest_is_done_on_resume(world: Path) -> None:
@@ -251,7 +252,10 @@ def test_hidden_test_labels_are_refused(world: Path, capsys: pytest.CaptureFixtu
     ("words", "message"),
     [
         (["init=null"], "init: give the run directory of a pretrained encoder"),
-        (["init=null", "model=bert_tiny", "tokenizer_from=runs/pretrain/base", "control=true"], "control=true without init"),
+        (
+            ["init=null", "model=bert_tiny", "tokenizer_from=runs/pretrain/base", "control=true"],
+            "control=true without init",
+        ),
         (["model=bert_tiny"], "model= and init= are both given"),
         (["init=runs/pretrain/none"], "there is no run directory"),
         (["init=data"], "is not a run directory"),
@@ -318,7 +322,7 @@ def test_load_encoder_gives_the_run_s_weights(world: Path) -> None:
     [
         (lambda weights: weights.pop("encoder.pooler.dense.bias"), "pooler.dense.bias is missing"),
         (lambda weights: weights.update({"encoder.extra": torch.zeros(1)}), "extra is not in the model"),
-        (lambda weights: weights.update({"encoder.pooler.dense.bias": torch.zeros(2)}), r"pooler.dense.bias has shape \[2\]"),
+        (lambda weights: weights.update({"encoder.pooler.dense.bias": torch.zeros(2)}), r"bias has shape \[2\]"),
     ],
 )
 def test_an_encoder_tensor_that_does_not_fit_is_named(world: Path, change: Any, message: str) -> None:

@@ -46,7 +46,7 @@ def write_split(path: Path, num: int, *, seed: int, values: tuple[str, str] = ("
 
 
 def make_world(folder: Path) -> None:
-    """Labelled splits in ``data`` and a run with random weights, as pretraining leaves one, in ``runs/pretrain/base``."""
+    """Labelled splits in ``data``, and in ``runs/pretrain/base`` a run as pretraining leaves one, of random weights."""
     data = folder / "data"
     data.mkdir()
     for seed, (split, num) in enumerate({"train": 120, "dev": 60, "test": 50}.items()):

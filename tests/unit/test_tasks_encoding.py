@@ -5,7 +5,7 @@ import pytest
 from task_fakes import WordTokenizer, random_examples
 
 from lmtransfer.tasks.encoded import encode_texts, longest_first
-from lmtransfer.tasks.source import TaskSource
+from lmtransfer.tasks.source import TOKENS_MULTIPLE, TaskSource
 
 
 def _encode(texts: list[str], pairs: list[str] | None, max_length: int, num_segments: int = 2):
@@ -73,8 +73,19 @@ def test_batches_hold_the_planned_examples() -> None:
     plan = source.plan(0)
     assert plan.lengths.tolist() == encoded.lengths.tolist()
     batch = source.build(0, plan, [4, 2])
-    assert batch.packed.lengths == (encoded.lengths[4], encoded.lengths[2])
-    assert batch.packed.tokens_T.tolist() == encoded.select(np.array([4, 2])).tokens_T.tolist()
     assert batch.num_tokens == encoded.lengths[4] + encoded.lengths[2]
+    assert batch.packed.num_real == 2
+    assert batch.packed.lengths[:2] == (encoded.lengths[4], encoded.lengths[2])
+    assert batch.packed.tokens_T[: batch.num_tokens].tolist() == encoded.select(np.array([4, 2])).tokens_T.tolist()
     assert list(batch.keys) == ["train:4", "train:2"]
     assert batch.labels_B.tolist() == encoded.labels[[4, 2]].tolist()
+
+
+def test_batches_come_in_few_shapes_and_no_filler_is_longer_than_the_examples() -> None:
+    encoded = random_examples(60)
+    source = TaskSource(encoded)
+    for size in (1, 7, 30):
+        batch = source.build(0, source.plan(0), range(size))
+        assert len(batch.packed.tokens_T) % TOKENS_MULTIPLE == 0
+        assert len(batch.packed.tokens_T) - batch.num_tokens < TOKENS_MULTIPLE
+        assert batch.packed.max_seqlen == max(batch.packed.lengths[:size])
