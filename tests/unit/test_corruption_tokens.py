@@ -158,6 +158,13 @@ def test_a_word_is_replaced_in_one_way() -> None:
     assert kinds == {(10, 11, 13), (3, 3, 3)}
 
 
+def test_a_special_token_ends_a_word() -> None:
+    corruption = TokenMasking(mask_prob=0.15, whole_words=True, tokenizer=TOKENIZER)
+    row = row_of([1, 11, 2, 13, 0, 15, 2])
+    hidden = {tuple(corruption.corrupt(row, np.random.default_rng(draw)).positions.tolist()) for draw in range(30)}
+    assert hidden == {(1,), (3,), (5,)}
+
+
 def test_a_row_of_one_long_word_hides_it_all() -> None:
     corruption = TokenMasking(mask_prob=0.15, whole_words=True, tokenizer=TOKENIZER)
     assert corruption.corrupt(row_of([1, 10, 11, 13, 15, 2]), np.random.default_rng(0)).positions.tolist() == [

@@ -18,6 +18,7 @@ from lmtransfer.models.base import EncoderOutput
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.corruption.base import Corruption, NoCorruption
 from lmtransfer.objectives.corruption.token_masking import TokenMasking
+from lmtransfer.objectives.rows.full_sentences import FullSentences
 from lmtransfer.objectives.rows.sentence_pairs import SentencePairs
 from lmtransfer.objectives.rows.stream import LanguageStream
 from lmtransfer.objectives.source import PretrainingSource
@@ -92,19 +93,20 @@ def test_a_batch_says_what_was_hidden(store: TokenStore) -> None:
 
 
 def test_masks_differ_across_epochs_rows_and_seeds(tmp_path: Path) -> None:
-    # One sentence over and over, so that only the masks can differ.
-    store = store_of(tmp_path / "s", [[[10, 11, 12, 13, 14, 15, 16, 17] * 4]] * 40)
+    # The same sentence in every row of every epoch, so that only the masks can differ.
+    store = store_of(tmp_path / "s", [[[10, 11, 12, 13, 14, 15, 16, 17] * 4]] * 20)
     masks = set()
     for seed in range(2):
         source = PretrainingSource(
             store=store,
-            rows=LanguageStream(max_length=34, tokenizer=TOKENIZER),
+            rows=FullSentences(max_length=34, tokenizer=TOKENIZER),
             corruption=TokenMasking(tokenizer=TOKENIZER),
             seed=seed,
         )
         for epoch in range(2):
-            batch = source.build(epoch, source.plan(epoch), range(20))
-            masks |= {tuple(row["positions"]) for row in rows_of(batch)}
+            rows = rows_of(source.build(epoch, source.plan(epoch), range(20)))
+            assert len({tuple(row["original"]) for row in rows}) == 1
+            masks |= {tuple(row["positions"]) for row in rows}
     assert len(masks) > 75  # of 80 draws among more than 150,000 masks
 
 

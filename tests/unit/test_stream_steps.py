@@ -75,6 +75,13 @@ def test_a_step_takes_rows_in_order_until_the_next_would_not_fit() -> None:
     assert stream().steps_per_epoch == len(expected)
 
 
+def test_rows_of_one_length_keep_the_order_of_the_step() -> None:
+    lengths = RaggedSource().plan(0).lengths
+    order = permutation(len(lengths), 1, "order", 0).tolist()
+    (batch,) = taken(stream(batch_tokens=10_000, micro_batch_tokens=None), 1)[0].micro_batches
+    assert list(batch[1]) == sorted(order, key=lambda row: lengths[row])
+
+
 def test_micro_batches_are_sorted_by_length_and_within_their_budget() -> None:
     for step in taken(stream(), 30):
         lengths = [n for batch in step.micro_batches for n in batch[2]]
