@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from lmtransfer.data.cache import default_cache_dir, default_num_workers
 from lmtransfer.data.corpus import BaseCorpus
-from lmtransfer.data.docstring_source import MIN_WORDS, Docstring
+from lmtransfer.data.docstring_source import Docstring
 from lmtransfer.data.docstrings import DocstringSet, read_docstrings
 from lmtransfer.data.documents import Document, Notes
 from lmtransfer.data.files import Meter
@@ -31,6 +31,7 @@ Split = Literal["train", "dev", "test"]
 SPLITS: tuple[Split, ...] = ("train", "dev", "test")
 HELD_OUT: dict[Split, tuple[int, float]] = {"test": (200, 0.2), "dev": (120, 0.12)}  # documents, share of a library
 MAX_MODULE_DOCUMENTS = 40
+MIN_TASK_WORDS = 15  # of fewer, such as "Return True if the two are equal.", nobody could tell
 
 
 class PythonDocs(BaseCorpus):
@@ -97,9 +98,12 @@ def module_splits(docstrings: Iterable[Docstring]) -> dict[tuple[str, str], Spli
 
     In each library, modules are taken in the order of the hashes of their names: for the test part until it has 200
     documents (or 20 % of the library's), then for the dev part until it has 120 (12 %); the rest is for training, and
-    so is any module of more than 40 documents, which would make up most of its part.
+    so is any module of more than 40 documents, which would make up most of its part. Only documents that are long
+    enough for the task count.
     """
-    sizes = Counter((item.library, item.module) for item in docstrings)
+    sizes: Counter[tuple[str, str]] = Counter()
+    for item in docstrings:
+        sizes[item.library, item.module] += len(item.text.split()) >= MIN_TASK_WORDS
     totals: Counter[str] = Counter()
     for (library, _), size in sizes.items():
         totals[library] += size
@@ -175,11 +179,13 @@ def share_known(text: str, known: Set[str]) -> float:
 
 
 def _blanked(docstrings: Iterable[Docstring], most: int) -> list[Docstring]:
-    """The first ``most`` docstrings by hash that have enough words beside the names."""
+    """The first ``most`` docstrings by hash that have enough words, blanks left out."""
     ordered = sorted(docstrings, key=lambda item: item.identity)
     texts = ((item, blank_names(item.text).split()) for item in ordered)
     enough = (
-        replace(item, text=" ".join(words)) for item, words in texts if len(words) - words.count(BLANK) >= MIN_WORDS
+        replace(item, text=" ".join(words))
+        for item, words in texts
+        if len(words) - words.count(BLANK) >= MIN_TASK_WORDS
     )
     return list(islice(enough, most))
 

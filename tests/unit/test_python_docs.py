@@ -16,6 +16,7 @@ from lmtransfer.data.docstrings import DocstringSet, read_docstrings
 from lmtransfer.data.documents import Corpus
 from lmtransfer.data.python_docs import (
     MAX_MODULE_DOCUMENTS,
+    MIN_TASK_WORDS,
     PythonDocs,
     docstring_examples,
     module_splits,
@@ -170,7 +171,7 @@ def test_no_name_is_left_in_the_examples(task: PythonDocsTask) -> None:
         text = example.text.casefold()
         assert not [name for name in NAMES if name in text], example
         assert not ALIASES & set(re.findall(r"[^\W_]+", text)), example
-        assert sum(word != "_" for word in text.split()) >= 8
+        assert sum(word != "_" for word in text.split()) >= MIN_TASK_WORDS
         assert "\n" not in text
 
 
@@ -215,7 +216,7 @@ def test_share_known() -> None:
 
 def docs(library: str, sizes: dict[str, int]) -> list[Docstring]:
     return [
-        Docstring(library, module, f"f{i}", f"{library} {module} {i}", crc32(f"{module} {i}".encode()))
+        Docstring(library, module, f"f{i}", f"{library} {module} {i}" + " word" * 20, crc32(f"{module} {i}".encode()))
         for module, size in sizes.items()
         for i in range(size)
     ]
