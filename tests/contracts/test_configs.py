@@ -1,0 +1,72 @@
+"""Every shipped config composes into a command, and everything in it is known to the class that it names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from hydra import compose, initialize_config_dir
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
+from omegaconf import open_dict
+
+from lmtransfer.config import paths
+from lmtransfer.config.check import check
+from lmtransfer.config.primary import primary_config
+from lmtransfer.errors import ConfigError
+
+CONF = paths.conf_dir()
+COMMANDS = sorted(path.stem for path in CONF.glob("*.yaml"))
+CHOICES = sorted(
+    (path.parent.relative_to(CONF).as_posix(), path.stem)
+    for path in CONF.glob("*/**/*.yaml")
+    if "hydra" not in path.parts
+)
+
+
+@pytest.fixture(autouse=True)
+def composing() -> Iterator[None]:
+    with initialize_config_dir(config_dir=str(CONF), version_base="1.3"):
+        yield
+    HydraConfig.instance().cfg = None
+
+
+def problems(command: str, overrides: list[str]) -> list[str] | None:
+    """What is wrong, but for values that the user must give; None if the command has no such group."""
+    try:
+        cfg = compose(command, overrides=overrides, return_hydra_config=True)
+    except HydraException:
+        return None
+    HydraConfig.instance().set_config(cfg)
+    with open_dict(cfg):
+        del cfg["hydra"]
+    try:
+        check(cfg, primary=command)
+    except ConfigError as error:
+        return [problem for problem in error.problems if ": missing: " not in problem]
+    return []
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_composes_without_a_problem(command: str) -> None:
+    assert problems(command, []) == []
+
+
+@pytest.mark.parametrize(("group", "name"), CHOICES)
+def test_every_choice_fits_a_command_that_has_its_group(group: str, name: str) -> None:
+    top = group.partition("/")[0]
+    owners = [command for command in COMMANDS if top in primary_config(command)]
+    assert owners, f"no command has the group {top}"
+    found = {command: problems(command, [f"{group}={name}"]) for command in owners}
+    composed = {command: wrong for command, wrong in found.items() if wrong is not None}
+    assert composed, f"{group}={name} composes with none of {owners}"
+    assert [] in composed.values(), composed
+
+
+@pytest.mark.parametrize(
+    "override",
+    ["+objective.extra=1", "+model.extra=1", "model.dim=wide", "corpus._target_=os.system", "+train.extra=1"],
+)
+def test_a_mistake_in_a_config_would_be_found(override: str) -> None:
+    (problem,) = problems("pretrain", [override]) or [""]
+    assert problem.startswith(override.lstrip("+").partition("=")[0])
