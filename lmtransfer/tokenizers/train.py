@@ -134,11 +134,18 @@ class SentencePieceTrainer:
         return tokenizer
 
     def _explain(self, message: str, counts: LineCounts) -> str:
-        text = f"the text ({counts.pieces_used} lines, {counts.characters_used} characters)"
+        text = f"the training text ({counts.pieces_used} lines, {counts.characters_used} characters)"
         if largest := re.search(r"too high .* value <= (\d+)", message):
+            capped = counts.pieces_used < counts.pieces_seen
+            more = (
+                f"train on more of it (tokenizer.max_characters={self.max_characters}, "
+                f"tokenizer.max_sentences={self.max_sentences})"
+                if capped
+                else "give more text"
+            )
             return (
                 f"tokenizer.vocab_size={self.vocab_size}: {text} supports at most {largest[1]} pieces; set "
-                f"tokenizer.vocab_size={largest[1]} or less, give more text, or set tokenizer.allow_fewer=true"
+                f"tokenizer.vocab_size={largest[1]} or less, {more}, or set tokenizer.allow_fewer=true"
             )
         if needed := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):
             return (
