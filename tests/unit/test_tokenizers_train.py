@@ -68,7 +68,7 @@ def test_too_large_a_vocabulary_names_the_largest(kind: str, tmp_path: Path) -> 
 
 
 def test_a_capped_sample_is_named_as_the_reason(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"at most .* tokenizer.max_characters=2000, tokenizer.max_sentences=1000000"):
+    with pytest.raises(DataError, match=r"at most .*tokenizer.max_characters=2000, tokenizer.max_sentences=1000000"):
         SentencePieceTrainer(kind="bpe", max_characters=2000).train(some_lines(500), tmp_path)
     with pytest.raises(DataError, match="give more text"):
         SentencePieceTrainer(kind="bpe").train(some_lines(500), tmp_path)
