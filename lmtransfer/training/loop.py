@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 
 import torch
 from torch import nn
 
 from lmtransfer.errors import Interrupted
 from lmtransfer.training import distributed
+from lmtransfer.training.accumulate import OutOfDeviceMemory
 from lmtransfer.training.budget import Budget
 from lmtransfer.training.checkpoint import Checkpoints, preflight
-from lmtransfer.training.learner import BatchStream, Step
+from lmtransfer.training.learner import BatchStream
 from lmtransfer.training.model_selection import ModelSelection
 from lmtransfer.training.optimizers import Optimizer
 from lmtransfer.training.precision import Precision
@@ -22,6 +23,7 @@ from lmtransfer.training.schedules import Schedule
 from lmtransfer.training.signals import StopDuringEvaluation, agreed_stop, stop_on_signals
 from lmtransfer.training.snapshot import Snapshot
 from lmtransfer.training.state import TrainState
+from lmtransfer.training.step_source import StepSource
 from lmtransfer.training.trackers import Tracker
 from lmtransfer.training.update import Updater
 from lmtransfer.training.watchers import NonFiniteGuard, Watcher
@@ -49,6 +51,8 @@ class Trainer:
         log_every: steps between records; evaluations are always logged.
         progress: what the user sees.
         watchers: look at every step's record, may add to it, and have something to say now and then.
+        set_micro_batch_tokens: tells the stream to cut smaller micro-batches from the next call of its ``steps`` on,
+            where the device's memory did not suffice; None makes that an error.
         max_bad_steps: steps in a row whose loss is not finite before training gives up.
         clock: a clock in seconds.
     """
@@ -74,6 +78,7 @@ class Trainer:
         log_every: int = 10,
         progress: Progress | None = None,
         watchers: Sequence[Watcher] = (),
+        set_micro_batch_tokens: Callable[[int], None] | None = None,
         max_bad_steps: int = 3,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -86,6 +91,7 @@ class Trainer:
         self.trackers = trackers if distributed.is_main() else ()
         self.log_every, self.progress = log_every, progress or Progress(quiet=True)
         self.watchers = [NonFiniteGuard(max_bad_steps=max_bad_steps), *watchers]
+        self.set_micro_batch_tokens = set_micro_batch_tokens
         self.clock = clock
         self.state = TrainState()
         self.updater = Updater(
@@ -129,7 +135,7 @@ class Trainer:
 
         Raises:
             Interrupted: SIGTERM or Ctrl-C; the step was finished and everything is saved.
-            TrainingError: the loss was not finite several steps in a row.
+            TrainingError: the loss was not finite several steps in a row, or the device's memory does not suffice.
             CheckpointError: a checkpoint cannot be written.
         """
         state = self.state
@@ -137,11 +143,18 @@ class Trainer:
             preflight(self.checkpoints.folder, num_bytes=self.snapshot.num_bytes())
         distributed.share_weights(self.learner)
         self._started_at = self.clock() - state.seconds
-        with stop_on_signals(), self.progress, closing(_generated(self.stream.steps(state.step))) as steps:
+        with ExitStack() as stack:
+            for tracker in self.trackers:
+                stack.callback(tracker.close)
+            stack.enter_context(stop_on_signals())
+            stack.enter_context(self.progress)
+            steps = stack.enter_context(
+                StepSource(self.stream, start=state.step, set_micro_batch_tokens=self.set_micro_batch_tokens)
+            )
             self.learner.train()
             while state.finished is None or state.evaluation_due:
                 if not state.evaluation_due:  # it is due where a resumed run was interrupted in an evaluation
-                    self._step(next(steps))
+                    self._step(steps)
                 improved = state.evaluation_due and not agreed_stop() and self._evaluate()
                 stop = agreed_stop()
                 if not state.evaluation_due:
@@ -155,8 +168,6 @@ class Trainer:
                         f"{stop}: stopped after step {state.step:,}"
                         + ("; all is saved, go on with resume=true" if self.checkpoints else " (nothing is saved)")
                     )
-        for tracker in self.trackers:
-            tracker.close()
         return state
 
     def _is_due(self, every: int | None) -> bool:
@@ -166,12 +177,18 @@ class Trainer:
         state = self.state
         return self.budget.used(steps=state.updates, tokens=state.tokens, seconds=state.seconds)
 
-    def _step(self, step: Step) -> None:
+    def _step(self, steps: StepSource) -> None:
         """One step of the optimiser, and its record."""
         state, began, used = self.state, self.clock(), self._used()
         used_after = self.budget.used_after(used, state.updates)
         factor = self.schedule(step=state.updates, used=used, used_after=used_after)
-        outcome = self.updater.step(step, factor=factor)
+        step, outcome = steps.next(), None
+        while outcome is None:
+            try:
+                outcome = self.updater.step(step, factor=factor)
+            except OutOfDeviceMemory as error:
+                step, note = steps.again(step, error)
+                self.progress.note(note)
         state.step, state.epoch = step.number + 1, step.epoch
         state.skipped += not outcome.updated
         state.tokens += outcome.tokens * outcome.updated
@@ -239,8 +256,3 @@ class Trainer:
         if distributed.is_main():
             self.checkpoints.save(name, tensors=tensors, state=state)
         distributed.barrier()
-
-
-def _generated(steps: Iterator[Step]) -> Generator[Step]:
-    """The same steps from a generator, which can be closed and takes a stream's generator (and its workers) with it."""
-    yield from steps

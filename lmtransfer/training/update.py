@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from lmtransfer.randomness import derived_seed
 from lmtransfer.training import distributed
-from lmtransfer.training.carry import detached
+from lmtransfer.training.accumulate import Accumulated, OutOfDeviceMemory, accumulate
 from lmtransfer.training.gradients import clip_factor, gradient_norm, scale_gradients
 from lmtransfer.training.learner import Learner, Loss, Step
 from lmtransfer.training.optimizers import Optimizer
@@ -41,7 +40,7 @@ class Outcome:
     updated: bool
     overflowed: bool = False
     loss_scale: float = 1.0
-    bad_keys: tuple[str, ...] = field(default=())
+    bad_keys: tuple[str, ...] = ()
 
 
 class Updater:
@@ -79,29 +78,35 @@ class Updater:
     def step(self, step: Step, *, factor: float) -> Outcome:
         """Learn from one step's data, at ``factor`` times the peak learning rates.
 
-        A loss or gradient that is not finite leaves weights, optimiser state and carry as they were.
+        A loss or gradient that is not finite leaves weights and optimiser state as they were.
+
+        Raises:
+            OutOfDeviceMemory: everything is as it was before the step.
         """
-        totals = self._totals(step.micro_batches)
-        tokens = int(totals.pop("tokens of the step"))
-        sums, carries = self._accumulate(step, totals)
+        try:
+            passed = accumulate(
+                self.learner,
+                step,
+                carries=self.carries,
+                seed=self.seed,
+                device=self.device,
+                precision=self.precision,
+            )
+        except OutOfDeviceMemory:
+            self.optimizer.zero_grad()
+            raise
         parameters = self.optimizer.parameters
         distributed.sum_gradients(parameters)
         scale, scaler = self.precision.scale, self.precision.scaler
-        values, scaled_norm = _read(sums, gradient_norm(parameters))
+        sums, scaled_norm = _read(passed.losses, gradient_norm(parameters))
         norm = scaled_norm / scale
-        means = {
-            name: total / max(1.0, totals[name]) for name, total in distributed.sum_over_ranks(_added(values)).items()
-        }
-        weights = {name: loss.weight for losses in sums for name, loss in losses.items()}
-        for other in distributed.gather(weights):
-            weights = {**other, **weights}
-        loss = sum(weights[name] * mean for name, mean in means.items())
+        losses, loss = _means(passed, sums)
 
-        finite = all(math.isfinite(mean) for mean in means.values())
+        finite = all(math.isfinite(value) for value in losses.values())
         updated = finite and math.isfinite(norm)
         overflowed = finite and not updated and scaler is not None
         if finite:
-            self.carries.update(carries)
+            self.carries.update(passed.carries)
             if scaler is not None:
                 scaler.update(overflowed=overflowed)
         if updated:
@@ -110,67 +115,45 @@ class Updater:
             self.optimizer.step()
         self.optimizer.zero_grad()
         return Outcome(
-            losses=means,
+            losses=losses,
             loss=loss,
-            tokens=tokens,
+            tokens=passed.tokens,
             gradient_norm=norm,
             updated=updated,
             overflowed=overflowed,
             loss_scale=self.precision.scale,
-            bad_keys=_bad_keys(step.micro_batches, values),
+            bad_keys=_bad_keys(step.micro_batches, sums),
         )
 
-    def _totals(self, micro_batches: Sequence[Any]) -> dict[str, float]:
-        """What each loss of the step counts, and the step's tokens, over all micro-batches and ranks."""
-        totals: dict[str, float] = {"tokens of the step": float(sum(batch.num_tokens for batch in micro_batches))}
-        for batch in micro_batches:
-            for name, count in self.learner.counts(batch).items():
-                totals[name] = totals.get(name, 0) + count
-        return distributed.sum_over_ranks(totals)
 
-    def _accumulate(self, step: Step, totals: dict[str, float]) -> tuple[list[dict[str, Loss]], dict[int, Any]]:
-        """Forward and backward of every micro-batch; their losses without history, and the carries after them."""
-        finished: list[dict[str, Loss]] = []
-        carries: dict[int, Any] = {}
-        for place, batch in enumerate(step.micro_batches):
-            torch.manual_seed(derived_seed(self.seed, "dropout", step.first_micro_batch + place))
-            with self.precision.autocast():
-                losses, carry = self.learner.losses(batch.to(self.device), self.carries.get(place))
-            assert {name: loss.count for name, loss in losses.items()} == self.learner.counts(batch)
-            carries[place] = detached(carry)
-            parts = [
-                loss.sum * (loss.weight / totals[name]) for name, loss in losses.items() if loss.weight and loss.count
-            ]
-            if parts:
-                total = torch.stack(parts).sum() * self.precision.scale
-                if total.requires_grad:
-                    total.backward()
-            finished.append(
-                {n: Loss(sum=loss.sum.detach(), count=loss.count, weight=loss.weight) for n, loss in losses.items()}
-            )
-        return finished, carries
-
-
-def _read(sums: Sequence[dict[str, Loss]], norm: Tensor) -> tuple[list[dict[str, float]], float]:
+def _read(losses: Sequence[dict[str, Loss]], norm: Tensor) -> tuple[list[dict[str, float]], float]:
     """The loss sums of each micro-batch, and the norm, as numbers: the step's one wait for the device."""
-    tensors = [loss.sum.reshape(()).to(norm) for losses in sums for loss in losses.values()]
+    tensors = [loss.sum.reshape(()).to(norm) for of_batch in losses for loss in of_batch.values()]
     *numbers, norm_value = torch.stack([*tensors, norm]).tolist()
     values = iter(numbers)
-    return [{name: next(values) for name in losses} for losses in sums], norm_value
+    return [{name: next(values) for name in of_batch} for of_batch in losses], norm_value
 
 
-def _added(values: Sequence[dict[str, float]]) -> dict[str, float]:
-    total: dict[str, float] = {}
-    for losses in values:
-        for name, value in losses.items():
-            total[name] = total.get(name, 0.0) + value
-    return total
+def _means(passed: Accumulated, sums: Sequence[dict[str, float]]) -> tuple[dict[str, float], float]:
+    """Mean of each loss over all micro-batches and ranks, and their weighted total."""
+    weights: dict[str, float] = {}
+    totals: dict[str, float] = {}
+    mine = [
+        (name, of_batch[name], loss.weight)
+        for of_batch, losses in zip(sums, passed.losses, strict=True)
+        for name, loss in losses.items()
+    ]
+    for of_rank in distributed.gather(mine):
+        for name, value, weight in of_rank:
+            totals[name], weights[name] = totals.get(name, 0.0) + value, weight
+    means = {name: total / max(1.0, passed.counts[name]) for name, total in totals.items()}
+    return means, sum(weights[name] * mean for name, mean in means.items())
 
 
-def _bad_keys(micro_batches: Sequence[Any], values: Sequence[dict[str, float]]) -> tuple[str, ...]:
+def _bad_keys(micro_batches: Sequence[Any], sums: Sequence[dict[str, float]]) -> tuple[str, ...]:
     return tuple(
         str(key)
-        for batch, losses in zip(micro_batches, values, strict=True)
-        if not all(math.isfinite(value) for value in losses.values())
+        for batch, of_batch in zip(micro_batches, sums, strict=True)
+        if not all(math.isfinite(value) for value in of_batch.values())
         for key in batch.keys
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from lmtransfer.errors import CheckpointError, ConfigError, Interrupted, Trainin
 from lmtransfer.training.budget import Budget
 from lmtransfer.training.checkpoint import Checkpoints
 from lmtransfer.training.evaluation import evaluate_losses
-from lmtransfer.training.learner import Loss
+from lmtransfer.training.learner import Loss, Step
 from lmtransfer.training.model_selection import ModelSelection
 from lmtransfer.training.optimizers import AdamW
 from lmtransfer.training.precision import LossScale, Precision
@@ -511,3 +512,49 @@ def test_layer_wise_rates_reach_the_update() -> None:
     moved = {name for name, value in weights_of(learner).items() if not torch.equal(value, before[name])}
     assert "out.weight" not in moved
     assert "layers.0.weight" in moved
+
+
+class _Shrinking(ToyStream):
+    """Its three micro-batches of a step can be cut smaller."""
+
+    def __init__(self) -> None:
+        super().__init__(per_step=3)
+        self.limit = 10**6
+
+    def steps(self, start: int = 0) -> Iterator[Step]:
+        for step in super().steps(start):
+            parts = [
+                batch.rows(range(first, min(first + self.limit, batch.num_tokens)))
+                for batch in step.micro_batches
+                for first in range(0, batch.num_tokens, self.limit)
+            ]
+            yield Step(step.number, step.epoch, tuple(parts), step.first_micro_batch)
+
+
+class _Greedy(ToyLearner):
+    """Runs out of memory at more rows than a few, after some of the step's gradients are there."""
+
+    def losses(self, batch: ToyBatch, carry: Any = None) -> tuple[dict[str, Loss], Any]:
+        if len(batch.x) > 3:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return super().losses(batch, carry)
+
+
+def test_out_of_memory_halves_the_micro_batch_and_changes_nothing_that_is_learnt() -> None:
+    plain, greedy, stream, notes = ToyLearner(), _Greedy(), _Shrinking(), _Notes()
+    toy_trainer(plain, stream=_Shrinking()).train()
+
+    def shrink(tokens: int) -> None:
+        stream.limit = tokens
+
+    state = toy_trainer(greedy, stream=stream, progress=notes, set_micro_batch_tokens=shrink).train()
+    assert state.step == 10
+    for name, value in weights_of(plain).items():
+        torch.testing.assert_close(weights_of(greedy)[name], value, rtol=1e-9, atol=1e-12)
+    assert stream.limit <= 3
+    assert "train.micro_batch_tokens=" in notes.notes[0]
+
+
+def test_out_of_memory_without_a_way_out_is_one_clear_error() -> None:
+    with pytest.raises(TrainingError, match=r"out of memory at \d+ tokens.*train\.micro_batch_tokens"):
+        toy_trainer(_Greedy()).train()

@@ -1,0 +1,121 @@
+"""Forward and backward of a step's micro-batches, so that their gradients add up to that of one large batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lmtransfer.randomness import derived_seed
+from lmtransfer.training import distributed
+from lmtransfer.training.carry import detached
+from lmtransfer.training.learner import Learner, Loss, Step
+from lmtransfer.training.precision import Precision
+
+
+class OutOfDeviceMemory(Exception):
+    """A micro-batch did not fit the device of some rank; no weight has changed, and no carry.
+
+    Attributes:
+        largest: tokens of the step's largest micro-batch over all ranks.
+    """
+
+    def __init__(self, largest: int) -> None:
+        self.largest = largest
+        super().__init__(f"a micro-batch of at most {largest} tokens does not fit the device's memory")
+
+
+@dataclass(frozen=True, slots=True)
+class Accumulated:
+    """What one step's passes leave behind, beside the gradients of this rank.
+
+    Attributes:
+        counts: what each loss counts over all micro-batches and ranks.
+        tokens: real tokens over all micro-batches and ranks.
+        losses: of each micro-batch of this rank, without history.
+        carries: after each micro-batch of this rank, by its place in the step.
+    """
+
+    counts: dict[str, float]
+    tokens: int
+    losses: list[dict[str, Loss]] = field(default_factory=list)
+    carries: dict[int, Any] = field(default_factory=dict)
+
+
+def accumulate(
+    learner: Learner,
+    step: Step,
+    *,
+    carries: dict[int, Any],
+    seed: int,
+    device: torch.device | str,
+    precision: Precision,
+) -> Accumulated:
+    """Run every micro-batch forward and backward.
+
+    Each loss is divided by its count over the whole step, which is known beforehand, so gradients need no correction
+    later, however unequal the micro-batches are.
+
+    Args:
+        learner: gives the losses.
+        step: this rank's micro-batches.
+        carries: before each micro-batch, by its place in the step.
+        seed: of dropout, which depends on it and on the micro-batch's number alone.
+        device: where the learner lives.
+        precision: number format; its scale multiplies the gradients.
+
+    Raises:
+        OutOfDeviceMemory: on every rank, if one of them had too little.
+    """
+    counts = _step_counts(learner, step.micro_batches)
+    result = Accumulated(counts=counts, tokens=int(counts.pop(_TOKENS)))
+    out_of_memory = False
+    try:
+        for place, batch in enumerate(step.micro_batches):
+            torch.manual_seed(derived_seed(seed, "dropout", step.first_micro_batch + place))
+            losses, result.carries[place] = _pass(learner, batch.to(device), carries.get(place), counts, precision)
+            result.losses.append(losses)
+    except torch.OutOfMemoryError:
+        out_of_memory = True
+    if distributed.any_rank(out_of_memory):
+        sizes = distributed.gather(max((batch.num_tokens for batch in step.micro_batches), default=0))
+        raise OutOfDeviceMemory(max(sizes))
+    return result
+
+
+def _pass(
+    learner: Learner, batch: Any, carry: Any, counts: dict[str, float], precision: Precision
+) -> tuple[dict[str, Loss], Any]:
+    """One micro-batch forward and backward; its losses and the next carry, without history.
+
+    A function of its own, so that an error leaves no reference to what filled the memory.
+    """
+    with precision.autocast():
+        losses, carry = learner.losses(batch, carry)
+    total = _weighted(losses, counts)
+    if total is not None:
+        (total * precision.scale).backward()
+    plain = {name: Loss(sum=loss.sum.detach(), count=loss.count, weight=loss.weight) for name, loss in losses.items()}
+    return plain, detached(carry)
+
+
+#: Stands beside the losses' names while counts are summed over ranks.
+_TOKENS = "real tokens of the step"
+
+
+def _step_counts(learner: Learner, micro_batches: Sequence[Any]) -> dict[str, float]:
+    counts: dict[str, float] = {_TOKENS: float(sum(batch.num_tokens for batch in micro_batches))}
+    for batch in micro_batches:
+        for name, count in learner.counts(batch).items():
+            counts[name] = counts.get(name, 0) + count
+    return distributed.sum_over_ranks(counts)
+
+
+def _weighted(losses: dict[str, Loss], counts: dict[str, float]) -> Tensor | None:
+    """This micro-batch's share of the step's total loss, or None if nothing in it is trained on."""
+    parts = [loss.sum * (loss.weight / counts[name]) for name, loss in losses.items() if loss.weight and loss.count]
+    total = torch.stack(parts).sum() if parts else None
+    return total if total is not None and total.requires_grad else None

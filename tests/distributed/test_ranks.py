@@ -1,0 +1,72 @@
+"""Two ranks learn what one learns (gloo, on the CPU)."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+RANKS = Path(__file__).with_name("ranks.py")
+TIMING = {"seconds", "tokens_per_second"}
+
+
+def _run(case: str, folder: Path, world_size: int) -> list[dict[str, Any]]:
+    """Run a case on so many ranks; the results by rank."""
+    folder.mkdir(exist_ok=True)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(RANKS.parents[2])}
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world_size}"]
+    command = launcher if world_size > 1 else [sys.executable]
+    done = subprocess.run([*command, str(RANKS), case, str(folder)], env=environment, capture_output=True, timeout=200)
+    assert done.returncode == 0, done.stderr.decode()
+    return [json.loads((folder / f"{case}-{rank}.json").read_text()) for rank in range(world_size)]
+
+
+def _records(folder: Path) -> list[dict[str, Any]]:
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    return [{k: v for k, v in json.loads(line).items() if k not in TIMING} for line in lines]
+
+
+def _assert_close(left: Any, right: Any) -> None:
+    assert len(left) == len(right)
+    for one, other in zip(left, right, strict=True):
+        assert one == pytest.approx(other, rel=1e-9, abs=1e-12)
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("alone")
+    _run("train", folder, 1)
+    return folder
+
+
+def test_two_ranks_learn_what_one_learns(alone: Path, tmp_path: Path) -> None:
+    first, second = _run("train", tmp_path / "two", 2)
+    assert first["weights"] == second["weights"], "the ranks agree to the last bit"
+    _assert_close(_records(tmp_path / "two"), _records(alone))
+    assert len(_records(alone)) == 12
+
+
+def test_more_ranks_than_micro_batches_learn_the_same(alone: Path, tmp_path: Path) -> None:
+    _run("train", tmp_path / "four", 4)
+    _assert_close(_records(tmp_path / "four"), _records(alone))
+
+
+def test_a_signal_to_one_rank_stops_all_and_the_run_goes_on_with_another_world_size(
+    alone: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "changed"
+    results = _run("signal", folder, 2)
+    assert [result["interrupted"] for result in results] == [True, True]
+    assert [result["step"] for result in results] == [2, 2]
+    _run("resume", folder, 1)
+    _assert_close(_records(folder), _records(alone))
+
+
+def test_every_rank_refuses_an_existing_run(tmp_path: Path) -> None:
+    for result in _run("refused", tmp_path / "refused", 2):
+        assert "exists already" in result["message"]

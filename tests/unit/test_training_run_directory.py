@@ -1,0 +1,264 @@
+"""Run directories, what is logged into them, and what is said while training."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from training_toys import ToyLearner, files_below, toy_trainer
+
+from lmtransfer.errors import ConfigError, RunDirectoryError
+from lmtransfer.training import hardware
+from lmtransfer.training.carry import detached, flatten, unflatten
+from lmtransfer.training.progress import Progress
+from lmtransfer.training.run_directory import RESULT_KEYS, RunDirectory
+from lmtransfer.training.trackers import Jsonl, TensorBoard
+from lmtransfer.training.versions import versions
+
+RESULT = {key: None for key in RESULT_KEYS} | {"command": "pretrain", "metrics": {"loss": 1.5}}
+
+
+def test_an_existing_run_is_refused_unless_resuming(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path, "pretrain", "imdb")
+    assert run.path == tmp_path / "pretrain" / "imdb"
+    (run.path / "precious").write_text("keep me")
+    with pytest.raises(RunDirectoryError, match=r"exists already.*name=.*resume=true"):
+        RunDirectory.create(tmp_path, "pretrain", "imdb")
+    assert RunDirectory.create(tmp_path, "pretrain", "imdb", resume=True).path == run.path
+    assert (run.path / "precious").read_text() == "keep me"
+
+
+def test_names_may_nest_and_may_not_lead_elsewhere(tmp_path: Path) -> None:
+    assert RunDirectory.create(tmp_path, "finetune", "imdb-ft/seed-0").path.name == "seed-0"
+    for name in ("", "../x", "/etc/x", "a/../../x", "a//b", "."):
+        with pytest.raises(RunDirectoryError, match="cannot name a run"):
+            RunDirectory.create(tmp_path, "finetune", name)
+    assert [path.name for path in tmp_path.iterdir()] == ["finetune"]
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(RunDirectoryError, match="output_root="):
+        RunDirectory.create(tmp_path / "file", "pretrain", "a")
+
+
+def test_a_run_can_be_moved_and_holds_no_path_of_its_own(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path / "somewhere_odd", "pretrain", "a")
+    run.write_config({"name": "a", "train": {"steps": 3, "betas": [0.9, 0.98]}})
+    run.write_versions(versions(data={"corpus": "abc"}))
+    run.write_result(RESULT)
+    toy_trainer(checkpoints=run.checkpoints, trackers=[Jsonl(folder=run.path)]).train()
+    for file in files_below(run.path):
+        assert b"somewhere_odd" not in (run.path / file).read_bytes(), file
+    shutil.move(run.path, tmp_path / "b")
+    moved = RunDirectory.open(tmp_path / "b")
+    assert moved.read_config()["train"]["betas"] == [0.9, 0.98]
+    assert moved.read_result()["metrics"] == {"loss": 1.5}
+    assert moved.is_finished
+    assert moved.best_checkpoint().name == "last"
+    resumed = toy_trainer(checkpoints=moved.checkpoints)
+    resumed.resume()
+    assert resumed.state.step == 10
+
+
+def test_what_is_missing_or_damaged_is_one_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(RunDirectoryError, match=r"no run directory .*nowhere"):
+        RunDirectory.open(tmp_path / "nowhere")
+    with pytest.raises(RunDirectoryError, match=r"no config\.yaml"):
+        RunDirectory.open(tmp_path)
+    run = RunDirectory.create(tmp_path, "pretrain", "a")
+    with pytest.raises(RunDirectoryError, match="resume=true"):
+        run.read_result()
+    with pytest.raises(RunDirectoryError, match="no checkpoint"):
+        run.best_checkpoint()
+    run.config_path.write_text("a: [1, 2")
+    with pytest.raises(RunDirectoryError, match=r"config\.yaml"):
+        run.read_config()
+    run.config_path.write_text("just text")
+    with pytest.raises(RunDirectoryError, match="holds no configuration"):
+        run.read_config()
+
+
+def test_a_config_cannot_execute_anything(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path, "pretrain", "a")
+    run.config_path.write_text("a: !!python/object/apply:os.system ['touch /tmp/hacked']")
+    with pytest.raises(RunDirectoryError):
+        run.read_config()
+
+
+def test_a_result_needs_all_its_keys(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path, "pretrain", "a")
+    with pytest.raises(ValueError, match="tokens_per_second"):
+        run.write_result({key: None for key in RESULT_KEYS if key != "tokens_per_second"})
+    run.write_result({**RESULT, "learning_curve": [1, 2]})
+    assert json.loads(run.result_path.read_text())["learning_curve"] == [1, 2]
+
+
+def test_versions_tell_what_a_run_was_made_with(tmp_path: Path) -> None:
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(tmp_path)]
+    assert versions(folder=tmp_path)["git_commit"] is None
+    subprocess.run([*git, "init", "-q"], check=True)
+    (tmp_path / "file").write_text("1")
+    subprocess.run([*git, "add", "file"], check=True)
+    subprocess.run([*git, "commit", "-qm", "one"], check=True)
+    found = versions(data={"corpus": "abc"}, folder=tmp_path)
+    assert len(found["git_commit"]) == 40
+    (tmp_path / "file").write_text("2")
+    assert versions(folder=tmp_path)["git_commit"] == found["git_commit"] + "+changes"
+    assert (
+        found["packages"]["torch"] == torch.__version__.partition("+")[0]
+        or found["packages"]["torch"] == torch.__version__
+    )
+    assert found["data"] == {"corpus": "abc"}
+    assert yaml.safe_dump(found), "plain values"
+
+
+def test_jsonl_is_cut_back_to_a_step_and_past_a_torn_line(tmp_path: Path) -> None:
+    tracker = Jsonl(folder=tmp_path)
+    tracker.rewind(5)
+    for step in (2, 4, 6):
+        tracker.log({"step": step, "loss": 1 / step})
+    with tracker.path.open("a") as file:
+        file.write('{"step": 8, "lo')
+    tracker.rewind(4)
+    assert [json.loads(line)["step"] for line in tracker.path.read_text().splitlines()] == [2, 4]
+
+
+def test_a_last_line_without_its_end_is_not_trusted(tmp_path: Path) -> None:
+    tracker = Jsonl(folder=tmp_path)
+    tracker.path.write_text('{"step": 1}\n{"step": 2}')
+    tracker.rewind(9)
+    assert tracker.path.read_text() == '{"step": 1}\n'
+
+
+def test_jsonl_is_json_even_where_numbers_are_not_finite(tmp_path: Path) -> None:
+    tracker = Jsonl(folder=tmp_path)
+    tracker.log({"step": 1, "loss": math.nan, "gradient_norm": math.inf, "learning_rate": 0.1})
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(constant)
+
+    record = json.loads(tracker.path.read_text(), parse_constant=refuse)
+    assert record == {"step": 1, "loss": None, "gradient_norm": None, "learning_rate": 0.1}
+
+
+def test_tensorboard_gets_every_number(tmp_path: Path) -> None:
+    loader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    tracker = TensorBoard(folder=tmp_path)
+    tracker.log({"step": 3, "loss": 2.5, "shares_used": [0.1]})
+    tracker.close()
+    events = loader.EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    assert [(event.step, event.value) for event in events.Scalars("loss")] == [(3, 2.5)]
+
+
+RECORD = {
+    "step": 1200,
+    "loss": 5.0,
+    "loss/mlm": 4.5,
+    "loss/nsp": 0.5,
+    "learning_rate": 0.001,
+    "tokens_per_second": 17000.4,
+    "seconds": 60.0,
+}
+
+
+def test_the_progress_line_says_everything() -> None:
+    line = Progress(flops_per_token=1e6, peak_flops=1e11).line(RECORD | {"validation/loss": 4.8}, used=0.25)
+    for part in ("1,200", "25 %", "loss 5.000", "mlm 4.500", "nsp 0.500", "validation loss 4.800", "1.00e-03"):
+        assert part in line
+    for part in ("17,000 tokens/s", "MFU 17 %", "GB", "3:00 left"):
+        assert part in line
+
+
+def test_a_loss_that_is_the_total_is_shown_once() -> None:
+    record = {key: value for key, value in RECORD.items() if key != "loss/nsp"} | {"loss": 4.5}
+    assert Progress().line(record, used=0.5).count("4.500") == 1
+
+
+def test_without_a_terminal_there_is_a_line_every_ten_seconds(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr("lmtransfer.training.progress.time.monotonic", lambda: now[0])
+    with Progress() as progress:
+        for step in range(100):
+            now[0] += 0.5
+            progress.show(RECORD | {"step": step}, used=step / 100)
+        progress.show(RECORD | {"step": 100}, used=1.0, last=True)
+        progress.note("something to say")
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 5 + 1 + 1
+    assert lines[-2].startswith("step 100 ")
+    assert lines[-1] == "something to say"
+
+
+def test_a_quiet_progress_still_passes_on_notes(capsys: pytest.CaptureFixture[str]) -> None:
+    progress = Progress(quiet=True)
+    progress.show(RECORD, used=0.5, last=True)
+    progress.note("a warning")
+    assert capsys.readouterr().err == "a warning\n"
+
+
+def test_a_carry_comes_back_as_it_was() -> None:
+    carry = {"lstm": (torch.ones(2, requires_grad=True), [None, torch.zeros(1)]), "age": 3, "on": True, "name": "x"}
+    tensors, structure = flatten(carry)
+    back = unflatten(tensors, json.loads(json.dumps(structure)))
+    assert torch.equal(back["lstm"][0], carry["lstm"][0])
+    assert isinstance(back["lstm"], tuple)
+    assert isinstance(back["lstm"][1], list)
+    assert (back["lstm"][1][0], back["age"], back["on"], back["name"]) == (None, 3, True, "x")
+    assert not detached(carry)["lstm"][0].requires_grad
+    with pytest.raises(TypeError, match="a carry may hold"):
+        flatten({"thing": object()})
+
+
+def test_hardware_resolves_what_is_automatic() -> None:
+    before = torch.get_num_threads()
+    try:
+        found = hardware.setup(device="cpu", threads=1)
+        assert found.device.type == "cpu"
+        assert torch.get_num_threads() == found.threads == 1
+        assert found.precision.name == ("bf16" if hardware.cpu_multiplies_bf16() else "fp32")
+        assert not found.compile
+        assert hardware.setup(device="cpu", precision="fp32", threads=1, compile=True).compile
+        assert hardware.physical_cores() >= 1
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"device": "gpu"}, r"hardware\.device=gpu"),
+        ({"device": "cuda:99"}, r"hardware\.device=cuda:99: PyTorch sees \d+ CUDA devices"),
+        ({"device": "xpu"}, r"hardware\.device=xpu: use auto"),
+        ({"device": "cpu", "precision": "fp16"}, r"hardware\.precision=fp16"),
+    ],
+)
+def test_hardware_that_is_not_there_is_named(settings: dict, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        hardware.setup(**settings)
+
+
+def test_bf16_autocast_is_on_in_the_forward_pass_only() -> None:
+    precision = hardware.Precision(name="bf16")
+    learner = ToyLearner(dtype=torch.float32)
+    with precision.autocast():
+        assert learner.out(torch.ones(1, 4)).dtype is torch.bfloat16
+    assert learner.out(torch.ones(1, 4)).dtype is torch.float32
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the allocator's settings are glibc's")
+def test_the_allocator_is_tuned_on_glibc_and_left_alone_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    tuned = "import platform; from lmtransfer.training.hardware import tune_allocator; print(tune_allocator())"
+    done = subprocess.run([sys.executable, "-c", tuned], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == str(hardware.platform.libc_ver()[0] == "glibc")
+    monkeypatch.setattr(hardware.platform, "libc_ver", lambda: ("musl", "1.2"))
+    assert not hardware.tune_allocator()
