@@ -53,11 +53,15 @@ class SavedRun:
         Raises:
             RunDirectoryError: there is no such checkpoint.
         """
+        folder = self.path / "checkpoints"
+        seeds = sorted(self.path.glob("seed-*"))
+        if seeds and not folder.is_dir():
+            raise RunDirectoryError(f"the run {self.path} has several seeds: name one of them, such as {seeds[0]}")
         if name is None:
             return self.directory.best_checkpoint()
-        folder = self.directory.path / "checkpoints" / name
+        folder = folder / name
         if not folder.is_dir():
-            raise RunDirectoryError(f"the run {self.directory.path} has no checkpoint {name!r}")
+            raise RunDirectoryError(f"the run {self.path} has no checkpoint {name!r}")
         return folder
 
 

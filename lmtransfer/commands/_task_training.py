@@ -25,7 +25,6 @@ from lmtransfer.training.budget import Budget
 from lmtransfer.training.checkpoint import open_checkpoint
 from lmtransfer.training.hardware import Hardware
 from lmtransfer.training.loop import Trainer
-from lmtransfer.training.model_selection import ModelSelection
 from lmtransfer.training.progress import Progress
 from lmtransfer.training.run_directory import RunDirectory
 from lmtransfer.training.state import TrainState
@@ -35,6 +34,7 @@ from lmtransfer.transfer.evaluation import Evaluation, evaluate
 from lmtransfer.transfer.features import FeatureTable, compute_features
 from lmtransfer.transfer.learner import TaskLearner
 from lmtransfer.transfer.method import TransferMethod
+from lmtransfer.transfer.selection import SelectionWithTies
 
 #: "pretrained" starts from the run's weights (or from none, without ``init``); "control" from others, at random.
 Arm = Literal["pretrained", "control"]
@@ -162,7 +162,7 @@ def train_once(
         max_grad_norm=train.max_grad_norm,
         evaluate=(lambda: score(setting, learner, choosing).metrics) if choose else None,
         eval_every=train.eval_every or stream.steps_per_epoch,
-        selection=ModelSelection(
+        selection=SelectionWithTies(
             metric=setting.task.main_metric, higher_is_better=setting.higher_is_better, patience=train.patience
         )
         if setting.checkpoint == "best"

@@ -281,7 +281,8 @@ class _Runs:
             return "nothing was chosen: the end of training"
         also = ", which is also what is reported" if self._chosen_on == self.setting.data.split else ""
         end = "" if self.cfg.checkpoint == "best" else "; the end of training"
-        return f"{' and '.join(chosen)} chosen by {self.setting.task.main_metric} on {self._chosen_on}{also}{end}"
+        metric = f"{self.setting.task.main_metric} (ties: loss)"
+        return f"{' and '.join(chosen)} chosen by {metric} on {self._chosen_on}{also}{end}"
 
     def _shown(self, value: float) -> str:
         return f"{self.setting.task.main_metric} {shown(value, self.setting.task.main_metric)}"

@@ -26,10 +26,11 @@ def read_hub_split(
         DataError: it can neither be loaded nor found in the cache, a column is missing, or its label names are others.
     """
     import datasets  # imported here: it is slow to import, and files need none of it
+    from datasets.exceptions import DatasetGenerationError
 
     try:
         table = datasets.load_dataset(name, config, split=split)
-    except (OSError, ValueError, RuntimeError, ImportError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, ImportError, DatasetGenerationError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise DataError(
             f"no file {places}, and the datasets name {name}{f' ({config})' if config else ''} could not be "

@@ -58,7 +58,7 @@ def test_finetuning_learns_the_task_end_to_end(world: Path, capsys: pytest.Captu
     assert found["majority"]["accuracy"] == pytest.approx(0.6)
     assert (found["num_train"], found["num_held_out"], found["num_scored"]) == (108, 12, 60)
     assert (found["task"], found["split"], found["main_metric"]) == ("toy", "dev", "accuracy")
-    assert "checkpoint chosen by accuracy on held-out training examples" in capsys.readouterr().out
+    assert "checkpoint chosen by accuracy (ties: loss) on held-out training examples" in capsys.readouterr().out
     keys = {"step", "tokens", "seconds", "loss", "learning_rate", "tokens_per_second"}
     assert all(keys <= set(line) for line in _metrics("runs/finetune/ft"))
 
@@ -148,7 +148,7 @@ def test_learning_rates_are_chosen_on_held_out_labels_with_as_many_tries_for_the
             rate: statistics.fmean(t["score"] for t in of_arm if t["learning_rate"] == rate) for rate in (1e-6, 2e-2)
         }
         assert part["learning_rate"] == max(mean, key=lambda rate: mean[rate])
-    assert "learning rate chosen by accuracy on held-out training examples" in found["chosen_by"]
+    assert "learning rate chosen by accuracy (ties: loss) on held-out training examples" in found["chosen_by"]
     config = yaml.safe_load(Path("runs/finetune/ft/seed-1/config.yaml").read_text())
     assert config["optimizer"]["learning_rate"] == found["learning_rate"]
     assert (config["seed"], config["seeds"], config["learning_rates"]) == (1, 1, None)
@@ -164,7 +164,7 @@ def test_without_a_choice_all_labels_are_trained_on(world: Path) -> None:
 def test_choosing_on_what_is_reported_is_said(world: Path) -> None:
     assert lmtransfer("finetune", *QUICK, "task.dev_from_train=null", "name=ft") == 0
     found = result("runs/finetune/ft")
-    assert found["chosen_by"] == "checkpoint chosen by accuracy on dev, which is also what is reported"
+    assert found["chosen_by"] == "checkpoint chosen by accuracy (ties: loss) on dev, which is also what is reported"
     assert found["num_train"] == 120
     lines = _metrics("runs/finetune/ft")
     best = max(line["validation/accuracy"] for line in lines if "validation/accuracy" in line)
@@ -306,6 +306,13 @@ def test_a_run_directory_can_be_moved(world: Path) -> None:
     shutil.rmtree("runs")
     assert lmtransfer("evaluate", "run=moved", "hardware=exact", "name=e", "split=dev") == 0
     assert result("runs/evaluate/e")["mean"] == pytest.approx(result("moved")["mean"])
+
+
+def test_a_run_of_several_seeds_is_no_starting_point(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert lmtransfer("finetune", *QUICK, "seeds=2", "name=ft") == 0
+    assert lmtransfer("probe", *QUICK, "init=runs/finetune/ft", "name=p") == 2
+    assert "has several seeds: name one of them, such as" in capsys.readouterr().err
+    assert lmtransfer("probe", *QUICK, "init=runs/finetune/ft/seed-1", "name=p") == 0
 
 
 def test_load_encoder_gives_the_run_s_weights(world: Path) -> None:
