@@ -60,28 +60,20 @@ def run(cfg: DictConfig) -> Path:
     with distributed.process_group():
         name = sweep_name(cfg.name)
         resume = cfg.resume or in_sweep()
-        directory = RunDirectory.create(cfg.output_root, "pretrain", name, resume=resume)
-        if directory.is_finished:
-            print(f"{directory.path} is finished; nothing is left to do")
-            return directory.path
         plain = with_absolute_paths(cast(dict[str, Any], OmegaConf.to_container(cfg, resolve=True)))
-        goes_on = resume and directory.config_path.is_file()
-        if goes_on:
-            check_resumable(directory.read_config(), plain)
+        found = _found(cfg, name, plain, resume=resume)
+        if found is not None and found.is_finished:
+            print(f"{found.path} is finished; nothing is left to do")
+            return found.path
         console = Console(stderr=True, highlight=False, quiet=not distributed.is_main())
         with console.status("reading the corpus"):
             text = read_text(cfg)
         parts = build_parts(cfg, text.tokenizer)
         learner = _learner(parts, seed=cfg.seed, hardware=hardware)
-        if not goes_on:
-            directory.write_config(plain)
-            if distributed.is_main():
-                text.tokenizer.save(directory.tokenizer)
-            data = {"corpus": text.corpus.fingerprint(), "tokenizer": text.tokenizer.fingerprint}
-            directory.write_versions(versions(data=data))
+        directory = found or _new_directory(cfg, name, plain, text)
         console.print(_opening(directory, text, parts, hardware, train), soft_wrap=True)
         trainer = _trainer(cfg, train, directory, text, parts, learner, hardware)
-        if goes_on:
+        if found is not None:
             trainer.resume()
         state = trainer.train()
         prefix = "validation/"
@@ -116,6 +108,33 @@ def after_sweep(run_dirs: list[Path]) -> None:
         values = (f"{result['metrics'][name]:.4f}" if name in result["metrics"] else "" for name in names)
         table.add_row(label, *values, f"{result['steps']:,}", f"{result['tokens_per_second']:,.0f}")
     Console(highlight=False).print(table)
+
+
+def _found(cfg: DictConfig, name: str, plain: dict[str, Any], *, resume: bool) -> RunDirectory | None:
+    """The run to go on with, or None where a new one is to be made.
+
+    Raises:
+        RunDirectoryError: a run of this name exists, and ``resume`` is false.
+        ConfigError: settings that may not change on resume did.
+    """
+    path = Path(cfg.output_root) / "pretrain" / name
+    if not (path / "config.yaml").is_file():
+        return None
+    directory = RunDirectory.create(cfg.output_root, "pretrain", name, resume=resume)
+    check_resumable(directory.read_config(), plain)
+    return directory
+
+
+def _new_directory(cfg: DictConfig, name: str, plain: dict[str, Any], text: Text) -> RunDirectory:
+    """Made once the corpus is read and everything is built, so that a mistake before leaves nothing behind."""
+    directory = RunDirectory.create(cfg.output_root, "pretrain", name)
+    if distributed.is_main():
+        text.tokenizer.save(directory.tokenizer)
+    directory.write_versions(
+        versions(data={"corpus": text.corpus.fingerprint(), "tokenizer": text.tokenizer.fingerprint})
+    )
+    directory.write_config(plain)
+    return directory
 
 
 def _learner(parts: Parts, *, seed: int, hardware: Hardware) -> PretrainingLearner:

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lmtransfer.layers.layout import Block, Layout, Slots
+from lmtransfer.layers.layout import Block, Layout, Moves, Slots
 
 
 @torch.compiler.disable  # its blocks differ from batch to batch; what is around it has static shapes
@@ -64,7 +64,7 @@ def _flash(query: Tensor, key: Tensor, value: Tensor, layout: Layout, causal: bo
     from torch.nn.attention.varlen import varlen_attn
 
     reach = -1 if window is None else window
-    return varlen_attn(
+    output = varlen_attn(
         query,
         key,
         value,
@@ -74,6 +74,8 @@ def _flash(query: Tensor, key: Tensor, value: Tensor, layout: Layout, causal: bo
         layout.max_keys,
         window_size=(reach, 0 if causal else reach),
     )
+    assert isinstance(output, Tensor)  # a pair only where auxiliary results are asked for
+    return output
 
 
 def _dense(
@@ -98,12 +100,12 @@ def _dense(
             weights_GHQS = torch.nn.functional.dropout(weights_GHQS, dropout)
         outputs.append((weights_GHQS @ v_GHSK).transpose(1, 2).reshape(-1, heads, width))
     output = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
-    return output if layout.queries.gather_S is None else _FromBlocks.apply(output, layout.queries)
+    return output if layout.queries.moves is None else _FromBlocks.apply(output, layout.queries.moves)
 
 
 def _to_blocks(rows: Tensor, slots: Slots) -> tuple[Tensor, ...]:
-    if slots.gather_S is not None:
-        rows = _ToBlocks.apply(rows, slots)
+    if slots.moves is not None:
+        rows = _ToBlocks.apply(rows, slots.moves)
     return (rows,) if len(slots.sizes) == 1 else rows.split(slots.sizes)
 
 
@@ -128,15 +130,15 @@ class _ToBlocks(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, slots: Slots) -> Tensor:  # type: ignore[override]
-        ctx.slots = slots
-        return rows.index_select(0, slots.gather_S)
+    def forward(ctx: Any, rows: Tensor, moves: Moves) -> Tensor:
+        ctx.moves = moves
+        return rows.index_select(0, moves.gather_S)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
-        rows = grad.index_select(0, ctx.slots.restore_N)
-        if ctx.slots.absent is not None:
-            rows[ctx.slots.absent] = 0
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        rows = grad.index_select(0, ctx.moves.restore_N)
+        if ctx.moves.absent is not None:
+            rows[ctx.moves.absent] = 0
         return rows, None
 
 
@@ -144,10 +146,10 @@ class _FromBlocks(torch.autograd.Function):
     """Slots back into packed rows, dropping the spare ones."""
 
     @staticmethod
-    def forward(ctx: Any, slotted: Tensor, slots: Slots) -> Tensor:  # type: ignore[override]
-        ctx.slots, ctx.shape = slots, slotted.shape
-        return slotted.index_select(0, slots.restore_N)
+    def forward(ctx: Any, slotted: Tensor, moves: Moves) -> Tensor:
+        ctx.moves, ctx.shape = moves, slotted.shape
+        return slotted.index_select(0, moves.restore_N)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
-        return grad.new_zeros(ctx.shape).index_copy_(0, ctx.slots.restore_N, grad), None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return grad.new_zeros(ctx.shape).index_copy_(0, ctx.moves.restore_N, grad), None

@@ -18,7 +18,7 @@ class _CrossEntropySum(torch.autograd.Function):
     """Computes the gradient of the logits while they are in cache; backward only multiplies matrices."""
 
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         ctx: Any, hidden_MD: Tensor, weight_VD: Tensor, bias_V: Tensor | None, targets_M: Tensor, weights_M: Tensor
     ) -> tuple[Tensor, Tensor]:
         dtype = hidden_MD.dtype
@@ -51,7 +51,7 @@ class _CrossEntropySum(torch.autograd.Function):
         return (losses_M * weights_M).sum(), hits_M
 
     @staticmethod
-    def backward(ctx: Any, grad_sum: Tensor, _: Any) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad_sum: Tensor, _: Any) -> tuple[Tensor | None, ...]:
         hidden_MD, weight, gradient_MV = ctx.saved_tensors
         weight_dtype, bias_dtype = ctx.dtypes
         grad_hidden = grad_weight = grad_bias = None

@@ -19,21 +19,31 @@ _SPARE_SLOTS = 256
 
 
 @dataclass(frozen=True, slots=True)
+class Moves:
+    """How packed rows get into slots and back.
+
+    Attributes:
+        gather_S: packed row of each slot; spare slots repeat a row of their own sequence.
+        restore_N: slot of each packed row.
+        absent: packed rows without a slot (keys of a sequence in which nothing is asked), or None.
+    """
+
+    gather_S: Tensor
+    restore_N: Tensor
+    absent: Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
 class Slots:
     """Where packed rows lie in the dense blocks.
 
     Attributes:
-        gather_S: packed row of each slot (spare slots repeat a row of their own sequence), or None when the packed
-            rows already are the blocks.
-        restore_N: slot of each packed row; the inverse of ``gather_S``, or None likewise.
-        absent: packed rows without a slot (keys of a sequence in which nothing is asked), or None.
         sizes: slots of each block.
+        moves: how rows get there; None when the packed rows already are the blocks.
     """
 
-    gather_S: Tensor | None
-    restore_N: Tensor | None
-    absent: Tensor | None
     sizes: tuple[int, ...]
+    moves: Moves | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,15 +174,15 @@ def _slots(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
 def _layout(slots: list[np.ndarray], sizes: list[int], num_rows: int, device: torch.device | str) -> Slots:
     gather = np.concatenate(slots) if slots else np.zeros(0, dtype=np.int64)
     if len(gather) == num_rows and (gather == np.arange(num_rows)).all():
-        return Slots(None, None, None, tuple(sizes))
+        return Slots(tuple(sizes), None)
     # Written backwards, so that a row repeated in spare slots keeps its first slot, the real one.
     restore = np.full(num_rows, -1, dtype=np.int64)
     restore[gather[::-1]] = np.arange(len(gather) - 1, -1, -1)
     absent = np.flatnonzero(restore < 0)
     restore[absent] = 0
-    return Slots(
+    moves = Moves(
         gather_S=torch.from_numpy(gather).to(device),
         restore_N=torch.from_numpy(restore).to(device),
         absent=torch.from_numpy(absent).to(device) if len(absent) else None,
-        sizes=tuple(sizes),
     )
+    return Slots(tuple(sizes), moves)

@@ -10,8 +10,8 @@ from typing import Literal
 from torch import Tensor, nn
 
 from lmtransfer.layers.feed_forward import Activation, FeedForward
-from lmtransfer.layers.self_attention import SelfAttention
 from lmtransfer.layers.layout import Layout
+from lmtransfer.layers.self_attention import SelfAttention
 
 NormPlace = Literal["post", "pre"]
 

@@ -16,7 +16,7 @@ from lmtransfer.errors import ConfigError
 from lmtransfer.layers.embeddings import InputEmbeddings
 from lmtransfer.layers.feed_forward import Activation
 from lmtransfer.layers.self_attention import truncated_normal_
-from lmtransfer.layers.transformer import NormPlace
+from lmtransfer.layers.transformer import NormPlace, TransformerLayer
 from lmtransfer.models.base import Direction, EncoderOutput, Reads
 from lmtransfer.models.transformer import TransformerStack, check_length
 
@@ -88,10 +88,11 @@ class GptEncoder(nn.Module):
             causal=True,
         )
         self.apply(truncated_normal_)
-        for layer in self.stack.layers:
-            for projection in (layer.attention.output, layer.feed_forward.contract):
-                with torch.no_grad():
-                    projection.weight.div_(math.sqrt(2 * num_layers))
+        with torch.no_grad():
+            for module in self.modules():
+                if isinstance(module, TransformerLayer):
+                    module.attention.output.weight.div_(math.sqrt(2 * num_layers))
+                    module.feed_forward.contract.weight.div_(math.sqrt(2 * num_layers))
 
     @property
     def token_embedding(self) -> nn.Embedding:

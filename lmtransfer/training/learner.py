@@ -68,7 +68,10 @@ class Step:
 class BatchStream(Protocol):
     """An endless sequence of optimiser steps; step k is a pure function of (config, seed, k)."""
 
-    steps_per_epoch: int  #: optimiser steps of the first epoch, for budgets in epochs
+    @property
+    def steps_per_epoch(self) -> int:
+        """Optimiser steps of the first epoch, for budgets in epochs."""
+        ...
 
     def steps(self, start: int = 0) -> Iterator[Step]:
         """Steps from number ``start`` on, prefetched by the stream's workers."""

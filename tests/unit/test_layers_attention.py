@@ -62,7 +62,7 @@ def test_several_blocks_are_used_and_their_spare_slots_bounded() -> None:
 
 def test_equal_lengths_need_no_copy_into_slots() -> None:
     layout = Layout.of([16] * 8)
-    assert layout.keys.gather_S is None
+    assert layout.keys.moves is None
     assert len(layout.blocks) == 1
     assert layout.blocks[0].key_mask is None
 
