@@ -23,7 +23,8 @@ class Outcome:
     """What one step did.
 
     Attributes:
-        losses: mean of each named loss over the whole step (all micro-batches and ranks), as it was before the update.
+        losses: mean of each named loss over the whole step (all micro-batches and ranks), as it was before the update;
+            a loss that counted nothing is left out.
         loss: their weighted total.
         tokens: real tokens of the step over all ranks.
         gradient_norm: before clipping.
@@ -146,7 +147,7 @@ def _means(passed: Accumulated, sums: Sequence[dict[str, float]]) -> tuple[dict[
     for of_rank in distributed.gather(mine):
         for name, value, weight in of_rank:
             totals[name], weights[name] = totals.get(name, 0.0) + value, weight
-    means = {name: total / max(1.0, passed.counts[name]) for name, total in totals.items()}
+    means = {name: total / passed.counts[name] for name, total in totals.items() if passed.counts[name]}
     return means, sum(weights[name] * mean for name, mean in means.items())
 
 

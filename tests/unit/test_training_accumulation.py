@@ -111,3 +111,20 @@ def test_dropout_is_seeded_by_the_number_of_the_micro_batch_alone() -> None:
     from_start = losses(first=0, num=4, disturb=1)
     assert len(set(from_start)) == 4, "each micro-batch has its own mask"
     assert losses(first=2, num=2, disturb=99) == from_start[2:]
+
+
+def test_a_loss_that_counted_nothing_in_a_step_is_not_reported_as_zero() -> None:
+    batch = rows(5, 8)
+    empty = ToyBatch(batch.x, batch.y, torch.zeros(8, dtype=torch.bool), batch.keys)
+    learner = ToyLearner()
+    updater = Updater(
+        learner=learner,
+        optimizer=_KeepGradients(learner),
+        seed=0,
+        device="cpu",
+        precision=Precision(),
+        max_grad_norm=None,
+    )
+    outcome = updater.step(Step(number=0, epoch=0.1, micro_batches=[empty]), factor=1.0)
+    assert set(outcome.losses) == {"square"}
+    assert outcome.loss == outcome.losses["square"]

@@ -15,7 +15,7 @@ import yaml
 from training_toys import ToyLearner, files_below, toy_trainer
 
 from lmtransfer.errors import ConfigError, RunDirectoryError
-from lmtransfer.training import hardware
+from lmtransfer.training import flops, hardware
 from lmtransfer.training.carry import detached, flatten, unflatten
 from lmtransfer.training.progress import Progress
 from lmtransfer.training.run_directory import RESULT_KEYS, RunDirectory
@@ -262,3 +262,24 @@ def test_the_allocator_is_tuned_on_glibc_and_left_alone_elsewhere(monkeypatch: p
     assert done.stdout.strip() == str(hardware.platform.libc_ver()[0] == "glibc")
     monkeypatch.setattr(hardware.platform, "libc_ver", lambda: ("musl", "1.2"))
     assert not hardware.tune_allocator()
+
+
+def test_the_peak_of_a_gpu_is_known_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda = torch.device("cuda", 0)
+    for name, peak in {
+        "NVIDIA H200": 989e12,
+        "NVIDIA H100 PCIe": 756e12,
+        "NVIDIA L40S": 362e12,
+        "NVIDIA L4": 121e12,
+        "Tesla T4": 65e12,
+        "Some Other GPU": None,
+    }.items():
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda device, name=name: name)
+        assert flops.peak_flops(cuda) == peak
+    assert flops.peak_flops(torch.device("cpu")) is None
+
+
+def test_training_flops_of_bert_base() -> None:
+    weights = 12 * 12 * 768**2  # 4 D^2 of attention and 8 D^2 of feed-forward, 12 layers
+    found = flops.training_flops_per_token(num_weights=weights, num_layers=12, dim=768, mean_length=128)
+    assert found == pytest.approx(6 * 84.9e6 + 12 * 12 * 768 * 128, rel=1e-3)

@@ -1,0 +1,42 @@
+"""The arithmetic of training, and how much of it a GPU could do: for the share of the peak that is reached (MFU)."""
+
+from __future__ import annotations
+
+import torch
+
+#: Dense matrix products in 16 bits, FLOP/s without sparsity, from the vendor's data sheets; the first match counts.
+_PEAKS = (
+    ("H200", 989e12),
+    ("H100 PCIe", 756e12),
+    ("H100", 989e12),
+    ("A100", 312e12),
+    ("L40S", 362e12),
+    ("L4", 121e12),
+    ("RTX 4090", 165e12),
+    ("V100", 125e12),
+    ("T4", 65e12),
+)
+
+
+def peak_flops(device: torch.device) -> float | None:
+    """Dense 16-bit peak of a GPU, FLOP/s; None where it is not known, and on other devices."""
+    if device.type != "cuda":
+        return None
+    name = torch.cuda.get_device_name(device)
+    return next((peak for part, peak in _PEAKS if part in name), None)
+
+
+def training_flops_per_token(*, num_weights: int, num_layers: int, dim: int, mean_length: float) -> float:
+    """Forward and backward arithmetic of one token of a bidirectional transformer, in FLOP.
+
+    Two operations a weight forward and four backward, and the same for the two products of attention (Chowdhery et al.
+    2022, PaLM, appendix B). What is computed again or left out (an output layer at masked positions only) is up to
+    the caller's ``num_weights``.
+
+    Args:
+        num_weights: entries of the matrices that every token passes through.
+        num_layers: of self-attention.
+        dim: width of the queries and keys over all heads.
+        mean_length: of the sequences, in tokens.
+    """
+    return 6.0 * num_weights + 12.0 * num_layers * dim * mean_length
