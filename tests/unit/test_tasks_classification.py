@@ -16,7 +16,7 @@ from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.tasks.base import Task
 from lmtransfer.tasks.classification import TextClassification
 
-SST2 = 'sentence\tlabel\na "bare quote \t1\n"another one\t0\nit \'s fine\t1\n'
+SST2 = 'sentence\tlabel\na "bare quote \t1\n"another one\t0\n  it \'s fine\t1\n'
 
 
 def _task(tmp_path: Path, **changes: object) -> TextClassification:
@@ -38,7 +38,7 @@ def test_quotes_are_text_and_rows_are_lines(tmp_path: Path) -> None:
     assert isinstance(task, Task)
     examples = task.examples("train")
     assert len(examples) == SST2.count("\n") - 1
-    assert examples[0].text == 'a "bare quote '
+    assert [example.text for example in examples] == ['a "bare quote ', '"another one', "  it 's fine"]
     assert [example.label for example in examples] == [1, 0, 1]
     assert [example.id for example in examples] == ["train:0", "train:1", "train:2"]
 
