@@ -105,7 +105,11 @@ class PlannedStream:
     @property
     def steps_per_epoch(self) -> int:
         """Optimiser steps of the first epoch."""
-        return len(self._edges(0, self._plans[0].lengths)[1]) - 1
+        return self.steps_in(0)
+
+    def steps_in(self, epoch: int) -> int:
+        """Optimiser steps of one epoch."""
+        return len(self._edges(epoch, self._plans[epoch].lengths)[1]) - 1
 
     def steps(self, start: int = 0) -> Iterator[Step]:
         """Steps from number ``start`` on, without end.

@@ -98,6 +98,7 @@ def test_a_resumed_stream_goes_on_with_the_same_steps(start: int, num_workers: i
 
 
 @pytest.mark.parametrize("num_workers", [1, 3])
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
 def test_workers_change_nothing(num_workers: int) -> None:
     assert taken(stream(num_workers=num_workers), 40) == taken(stream(), 40)
 

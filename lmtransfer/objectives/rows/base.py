@@ -49,12 +49,12 @@ class Rows(Protocol):
     Attributes:
         max_length: longest row in tokens, special tokens included.
         num_segments: 2 where rows are pairs of texts, else 1.
-        label_names: names of the labels that each row carries.
+        label_names: the labels that each row carries, and what their values 0, 1, ... mean.
     """
 
     max_length: int
     num_segments: int
-    label_names: tuple[str, ...]
+    label_names: Mapping[str, tuple[str, ...]]
 
     def plan(self, store: TokenStore, *, seed: int, epoch: int) -> RowPlan:
         """The rows of one epoch: a pure function of the settings, the store, ``seed`` and ``epoch``."""

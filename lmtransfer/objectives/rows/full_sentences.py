@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
+from collections.abc import Mapping
+from types import MappingProxyType
 
 import numpy as np
 
@@ -34,7 +36,7 @@ class FullSentences:
     """
 
     num_segments = 1
-    label_names: tuple[str, ...] = ()
+    label_names: Mapping[str, tuple[str, ...]] = MappingProxyType({})
 
     def __init__(self, *, max_length: int, cross_documents: bool = True, tokenizer: Tokenizer) -> None:
         self.max_length, self.cross_documents = max_length, cross_documents

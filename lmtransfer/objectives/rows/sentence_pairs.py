@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 
 import numpy as np
 
@@ -38,7 +39,9 @@ class SentencePairs:
     """
 
     num_segments = 2
-    label_names = ("nsp",)
+    label_names: Mapping[str, tuple[str, ...]] = MappingProxyType(
+        {"nsp": ("B follows A", "B is from another document")}
+    )
 
     def __init__(
         self, *, max_length: int, short_seq_prob: float = 0.1, random_prob: float = 0.5, tokenizer: Tokenizer
@@ -61,8 +64,8 @@ class SentencePairs:
         if store.num_documents < 2:
             raise DataError(
                 "next sentence prediction needs at least 2 documents, and this part of the corpus (training or "
-                "validation) holds 1: separate documents by a blank line, give one file a document, or use "
-                "objective=mlm"
+                "validation) holds 1: separate documents by a blank line, give one file a document, change "
+                "corpus.validation_fraction, or use objective=mlm"
             )
         return SentencePairsPlan(self, store, seed=seed, epoch=epoch)
 

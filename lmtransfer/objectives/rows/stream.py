@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 import numpy as np
 
 from lmtransfer.data.store import TokenStore
@@ -29,7 +32,7 @@ class LanguageStream:
     """
 
     num_segments = 1
-    label_names: tuple[str, ...] = ()
+    label_names: Mapping[str, tuple[str, ...]] = MappingProxyType({})
 
     def __init__(self, *, max_length: int, frame: Frame = "both", tokenizer: Tokenizer) -> None:
         self.max_length, self.frame = max_length, frame

@@ -1,0 +1,96 @@
+"""Training rows as people read them: colours where the terminal has them, marks that stay without."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+from rich.text import Text
+
+from lmtransfer.objectives.views import RowView
+from lmtransfer.tokenizers.base import Tokenizer
+
+_META = "\u2581"
+_STYLES = {"masked": "bold red", "replaced": "bold yellow", "kept": "bold cyan", "special": "dim", "plain": ""}
+
+#: What the marks mean.
+LEGEND = Text.assemble(
+    ("{film}", _STYLES["masked"]),
+    " hidden as [MASK]  ",
+    ("{film>dog}", _STYLES["replaced"]),
+    " hidden, another token in its place  ",
+    ("{film=}", _STYLES["kept"]),
+    " to be predicted, left as it is  film|s one word of two tokens",
+)
+#: The same where nothing is hidden.
+PLAIN_LEGEND = Text("film|s one word of two tokens")
+#: What the characters of a strip mean.
+STRIP_LEGEND = Text.assemble(
+    "one character a token: . seen  ",
+    ("#", _STYLES["masked"]),
+    " to be predicted  ",
+    ("|", _STYLES["special"]),
+    " special",
+)
+
+
+def shown(view: RowView, tokenizer: Tokenizer) -> Text:
+    """A row's tokens with what is hidden; the texts of a pair are two paragraphs."""
+    lines = Text()
+    for part in _parts(view, tokenizer):
+        if lines:
+            lines.append("\n")
+        for place in part:
+            token = int(view.original[place])
+            if place > part[0] and not _continues(token, tokenizer):
+                lines.append(" ")
+            elif place > part[0]:
+                lines.append("|", style="dim")
+            lines.append_text(_token(view, place, tokenizer))
+    return lines
+
+
+def strip(view: RowView, tokenizer: Tokenizer) -> Text:
+    """A row as one character a token."""
+    text = Text()
+    for token, is_hidden in zip(view.original.tolist(), view.is_hidden.tolist(), strict=True):
+        if is_hidden:
+            text.append("#", style=_STYLES["masked"])
+        elif tokenizer.is_special[token]:
+            text.append("|", style=_STYLES["special"])
+        else:
+            text.append(".")
+    return text
+
+
+def described_labels(view: RowView, names: Mapping[str, tuple[str, ...]]) -> str:
+    """Labels with what they mean: ``nsp 1: B is from another document``."""
+    return ", ".join(f"{name} {value}: {names[name][value]}" for name, value in view.labels.items())
+
+
+def _parts(view: RowView, tokenizer: Tokenizer) -> Iterator[range]:
+    """Runs of one segment."""
+    edges = [0, *(np.flatnonzero(np.diff(view.segments)) + 1).tolist(), len(view.original)]
+    for first, last in zip(edges[:-1], edges[1:], strict=True):
+        yield range(first, last)
+
+
+def _continues(token: int, tokenizer: Tokenizer) -> bool:
+    return not tokenizer.starts_word[token] and not tokenizer.is_special[token]
+
+
+def _token(view: RowView, place: int, tokenizer: Tokenizer) -> Text:
+    was, is_now = int(view.original[place]), int(view.inputs[place])
+    name = _piece(was, tokenizer)
+    if not view.is_hidden[place]:
+        return Text(name, style=_STYLES["special" if tokenizer.is_special[was] else "plain"])
+    if is_now == tokenizer.mask_id:
+        return Text(f"{{{name}}}", style=_STYLES["masked"])
+    if is_now == was:
+        return Text(f"{{{name}=}}", style=_STYLES["kept"])
+    return Text(f"{{{name}>{_piece(is_now, tokenizer)}}}", style=_STYLES["replaced"])
+
+
+def _piece(token: int, tokenizer: Tokenizer) -> str:
+    """A piece without the sign of a word's beginning; the sign alone is an underscore."""
+    return tokenizer.piece(token).removeprefix(_META) or "_"

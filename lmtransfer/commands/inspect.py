@@ -1,0 +1,152 @@
+"""Show what the model sees, and what training would cost."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import numpy as np
+import torch
+from omegaconf import DictConfig
+from rich.console import Console
+from rich.padding import Padding
+from rich.text import Text as Styled
+
+from lmtransfer.commands._inspect_cost import Cost, measurable_rows, measure, parameter_counts
+from lmtransfer.commands._inspect_remarks import remarks
+from lmtransfer.commands._inspect_rows import LEGEND, PLAIN_LEGEND, STRIP_LEGEND, described_labels, shown, strip
+from lmtransfer.commands._inspect_tables import corpus_table, cost_table, packing_table, parameter_table, rates_table
+from lmtransfer.commands._pretraining import Parts, build_parts, check_pretraining, read_text
+from lmtransfer.config.build import build
+from lmtransfer.config.schema import HardwareSettings, TrainSettings
+from lmtransfer.data.stream import PlannedStream
+from lmtransfer.errors import ConfigError
+from lmtransfer.objectives.batch import PretrainingBatch
+from lmtransfer.objectives.learner import PretrainingLearner, needed_reads
+from lmtransfer.objectives.rows.base import RowPlan, Rows
+from lmtransfer.objectives.source import PretrainingSource
+from lmtransfer.objectives.views import RowCounts, count_rows, row_views
+from lmtransfer.randomness import derived_seed, permutation
+from lmtransfer.tokenizers.base import Tokenizer
+from lmtransfer.training.hardware import Hardware, setup
+
+#: Rows that are built together when rates are counted.
+_COUNTED_AT_ONCE = 64
+
+
+def run(cfg: DictConfig) -> None:
+    """Print everything; nothing is written but the cache of the corpus.
+
+    Raises:
+        ConfigError: with every problem of the config.
+        DataError: a corpus that is missing, empty, or too small for its rows.
+    """
+    nodes = {"optimizer": {"learner", "params"}, "schedule": set[str](), "tracker": {"folder"}}
+    check_pretraining(cfg, primary="inspect", more_nodes=nodes)
+    _check_numbers(cfg)
+    train = TrainSettings.from_config(cfg.train)
+    chosen = HardwareSettings.from_config(cfg.hardware)
+    hardware = setup(device=chosen.device, precision=chosen.precision, threads=chosen.threads, compile=chosen.compile)
+    console, epoch = Console(highlight=False), int(cfg.epoch)
+    with Console(stderr=True).status("reading the corpus"):
+        text = read_text(cfg)
+    parts = build_parts(cfg, text.tokenizer)
+    learner = _learner(parts, seed=cfg.seed, hardware=hardware)
+    source = PretrainingSource(
+        store=text.prepared.train,
+        rows=parts.rows,
+        corruption=parts.corruption,
+        seed=cfg.seed,
+        reads=needed_reads(parts.objectives),
+    )
+    stream = PlannedStream(
+        source, seed=cfg.seed, batch_tokens=train.batch_tokens, micro_batch_tokens=train.micro_batch_tokens
+    )
+    plan, steps = source.plan(epoch), stream.steps_in(epoch)
+    counts = _counted(source, plan, text.tokenizer, epoch=epoch, seed=cfg.seed, sample=cfg.sample)
+    first_step = sum(stream.steps_in(earlier) for earlier in range(epoch))
+    batch = cast(PretrainingBatch, next(stream.steps(first_step)).micro_batches[0])
+
+    console.print(corpus_table(text.corpus.name, text.prepared, text.tokenizer))
+    _print_rows(console, batch, text.tokenizer, parts.rows, number=cfg.rows)
+    console.print(rates_table(plan.lengths, counts, parts.rows, epoch=epoch, steps=steps, train=train))
+    console.print(packing_table(batch, learner.counts(batch)))
+    _print_strips(console, batch, text.tokenizer, number=cfg.strips)
+    frozen = sum(p.numel() for p in learner.parameters() if not p.requires_grad)
+    console.print(parameter_table(type(parts.encoder).__name__, parameter_counts(learner), frozen=frozen))
+    if cfg.measure:
+        cost = _measured(cfg, learner, source, plan, batch, hardware)
+        tokens, of_pass = int(plan.lengths.sum(dtype=np.int64)), batch.num_tokens
+        console.print(cost_table(cost, tokens=tokens, steps=steps, pass_tokens=of_pass, train=train, hardware=hardware))
+    for line in remarks(text.prepared, plan.lengths, counts, parts.rows, steps=steps):
+        console.print(Styled(f"note: {line}", style="yellow"), soft_wrap=True)
+
+
+def _check_numbers(cfg: DictConfig) -> None:
+    least = {"rows": 0, "strips": 0, "sample": 1, "epoch": 0}
+    problems = [f"{key}={cfg[key]}: use a whole number from {low}" for key, low in least.items() if cfg[key] < low]
+    if problems:
+        raise ConfigError(problems)
+
+
+def _learner(parts: Parts, *, seed: int, hardware: Hardware) -> PretrainingLearner:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derived_seed(seed, "heads"))
+        return PretrainingLearner(parts.encoder, list(parts.objectives)).to(hardware.device)
+
+
+def _counted(
+    source: PretrainingSource, plan: RowPlan, tokenizer: Tokenizer, *, epoch: int, seed: int, sample: int
+) -> RowCounts:
+    rows = permutation(len(plan.lengths), seed, "sample")[:sample]
+    batches = (
+        source.build(epoch, plan, rows[start : start + _COUNTED_AT_ONCE])
+        for start in range(0, len(rows), _COUNTED_AT_ONCE)
+    )
+    return count_rows((view for batch in batches for view in row_views(batch)), tokenizer)
+
+
+def _print_rows(console: Console, batch: PretrainingBatch, tokenizer: Tokenizer, rows: Rows, *, number: int) -> None:
+    views = list(row_views(batch))
+    # Rows lie by length in the batch: take some from all over it.
+    places = np.linspace(0, len(views) - 1, min(number, len(views))).astype(int).tolist()
+    if not places:
+        return
+    console.print(Styled(f"{len(places)} rows of the first step", style="bold"))
+    console.print(LEGEND if batch.num_targets else PLAIN_LEGEND, soft_wrap=True)
+    for view in (views[place] for place in places):
+        labels = described_labels(view, rows.label_names)
+        hidden = f", {view.is_hidden.sum()} of them hidden" if batch.num_targets else ""
+        heading = f"{view.key}: {len(view.original)} tokens{hidden}"
+        console.print(Styled(f"\n  {heading}{'; ' if labels else ''}{labels}", style="dim"), soft_wrap=True)
+        console.print(Padding(shown(view, tokenizer), (0, 0, 0, 4)))
+    console.print()
+
+
+def _print_strips(console: Console, batch: PretrainingBatch, tokenizer: Tokenizer, *, number: int) -> None:
+    views = list(row_views(batch))[:number]
+    if views and batch.num_targets:
+        console.print(STRIP_LEGEND, soft_wrap=True)
+        for view in views:
+            console.print(Padding(strip(view, tokenizer), (0, 0, 0, 4)))
+
+
+def _measured(
+    cfg: DictConfig,
+    learner: PretrainingLearner,
+    source: PretrainingSource,
+    plan: RowPlan,
+    batch: PretrainingBatch,
+    hardware: Hardware,
+) -> Cost:
+    """Measure on rows spread over all lengths of the epoch, as many as a forward pass has or seconds allow."""
+    number = measurable_rows(batch, learner, hardware.device)
+    by_length = np.argsort(plan.lengths, kind="stable")
+    rows = by_length[np.linspace(0, len(by_length) - 1, min(number, len(by_length))).astype(int)]
+    with Console(stderr=True).status("measuring a few training steps"):
+        return measure(
+            learner,
+            build(cfg.optimizer, learner=learner),
+            source.build(int(cfg.epoch), plan, rows),
+            hardware=hardware,
+            seed=cfg.seed,
+        )

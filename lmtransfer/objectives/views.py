@@ -1,0 +1,101 @@
+"""Batches taken apart again into rows, for people, and what is counted over many of them.
+
+Shape legend: T tokens of a packed batch, M prediction positions.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from lmtransfer.objectives.batch import PretrainingBatch
+from lmtransfer.tokenizers.base import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class RowView:
+    """One row of a batch.
+
+    Attributes:
+        key: which tokens of the corpus it holds.
+        original: its tokens as they are in the corpus, int64, shape (n,).
+        inputs: as the encoder sees them, int64, shape (n,).
+        segments: segment ids, int64, shape (n,).
+        is_hidden: True where a token is to be predicted, bool, shape (n,).
+        labels: labels of the whole row by name.
+    """
+
+    key: str
+    original: np.ndarray
+    inputs: np.ndarray
+    segments: np.ndarray
+    is_hidden: np.ndarray
+    labels: Mapping[str, int]
+
+
+def row_views(batch: PretrainingBatch) -> Iterator[RowView]:
+    """The rows of a batch on the host, filler left out."""
+    edges = batch.inputs.cu_seqlens.numpy()
+    is_hidden_T = np.zeros(len(batch.inputs.tokens_T), dtype=bool)
+    is_hidden_T[batch.positions_M.numpy()[: batch.num_targets]] = True
+    for i, key in enumerate(batch.keys):
+        part = slice(edges[i], edges[i + 1])
+        yield RowView(
+            key=key,
+            original=batch.original.tokens_T.numpy()[part],
+            inputs=batch.inputs.tokens_T.numpy()[part],
+            segments=batch.inputs.segments_T.numpy()[part],
+            is_hidden=is_hidden_T[part],
+            labels={name: int(values[i]) for name, values in batch.labels.items()},
+        )
+
+
+@dataclass(slots=True)
+class RowCounts:
+    """What was found in some rows.
+
+    Attributes:
+        rows: how many.
+        tokens: special tokens included.
+        special: special tokens, the unknown token among them.
+        hidden: tokens to predict.
+        masked: of them, those that became [MASK].
+        kept: those that stayed as they are.
+        special_hidden: special tokens to predict; never any, unless something is broken.
+        labels: how often each label has each value.
+    """
+
+    rows: int = 0
+    tokens: int = 0
+    special: int = 0
+    hidden: int = 0
+    masked: int = 0
+    kept: int = 0
+    special_hidden: int = 0
+    labels: dict[str, Counter[int]] = field(default_factory=dict)
+
+    @property
+    def replaced(self) -> int:
+        """Hidden tokens that became another token than [MASK]."""
+        return self.hidden - self.masked - self.kept
+
+
+def count_rows(views: Iterable[RowView], tokenizer: Tokenizer) -> RowCounts:
+    """Count over ``views``."""
+    counts = RowCounts()
+    for view in views:
+        is_special = tokenizer.is_special[view.original]
+        was, became = view.original[view.is_hidden], view.inputs[view.is_hidden]
+        counts.rows += 1
+        counts.tokens += len(view.original)
+        counts.special += int(is_special.sum())
+        counts.hidden += len(was)
+        counts.masked += int((became == tokenizer.mask_id).sum())
+        counts.kept += int((became == was).sum())
+        counts.special_hidden += int((is_special & view.is_hidden).sum())
+        for name, value in view.labels.items():
+            counts.labels.setdefault(name, Counter())[value] += 1
+    return counts
