@@ -118,14 +118,19 @@ class PlannedStream:
             DataError: an epoch has no rows.
             ConfigError: a row does not fit a step or a micro-batch.
         """
-        batches = self._batches(start)
-        for planned in self._planned(start):
+        micro_batch_tokens = self.micro_batch_tokens  # one value for all that this call hands out
+        batches = self._batches(start, micro_batch_tokens)
+        for planned in self._planned(start, micro_batch_tokens):
             built = tuple(next(batches) for _ in planned.mine)
             yield Step(planned.number, planned.progress, built, planned.first)
 
-    def _batches(self, start: int) -> Iterator[Any]:
+    def set_micro_batch_tokens(self, tokens: int) -> None:
+        """Cut micro-batches of at most ``tokens`` from the next call of ``steps`` on; the steps hold the same rows."""
+        self.micro_batch_tokens = tokens
+
+    def _batches(self, start: int, micro_batch_tokens: int | None) -> Iterator[Any]:
         """This rank's micro-batches from step ``start`` on."""
-        keys = ((step.epoch, rows) for step in self._planned(start) for rows in step.mine)
+        keys = ((step.epoch, rows) for step in self._planned(start, micro_batch_tokens) for rows in step.mine)
         if self.num_workers == 0:
             return (self.source.build(epoch, self._plans[epoch], rows) for epoch, rows in keys)
         loader: DataLoader[Any] = DataLoader(
@@ -141,7 +146,7 @@ class PlannedStream:
         )
         return iter(loader)
 
-    def _planned(self, start: int) -> Iterator[_PlannedStep]:
+    def _planned(self, start: int, micro_batch_tokens: int | None) -> Iterator[_PlannedStep]:
         epoch, first_step = 0, 0
         while True:
             lengths = self._plans[epoch].lengths
@@ -150,7 +155,7 @@ class PlannedStream:
             for place in range(max(start - first_step, 0), num_steps):
                 rows = order[edges[place] : edges[place + 1]]
                 parts = micro_batches(
-                    rows, lengths[rows], micro_batch_tokens=self.micro_batch_tokens, groups=self.world_size
+                    rows, lengths[rows], micro_batch_tokens=micro_batch_tokens, groups=self.world_size
                 )
                 mine = share(len(parts), self.rank, self.world_size)
                 number = first_step + place

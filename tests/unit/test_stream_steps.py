@@ -133,6 +133,16 @@ def test_without_a_micro_batch_budget_each_rank_gets_about_half() -> None:
             assert max(sizes) - min(sizes) <= 30
 
 
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_smaller_micro_batches_hold_the_same_steps(num_workers: int) -> None:
+    told = stream(num_workers=num_workers, micro_batch_tokens=90)
+    running = told.steps()
+    before = [next(running) for _ in range(2)]
+    told.set_micro_batch_tokens(40)
+    assert [*before, next(running)] == taken(stream(micro_batch_tokens=90), 3)
+    assert taken(told, 10, start=2) == taken(stream(micro_batch_tokens=40), 12)[2:]
+
+
 def test_examples_a_step() -> None:
     steps = taken(stream(batch_tokens=None, batch_examples=8, micro_batch_tokens=None), 9)
     assert [len(step.micro_batches[0][1]) for step in steps] == [8] * 7 + [4, 8]
