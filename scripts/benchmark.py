@@ -151,7 +151,7 @@ def our_side(learner: nn.Module, batches: Sequence[Any], slots: int) -> Side:
         optimizer=optimizer,
         seed=0,
         device="cpu",
-        precision=Precision(name="bfloat16", device="cpu"),
+        precision=Precision(name="bf16", device="cpu"),
         max_grad_norm=1.0,
     )
     steps = [Step(number=number, epoch=0.0, micro_batches=(batch,)) for number, batch in enumerate(batches)]
@@ -188,6 +188,7 @@ def pretraining(
         corruption=TokenMasking(tokenizer=tokenizer, mask_prob=0.15),
         seed=0,
         reads=needed_reads(objectives),
+        few_shapes=True,
     )
     stream = PlannedStream(source, seed=0, batch_examples=32).steps()
     batches = [next(stream).micro_batches[0] for _ in range(num_steps)]

@@ -23,7 +23,14 @@ def main() -> None:
     began = time.monotonic()
     root = Path(sys.argv[1]) if len(sys.argv) > 1 else _new_folder(Path("runs"))
     encoder = f"init={root}/pretrain/bert"
-    shared = [encoder, "task=python_docs", f"task.num_train={NUM_TRAIN}", f"seeds={SEEDS}", f"output_root={root}"]
+    shared = [
+        encoder,
+        "task=python_docs",
+        f"task.num_train={NUM_TRAIN}",
+        "split=test",
+        f"seeds={SEEDS}",
+        f"output_root={root}",
+    ]
     steps = [
         (
             "1. read the corpus: docstrings of Python and of the libraries installed here; train a tokenizer on it",

@@ -158,8 +158,8 @@ def _trainer(
     hardware: Hardware,
 ) -> Trainer:
     reads = needed_reads(parts.objectives)
-    # Compiled blocks want static shapes: every batch filled up to the largest, in validation too.
     capacity = (train.micro_batch_tokens or train.batch_tokens) if hardware.compile else None
+    few_shapes = hardware.device.type == "cpu"
     train_source = PretrainingSource(
         store=text.prepared.train,
         rows=parts.rows,
@@ -167,6 +167,7 @@ def _trainer(
         seed=cfg.seed,
         reads=reads,
         capacity=capacity,
+        few_shapes=few_shapes,
     )
     stream = PlannedStream(
         train_source,
@@ -180,7 +181,13 @@ def _trainer(
     )
     held_out = text.prepared.validation
     validation_source = PretrainingSource(
-        store=held_out, rows=parts.rows, corruption=parts.corruption, seed=0, reads=reads, capacity=capacity
+        store=held_out,
+        rows=parts.rows,
+        corruption=parts.corruption,
+        seed=0,
+        reads=reads,
+        capacity=capacity,
+        few_shapes=few_shapes,
     )
 
     def evaluate() -> dict[str, float]:

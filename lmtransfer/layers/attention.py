@@ -82,6 +82,11 @@ def _dense(
     query: Tensor, key: Tensor, value: Tensor, layout: Layout, causal: bool, window: int | None, dropout: float
 ) -> Tensor:
     heads, width = query.shape[1:]
+    dtype = query.dtype
+    if dtype == torch.bfloat16 and query.device.type == "cpu" and layout.keys.moves is not None:
+        # Blocks of ragged batches hardly ever have the same shape twice, and on a CPU each new shape of a bfloat16
+        # product costs a new kernel; float32 has none to build, and the products are small.
+        query, key, value = query.float(), key.float(), value.float()
     queries = _to_blocks(query * width**-0.5, layout.queries)
     keys = _to_blocks(key, layout.keys)
     values = _to_blocks(value, layout.keys)
@@ -99,7 +104,7 @@ def _dense(
         if dropout:
             weights_GHQS = torch.nn.functional.dropout(weights_GHQS, dropout)
         outputs.append((weights_GHQS @ v_GHSK).transpose(1, 2).reshape(-1, heads, width))
-    output = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+    output = (outputs[0] if len(outputs) == 1 else torch.cat(outputs)).to(dtype)
     return output if layout.queries.moves is None else _FromBlocks.apply(output, layout.queries.moves)
 
 

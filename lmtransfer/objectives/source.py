@@ -22,6 +22,8 @@ from lmtransfer.randomness import generator
 
 #: Places for predictions and reads come in multiples of this where shapes are static.
 _STATIC_MULTIPLE = 128
+#: They and the tokens come in multiples of this where shapes are few.
+_FEW_MULTIPLE = 32
 
 
 class PretrainingSource:
@@ -35,8 +37,10 @@ class PretrainingSource:
         corruption: what is hidden.
         seed: of rows and masks.
         reads: where the objectives need the last layer; see ``Objective.reads``.
-        capacity: tokens of every batch, filled up with sequences that no loss counts, so that shapes are static; None
-            for batches of their own size.
+        capacity: tokens of every batch, filled up with sequences that no loss counts, so that shapes are static, for
+            compiled models; None for batches of their own size.
+        few_shapes: without ``capacity``, fill tokens and places up to multiples of 32: a CPU builds a kernel for each
+            new shape of a bfloat16 product.
     """
 
     def __init__(
@@ -48,9 +52,10 @@ class PretrainingSource:
         seed: int,
         reads: Collection[Read] = frozenset[Read](("all",)),
         capacity: int | None = None,
+        few_shapes: bool = False,
     ) -> None:
         self.store, self.rows, self.corruption, self.seed = store, rows, corruption, seed
-        self.reads, self.capacity = frozenset(reads), capacity
+        self.reads, self.capacity, self.few_shapes = frozenset(reads), capacity, few_shapes
 
     def plan(self, epoch: int) -> RowPlan:
         """The rows of ``epoch``."""
@@ -67,7 +72,7 @@ class PretrainingSource:
         original = pack(
             [row.tokens for row in rows],
             [row.segments for row in rows],
-            capacity=self.capacity,
+            capacity=self._capacity(sum(len(row.tokens) for row in rows)),
             max_length=self.rows.max_length,
         )
         cu_seqlens = original.cu_seqlens.numpy()
@@ -91,6 +96,19 @@ class PretrainingSource:
             keys=tuple(row.key for row in rows),
         )
 
+    def _capacity(self, num_tokens: int) -> int | None:
+        """Tokens that a batch of so many is filled up to, or None."""
+        if self.capacity is None and self.few_shapes:
+            return _up(num_tokens, _FEW_MULTIPLE)
+        return self.capacity
+
+    def _places(self, size: int, *, more: int = 0) -> int:
+        """Places for ``size`` predictions, or reads of which ``more`` are no predictions."""
+        if self.capacity is None:
+            return _up(size, _FEW_MULTIPLE) if self.few_shapes else size
+        expected = self.corruption.expected_targets(self.capacity) + more
+        return _up(max(size, expected + expected // 16, 1), _STATIC_MULTIPLE)
+
     def _drawn_epoch(self, epoch: int) -> int:
         return 0 if self.corruption.static_masking else epoch
 
@@ -100,9 +118,7 @@ class PretrainingSource:
         """Positions in T, targets, weights, and how many of them are no spare places."""
         counts = [len(part.positions) for part in corrupted]
         num_targets = sum(counts)
-        size = num_targets
-        if self.capacity is not None:
-            size = _static(num_targets, self.corruption.expected_targets(self.capacity))
+        size = self._places(num_targets)
         positions = np.full(size, cu_seqlens[-1] - 1, dtype=np.int64)
         positions[:num_targets] = np.concatenate([part.positions for part in corrupted])
         positions[:num_targets] += np.repeat(cu_seqlens[: len(counts)], counts)
@@ -124,8 +140,8 @@ class PretrainingSource:
             index = {name: None for name in ("masked", "starts") if name in self.reads}
             return Reads.of(wanted[0], cu_seqlens), index
         union = np.unique(np.concatenate(wanted))
-        if self.capacity is not None:
-            size = _static(len(union), self.corruption.expected_targets(self.capacity) + num_real)
+        size = self._places(len(union), more=num_real)
+        if size > len(union):
             union = np.append(union, np.full(size - len(union), cu_seqlens[-1] - 1))
         index = {
             name: torch.from_numpy(union.searchsorted(places))
@@ -134,10 +150,8 @@ class PretrainingSource:
         return Reads.of(union, cu_seqlens), index
 
 
-def _static(size: int, expected: int) -> int:
-    """Places for ``size`` things of which about ``expected`` come: nearly always the same number."""
-    usual = expected + expected // 16
-    return -(-max(size, usual, 1) // _STATIC_MULTIPLE) * _STATIC_MULTIPLE
+def _up(size: int, multiple: int) -> int:
+    return -(-size // multiple) * multiple
 
 
 def _labels(rows: Sequence[Row]) -> dict[str, Tensor]:

@@ -236,3 +236,17 @@ def test_a_source_can_be_sent_to_a_process(store: TokenStore) -> None:
     source = source_of(store)
     other = pickle.loads(pickle.dumps(source))
     assert rows_of(other.build(2, other.plan(2), [4, 1])) == rows_of(source.build(2, source.plan(2), [4, 1]))
+
+
+def test_few_shapes_fill_up_and_change_no_row(tmp_path: Path) -> None:
+    store = store_of(tmp_path / "s", random_documents(40))
+    filled, own = source_of(store, few_shapes=True), source_of(store)
+    plan = own.plan(0)
+    ids = [3, 1, 4, 15, 9, 2]
+    batch, reference = filled.build(0, plan, ids), own.build(0, plan, ids)
+    assert len(batch.inputs.tokens_T) % 32 == len(batch.positions_M) % 32 == 0
+    assert batch.reads is not None
+    assert len(batch.reads.positions_N) % 32 == 0
+    assert batch.num_tokens == reference.num_tokens
+    assert batch.num_targets == reference.num_targets == int(batch.weights_M.sum())
+    assert rows_of(batch) == rows_of(reference)
