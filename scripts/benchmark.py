@@ -1,8 +1,9 @@
 """Training speed against Hugging Face transformers, in one process and one run, on the same rows.
 
-    python scripts/benchmark.py                 both parts
-    python scripts/benchmark.py pretrain        BERT mini, masked tokens and next sentence, rows of up to 128 tokens
-    python scripts/benchmark.py finetune        BERT mini on single sentences, 32 a batch
+    python scripts/benchmark.py              all parts
+    python scripts/benchmark.py pretrain     BERT mini, masked tokens, full rows of 128 tokens: nothing for the peer to pad
+    python scripts/benchmark.py pairs        BERT mini, masked tokens and next sentence, pairs of up to 128 tokens
+    python scripts/benchmark.py finetune     BERT mini on single sentences, 32 a batch
 
 Both sides see the same rows, masks and labels, take the same fused AdamW, the same dropout and the same threads and
 memory allocator, and count real tokens only. The peer pads; it is tried with every combination of its flags and the
@@ -35,6 +36,7 @@ from lmtransfer.objectives.learner import PretrainingLearner, needed_reads
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
 from lmtransfer.objectives.next_sentence import NextSentencePrediction
 from lmtransfer.objectives.rows.sentence_pairs import SentencePairs
+from lmtransfer.objectives.rows.stream import LanguageStream
 from lmtransfer.objectives.source import PretrainingSource
 from lmtransfer.tasks.encoded import encode_texts
 from lmtransfer.tasks.source import TaskSource
@@ -74,7 +76,7 @@ DEFAULT_PEER = Peer(compiled=False, attention="sdpa", precision="fp32")
 def main() -> None:
     """Run the parts named on the command line and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", default=["pretrain", "finetune"], help="pretrain, finetune")
+    parser.add_argument("parts", nargs="*", default=["pretrain", "pairs", "finetune"], help="pretrain, pairs, finetune")
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="CPU threads for both sides")
     parser.add_argument("--dropout", type=float, default=None, help="on both sides; default: 0 and 0.1 (finetune)")
     parser.add_argument("--rounds", type=int, default=5, help="turns of each side")
@@ -86,15 +88,13 @@ def main() -> None:
     tokenizer = tokenizer_for(corpus, SentencePieceTrainer(kind="unigram", vocab_size=8192))
     lines = []
     for part in options.parts:
-        setup = {"pretrain": pretraining, "finetune": finetuning}[part]
-        dropout = options.dropout if options.dropout is not None else {"pretrain": 0.0, "finetune": 0.1}[part]
+        setup = {"pretrain": pretraining, "pairs": pretraining_on_pairs, "finetune": finetuning}[part]
+        dropout = options.dropout if options.dropout is not None else 0.1 if part == "finetune" else 0.0
         lines += compare(part, setup(tokenizer, corpus, dropout, options.steps), dropout, options)
     print("\n" + "\n".join(lines))
 
 
-def compare(
-    part: str, sides: tuple[Callable[[], Side], Callable[[Peer], Side]], dropout: float, options: Any
-) -> list[str]:
+def compare(part: str, sides: Sides, dropout: float, options: Any) -> list[str]:
     """Measure our side against the peer's best flags."""
     ours, peer = sides
     trials = {}
@@ -142,6 +142,10 @@ class Side:
         )
 
 
+#: How to make our side, and the peer's with given flags.
+Sides = tuple[Callable[[], Side], Callable[[Peer], Side]]
+
+
 def our_side(learner: nn.Module, batches: Sequence[Any], slots: int) -> Side:
     """Our own training step, as the loop takes it."""
     learner.train()
@@ -176,46 +180,61 @@ def peer_side(model: nn.Module, batches: Sequence[dict[str, Tensor]], tokens: in
     return Side(step, batches, tokens, sum(b["input_ids"].numel() for b in batches))
 
 
-def pretraining(
-    tokenizer: Tokenizer, corpus: PythonDocs, dropout: float, num_steps: int
-) -> tuple[Callable[[], Side], Callable[[Peer], Side]]:
+def pretraining(tokenizer: Tokenizer, corpus: PythonDocs, dropout: float, num_steps: int) -> Sides:
+    """Full rows of 128 tokens, 15 % masked: BertForMaskedLM on the other side."""
+    rows = LanguageStream(tokenizer=tokenizer, max_length=128)
+    return _pretraining(tokenizer, corpus, rows, [MaskedLanguageModel], "BertForMaskedLM", dropout, num_steps)
+
+
+def pretraining_on_pairs(tokenizer: Tokenizer, corpus: PythonDocs, dropout: float, num_steps: int) -> Sides:
     """Sentence pairs of up to 128 tokens, 15 % masked, next sentence: BertForPreTraining on the other side."""
-    store = prepare(corpus, tokenizer).train
-    objectives = [MaskedLanguageModel(), NextSentencePrediction()]
+    rows = SentencePairs(tokenizer=tokenizer, max_length=128)
+    objectives = [MaskedLanguageModel, NextSentencePrediction]
+    return _pretraining(tokenizer, corpus, rows, objectives, "BertForPreTraining", dropout, num_steps)
+
+
+def _pretraining(
+    tokenizer: Tokenizer,
+    corpus: PythonDocs,
+    rows: Any,
+    objectives: Sequence[Callable[[], Any]],
+    peer_class: str,
+    dropout: float,
+    num_steps: int,
+) -> Sides:
     source = PretrainingSource(
-        store=store,
-        rows=SentencePairs(tokenizer=tokenizer, max_length=128),
+        store=prepare(corpus, tokenizer).train,
+        rows=rows,
         corruption=TokenMasking(tokenizer=tokenizer, mask_prob=0.15),
         seed=0,
-        reads=needed_reads(objectives),
+        reads=needed_reads([objective() for objective in objectives]),
         few_shapes=True,
     )
     stream = PlannedStream(source, seed=0, batch_examples=32).steps()
     batches = [next(stream).micro_batches[0] for _ in range(num_steps)]
     padded = [pad(batch.inputs, 128) for batch in batches]
     for batch, row in zip(batches, padded, strict=True):
-        labels = torch.full((batch.num_tokens,), -100)
-        labels[batch.positions_M] = batch.targets_M
-        row["labels"] = unpack(labels, batch.inputs.lengths, 128, -100)
-        row["next_sentence_label"] = batch.labels["nsp"]
+        labels = torch.full_like(batch.inputs.tokens_T, -100)
+        labels[batch.positions_M[: batch.num_targets]] = batch.targets_M[: batch.num_targets]
+        row["labels"] = unpack(labels, batch.inputs.lengths[: batch.inputs.num_real], 128, -100)
+        if "nsp" in batch.labels:
+            row["next_sentence_label"] = batch.labels["nsp"]
     tokens = sum(batch.num_tokens for batch in batches)
 
     def ours() -> Side:
         encoder = BertEncoder(vocab_size=tokenizer.vocab_size, dropout=dropout, **SHAPE)
-        learner = PretrainingLearner(encoder, [MaskedLanguageModel(), NextSentencePrediction()])
+        learner = PretrainingLearner(encoder, [objective() for objective in objectives])
         return our_side(learner, batches, len(batches) * 32 * 128)
 
     def theirs(peer: Peer) -> Side:
-        from transformers import BertForPreTraining
+        import transformers
 
-        return peer_side(BertForPreTraining(peer_config(tokenizer, dropout, peer)), padded, tokens, peer)
+        return peer_side(getattr(transformers, peer_class)(peer_config(tokenizer, dropout, peer)), padded, tokens, peer)
 
     return ours, theirs
 
 
-def finetuning(
-    tokenizer: Tokenizer, corpus: PythonDocs, dropout: float, num_steps: int
-) -> tuple[Callable[[], Side], Callable[[Peer], Side]]:
+def finetuning(tokenizer: Tokenizer, corpus: PythonDocs, dropout: float, num_steps: int) -> Sides:
     """SST-2 (its first lines, from LMTRANSFER_DATA), else sentences of the documentation; batches of 32 at random."""
     texts, labels = sentences(corpus, 32 * num_steps)
     encoded = encode_texts(
@@ -244,7 +263,10 @@ def finetuning(
         model = BertForSequenceClassification(peer_config(tokenizer, dropout, peer))
         if peer.compiled:  # few distinct shapes, each compiled once before the clock starts
             torch._dynamo.config.cache_size_limit = 64
-            rows = [pad(b.inputs, -(-b.inputs.max_seqlen // 16) * 16) | {"labels": b.labels_B} for b in batches]
+            rows = [
+                pad(b.inputs, -(-max(b.inputs.lengths[: b.inputs.num_real]) // 16) * 16) | {"labels": b.labels_B}
+                for b in batches
+            ]
             return peer_side(model, rows, tokens, peer)
         return peer_side(model, padded, tokens, peer)
 
@@ -280,8 +302,8 @@ def sentences(corpus: PythonDocs, count: int) -> tuple[list[str], list[int]]:
 
 def pad(packed: Any, length: int | None) -> dict[str, Tensor]:
     """A packed batch as the peer's padded inputs; ``length`` None pads to the longest."""
-    length = length or packed.max_seqlen
-    lengths = packed.lengths
+    length = length or max(packed.lengths[: packed.num_real])
+    lengths = packed.lengths[: packed.num_real]
     return {
         "input_ids": unpack(packed.tokens_T, lengths, length, 0),
         "token_type_ids": unpack(packed.segments_T, lengths, length, 0),
@@ -292,7 +314,7 @@ def pad(packed: Any, length: int | None) -> dict[str, Tensor]:
 def unpack(values_T: Tensor, lengths: Sequence[int], length: int, fill: int) -> Tensor:
     """(T) -> (B, length)."""
     rows = torch.full((len(lengths), length), fill, dtype=values_T.dtype)
-    for row, part in zip(rows, values_T.split(list(lengths)), strict=True):
+    for row, part in zip(rows, values_T[: sum(lengths)].split(list(lengths)), strict=True):
         row[: len(part)] = part
     return rows
 
