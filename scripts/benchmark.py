@@ -1,7 +1,7 @@
 """Training speed against Hugging Face transformers, in one process and one run, on the same rows.
 
     python scripts/benchmark.py              all parts
-    python scripts/benchmark.py pretrain     BERT mini, masked tokens, full rows of 128 tokens: nothing for the peer to pad
+    python scripts/benchmark.py pretrain     BERT mini, masked tokens, full rows of 128 tokens: nothing to pad
     python scripts/benchmark.py pairs        BERT mini, masked tokens and next sentence, pairs of up to 128 tokens
     python scripts/benchmark.py finetune     BERT mini on single sentences, 32 a batch
 
@@ -26,6 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lmtransfer.data.batch import PackedBatch
 from lmtransfer.data.cache import prepare, tokenizer_for
 from lmtransfer.data.files import find_file, read_lines
 from lmtransfer.data.python_docs import PythonDocs
@@ -86,12 +87,11 @@ def main() -> None:
     tune_allocator()
     corpus = PythonDocs()
     tokenizer = tokenizer_for(corpus, SentencePieceTrainer(kind="unigram", vocab_size=8192))
-    lines = []
     for part in options.parts:
         setup = {"pretrain": pretraining, "pairs": pretraining_on_pairs, "finetune": finetuning}[part]
         dropout = options.dropout if options.dropout is not None else 0.1 if part == "finetune" else 0.0
-        lines += compare(part, setup(tokenizer, corpus, dropout, options.steps), dropout, options)
-    print("\n" + "\n".join(lines))
+        lines = compare(part, setup(tokenizer, corpus, dropout, options.steps), dropout, options)
+        print("\n" + "\n".join(lines) + "\n", flush=True)
 
 
 def compare(part: str, sides: Sides, dropout: float, options: Any) -> list[str]:
@@ -242,7 +242,7 @@ def finetuning(tokenizer: Tokenizer, corpus: PythonDocs, dropout: float, num_ste
     )
     stream = PlannedStream(TaskSource(encoded), seed=0, batch_examples=32).steps()
     batches = [next(stream).micro_batches[0] for _ in range(num_steps)]
-    padded = [pad(batch.inputs, None) | {"labels": batch.labels_B} for batch in batches]
+    padded = [pad(batch.packed, None) | {"labels": batch.labels_B} for batch in batches]
     tokens = sum(batch.num_tokens for batch in batches)
 
     def ours() -> Side:
@@ -263,10 +263,7 @@ def finetuning(tokenizer: Tokenizer, corpus: PythonDocs, dropout: float, num_ste
         model = BertForSequenceClassification(peer_config(tokenizer, dropout, peer))
         if peer.compiled:  # few distinct shapes, each compiled once before the clock starts
             torch._dynamo.config.cache_size_limit = 64
-            rows = [
-                pad(b.inputs, -(-max(b.inputs.lengths[: b.inputs.num_real]) // 16) * 16) | {"labels": b.labels_B}
-                for b in batches
-            ]
+            rows = [pad(b.packed, _up(_longest(b.packed), 16)) | {"labels": b.labels_B} for b in batches]
             return peer_side(model, rows, tokens, peer)
         return peer_side(model, padded, tokens, peer)
 
@@ -300,15 +297,23 @@ def sentences(corpus: PythonDocs, count: int) -> tuple[list[str], list[int]]:
     return documents, [len(text) % 2 for text in documents]
 
 
-def pad(packed: Any, length: int | None) -> dict[str, Tensor]:
+def pad(packed: PackedBatch, length: int | None) -> dict[str, Tensor]:
     """A packed batch as the peer's padded inputs; ``length`` None pads to the longest."""
-    length = length or max(packed.lengths[: packed.num_real])
+    length = length or _longest(packed)
     lengths = packed.lengths[: packed.num_real]
     return {
         "input_ids": unpack(packed.tokens_T, lengths, length, 0),
         "token_type_ids": unpack(packed.segments_T, lengths, length, 0),
         "attention_mask": unpack(torch.ones_like(packed.tokens_T), lengths, length, 0),
     }
+
+
+def _longest(packed: PackedBatch) -> int:
+    return max(packed.lengths[: packed.num_real])
+
+
+def _up(size: int, multiple: int) -> int:
+    return -(-size // multiple) * multiple
 
 
 def unpack(values_T: Tensor, lengths: Sequence[int], length: int, fill: int) -> Tensor:

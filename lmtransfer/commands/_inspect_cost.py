@@ -92,7 +92,8 @@ def measure(
     with torch.random.fork_rng(devices=[hardware.device] if hardware.device.type == "cuda" else []):
         torch.manual_seed(derived_seed(seed, "inspect"))
         activation_bytes = _kept_for_backward(learner, moved, hardware)
-        passes, updates = [], []
+        passes: list[float] = []
+        updates: list[float] = []
         deadline = time.perf_counter() + _SECONDS
         while len(passes) <= _STEPS and (len(passes) < 2 or time.perf_counter() < deadline):
             start = _now(hardware)
