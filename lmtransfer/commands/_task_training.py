@@ -27,6 +27,7 @@ from lmtransfer.training.hardware import Hardware
 from lmtransfer.training.loop import Trainer
 from lmtransfer.training.progress import Progress
 from lmtransfer.training.run_directory import RunDirectory
+from lmtransfer.training.selection_with_ties import SelectionWithTies
 from lmtransfer.training.state import TrainState
 from lmtransfer.training.trackers import Jsonl, Tracker
 from lmtransfer.training.weights import load_weights
@@ -34,7 +35,6 @@ from lmtransfer.transfer.evaluation import Evaluation, evaluate
 from lmtransfer.transfer.features import FeatureTable, compute_features
 from lmtransfer.transfer.learner import TaskLearner
 from lmtransfer.transfer.method import TransferMethod
-from lmtransfer.transfer.selection import SelectionWithTies
 
 #: "pretrained" starts from the run's weights (or from none, without ``init``); "control" from others, at random.
 Arm = Literal["pretrained", "control"]

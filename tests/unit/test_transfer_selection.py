@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from lmtransfer.training.selection_with_ties import SelectionWithTies
 from lmtransfer.training.state import TrainState
-from lmtransfer.transfer.selection import SelectionWithTies
 
 
 @pytest.mark.parametrize(
