@@ -20,6 +20,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from lmtransfer.errors import Interrupted
+
 _BUCKET_ELEMENTS = 32 * 1024 * 1024
 
 
@@ -47,8 +49,8 @@ def local_rank() -> int:
 def process_group() -> Iterator[None]:
     """Join the processes that ``torchrun`` started, for as long as the block lasts; without ``torchrun``, nothing.
 
-    Every process waits for the others before the group is taken down (without it, teardown aborts now and then), but
-    not after an error: the others may never arrive.
+    Every process waits for the others before the group is taken down (without it, teardown aborts now and then), also
+    after an interruption, which all ranks agree on; but not after an error: the others may never arrive.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) == 1 or dist.is_initialized():
         yield
@@ -61,6 +63,9 @@ def process_group() -> Iterator[None]:
     try:
         yield
         barrier()
+    except Interrupted:
+        barrier()
+        raise
     finally:
         dist.destroy_process_group()
 
