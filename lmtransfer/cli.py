@@ -25,17 +25,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if _rank() > 0:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for the rest of the process
     try:
-        return _dispatch(words)
+        code = _dispatch(words)
     except LmtransferError as error:
         show(error)
-        return error.exit_code
+        code = error.exit_code
     except KeyboardInterrupt:
         show(Interrupted("interrupted"))
-        return 130
+        code = 130
     except BrokenPipeError:
         # The reader (head, less) has left; Python would complain once more when it flushes.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        from lmtransfer.launch import end_process
+
+        end_process(code)
+    return code
 
 
 def show(error: LmtransferError) -> None:

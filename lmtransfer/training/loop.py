@@ -139,7 +139,7 @@ class Trainer:
             CheckpointError: a checkpoint cannot be written.
         """
         state = self.state
-        if self.checkpoints is not None:
+        if self.checkpoints is not None and distributed.is_main():
             preflight(self.checkpoints.folder, num_bytes=self.snapshot.num_bytes())
         distributed.share_weights(self.learner)
         self._started_at = self.clock() - state.seconds

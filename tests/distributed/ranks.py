@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
 from training_toys import ToyBatch, ToyLearner, ToyStream, rows, toy_trainer
 
 from lmtransfer.errors import Interrupted, RunDirectoryError
+from lmtransfer.launch import end_process
 from lmtransfer.training import distributed
 from lmtransfer.training.budget import Budget
 from lmtransfer.training.checkpoint import Checkpoints
@@ -98,3 +99,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+    end_process(0)
