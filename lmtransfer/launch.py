@@ -206,8 +206,10 @@ def _hydra_as_library(argv: list[str]) -> Iterator[None]:
 
 
 def end_process(code: int) -> None:
-    """End a rank at once, with all output written: in the ordinary way, threads of the group's that are still there
-    abort the process now and then, and ``torchrun`` takes a finished run for a failed one. Without ``torchrun``, nothing.
+    """End a rank at once, with all output written; without ``torchrun``, do nothing.
+
+    In the ordinary way, threads of the process group that are still there abort the process now and then, and
+    ``torchrun`` takes a finished run for a failed one.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         sys.stdout.flush()
