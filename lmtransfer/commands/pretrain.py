@@ -72,7 +72,8 @@ def run(cfg: DictConfig) -> Path:
         learner = _learner(parts, seed=cfg.seed, hardware=hardware)
         directory = found or _new_directory(cfg, name, plain, text)
         console.print(_opening(directory, text, parts, hardware, train), soft_wrap=True)
-        trainer = _trainer(cfg, train, directory, text, parts, learner, hardware)
+        entropy = _unigram_entropy(text.prepared.train) if "mlm" in cfg.objective.losses else None
+        trainer = _trainer(cfg, train, directory, text, parts, learner, hardware, entropy)
         if found is not None:
             trainer.resume()
         state = trainer.train()
@@ -91,7 +92,7 @@ def run(cfg: DictConfig) -> Path:
             "num_parameters": sum(p.numel() for p in cast(nn.Module, parts.encoder).parameters()),
             "steps": state.step,
             "epochs": state.epoch,
-            **({"unigram_entropy": _unigram_entropy(text.prepared.train)} if "mlm" in cfg.objective.losses else {}),
+            **({} if entropy is None else {"unigram_entropy": entropy}),
         }
         directory.write_result(result)
         if distributed.is_main():
@@ -156,6 +157,7 @@ def _trainer(
     parts: Parts,
     learner: PretrainingLearner,
     hardware: Hardware,
+    entropy: float | None,
 ) -> Trainer:
     reads = needed_reads(parts.objectives)
     capacity = (train.micro_batch_tokens or train.batch_tokens) if hardware.compile else None
@@ -201,8 +203,8 @@ def _trainer(
         return evaluate_losses(learner, batches, device=hardware.device, precision=hardware.precision)
 
     watchers: list[Watcher] = []
-    if "mlm" in cfg.objective.losses:
-        watchers.append(UnigramPlateau(entropy=_unigram_entropy(text.prepared.train)))
+    if entropy is not None:
+        watchers.append(UnigramPlateau(entropy=entropy))
     has_validation = len(validation_source.plan(0).lengths) > 0 if held_out.num_tokens else False
     trackers = [Jsonl(folder=directory.path)]
     if cfg.tracker._target_ != f"{Jsonl.__module__}.{Jsonl.__qualname__}":
