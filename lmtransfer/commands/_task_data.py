@@ -49,9 +49,7 @@ class TaskData:
     split: str
 
 
-def read_task_data(
-    task: Task, tokenizer: Tokenizer, encoder: Encoder, *, seeds: Sequence[int], split: str
-) -> TaskData:
+def read_task_data(task: Task, tokenizer: Tokenizer, encoder: Encoder, *, seeds: Sequence[int], split: str) -> TaskData:
     """Read the training split and the one that is scored, and encode what is used of them.
 
     Args:

@@ -96,9 +96,7 @@ def summary(results: Sequence[Result]) -> Result:
 
 def compare(results: Sequence[Result], controls: Sequence[Result]) -> Result:
     """The difference of the main metric's means with its standard error, and what it comes to."""
-    found = difference(
-        spread_of(results), spread_of(controls), higher_is_better=bool(results[0]["higher_is_better"])
-    )
+    found = difference(spread_of(results), spread_of(controls), higher_is_better=bool(results[0]["higher_is_better"]))
     return {"difference": found.delta, "standard_error": found.standard_error, "verdict": found.verdict}
 
 
@@ -110,6 +108,4 @@ def spread_of(results: Sequence[Result]) -> Spread:
 def majority_of(setting: Setting) -> dict[str, float]:
     """Metrics of always answering the label most frequent in the training examples."""
     data, task = setting.data, setting.task
-    return majority_baseline(
-        data.train.labels, data.evaluation.labels, task.metrics(), num_labels=len(task.labels)
-    )
+    return majority_baseline(data.train.labels, data.evaluation.labels, task.metrics(), num_labels=len(task.labels))

@@ -180,6 +180,7 @@ def _trainer(
         rank=distributed.rank(),
         world_size=distributed.world_size(),
         pin_memory=hardware.device.type == "cuda",
+        contiguous=parts.rows.contiguous,
     )
     held_out = text.prepared.validation
     validation_source = PretrainingSource(
@@ -199,6 +200,7 @@ def _trainer(
             max_tokens=cfg.train.eval_tokens,
             rank=distributed.rank(),
             world_size=distributed.world_size(),
+            contiguous=parts.rows.contiguous,
         )
         return evaluate_losses(learner, batches, device=hardware.device, precision=hardware.precision)
 

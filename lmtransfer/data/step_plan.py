@@ -37,6 +37,38 @@ def cut_by_tokens(lengths: np.ndarray, max_tokens: int, *, key: str) -> list[int
     return edges
 
 
+def lanes(
+    lengths: np.ndarray, *, batch_tokens: int | None = None, batch_examples: int | None = None
+) -> tuple[np.ndarray, list[int]]:
+    """The order of contiguous rows, and the steps' edges in it: each step takes the next row of every lane.
+
+    A lane is a stretch of the text. Rows are of one length but for the last one, which is left out with the rows that
+    do not fill a step.
+
+    Args:
+        lengths: tokens of each row, in the order of the text.
+        batch_tokens: most tokens of a step; this or ``batch_examples``.
+        batch_examples: rows of a step: the number of lanes.
+
+    Raises:
+        ConfigError: not even one row fits a step, or the text has fewer rows than a step has.
+    """
+    longest = int(lengths.max(initial=1))
+    num_rows = int((lengths == longest).sum())
+    if batch_tokens is not None and batch_tokens < longest:
+        raise ConfigError(f"train.batch_tokens={batch_tokens} is less than a row ({longest} tokens): raise it")
+    num_lanes = batch_tokens // longest if batch_tokens is not None else batch_examples
+    assert num_lanes is not None
+    num_steps = num_rows // num_lanes
+    if num_steps == 0:
+        raise ConfigError(
+            f"the text has {num_rows} rows of {longest} tokens, fewer than a step reads side by side ({num_lanes}): "
+            f"lower train.batch_tokens or objective.max_length, or use more text"
+        )
+    order = np.arange(num_lanes * num_steps).reshape(num_lanes, num_steps).T.reshape(-1)
+    return order, list(range(0, len(order) + 1, num_lanes))
+
+
 def cut_evenly(lengths: np.ndarray, groups: int) -> list[int]:
     """Edges of ``groups`` consecutive groups of about equal numbers of tokens; those without a row are left out."""
     ends = np.cumsum(lengths, dtype=np.int64)

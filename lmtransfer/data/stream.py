@@ -5,13 +5,13 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from lmtransfer.data.step_plan import cut_by_tokens, micro_batches, share
+from lmtransfer.data.step_plan import cut_by_tokens, lanes, micro_batches, share
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.randomness import permutation
 from lmtransfer.training.learner import Step
@@ -36,7 +36,7 @@ class Source(Protocol):
         ...
 
     def build(self, epoch: int, plan: Any, row_ids: Sequence[int] | np.ndarray) -> Any:
-        """The micro-batch of rows ``row_ids`` of ``epoch``."""
+        """The micro-batch of rows ``row_ids`` of ``epoch``; contiguous ones are also told ``follows``, as a keyword."""
         ...
 
 
@@ -49,6 +49,7 @@ class _PlannedStep:
     progress: float
     first: int
     mine: list[np.ndarray]
+    follows: bool
 
 
 class PlannedStream:
@@ -68,6 +69,8 @@ class PlannedStream:
         rank: which of the ranks this is.
         world_size: how many ranks there are.
         pin_memory: build batches in page-locked memory, for a GPU (with workers only).
+        contiguous: the rows of an epoch are one text: each step's row j goes on where row j of the step before ended
+            (as many lanes as full rows fit a step; what is left over is seen in other epochs).
 
     Raises:
         ConfigError: neither or both budgets, or a budget that is not positive.
@@ -85,6 +88,7 @@ class PlannedStream:
         rank: int = 0,
         world_size: int = 1,
         pin_memory: bool = False,
+        contiguous: bool = False,
     ) -> None:
         if (batch_tokens is None) == (batch_examples is None):
             raise ConfigError("give either train.batch_tokens or train.batch_examples, and not both")
@@ -100,6 +104,7 @@ class PlannedStream:
         self.batch_tokens, self.batch_examples = batch_tokens, batch_examples
         self.micro_batch_tokens, self.num_workers = micro_batch_tokens, num_workers
         self.rank, self.world_size, self.pin_memory = rank, world_size, pin_memory
+        self.contiguous = contiguous
         self._plans = _Plans(source)
 
     @property
@@ -130,9 +135,13 @@ class PlannedStream:
 
     def _batches(self, start: int, micro_batch_tokens: int | None) -> Iterator[Any]:
         """This rank's micro-batches from step ``start`` on."""
-        keys = ((step.epoch, rows) for step in self._planned(start, micro_batch_tokens) for rows in step.mine)
+        keys = (
+            (step.epoch, rows, step.follows if self.contiguous else None)
+            for step in self._planned(start, micro_batch_tokens)
+            for rows in step.mine
+        )
         if self.num_workers == 0:
-            return (self.source.build(epoch, self._plans[epoch], rows) for epoch, rows in keys)
+            return (_built(self.source, self._plans, key) for key in keys)
         loader: DataLoader[Any] = DataLoader(
             _Builder(self.source),
             batch_size=None,
@@ -165,6 +174,7 @@ class PlannedStream:
                     progress=epoch + edges[place + 1] / len(lengths),
                     first=number * MICRO_BATCHES_PER_STEP + mine.start,
                     mine=parts[mine.start : mine.stop],
+                    follows=place > 0,
                 )
             epoch, first_step = epoch + 1, first_step + num_steps
 
@@ -172,6 +182,8 @@ class PlannedStream:
         """The order of the epoch's rows, and where in it steps begin and end."""
         if len(lengths) == 0:
             raise DataError("there is not a single row to train on: the corpus or the training set is empty")
+        if self.contiguous:
+            return lanes(lengths, batch_tokens=self.batch_tokens, batch_examples=self.batch_examples)
         order = permutation(len(lengths), self.seed, "order", epoch)
         if self.batch_tokens is not None:
             return order, cut_by_tokens(lengths[order], self.batch_tokens, key="train.batch_tokens")
@@ -187,6 +199,7 @@ def evaluation_batches(
     seed: int = 0,
     rank: int = 0,
     world_size: int = 1,
+    contiguous: bool = False,
 ) -> Iterator[Any]:
     """The rows of epoch 0 once, by length: batches for evaluation.
 
@@ -197,8 +210,13 @@ def evaluation_batches(
         seed: of the subset.
         rank: which of the ranks this is; each gets a share of the batches.
         world_size: how many ranks there are.
+        contiguous: the rows are one text, as in ``PlannedStream``; the first ``max_tokens`` of each lane are taken, in
+            order, and each rank gets a share of the lanes.
     """
     plan = source.plan(0)
+    if contiguous:
+        yield from _evaluation_lanes(source, plan, micro_batch_tokens, max_tokens, rank, world_size)
+        return
     rows = np.arange(len(plan.lengths))
     if max_tokens is not None and plan.lengths.sum(dtype=np.int64) > max_tokens:
         rows = permutation(len(rows), seed, "subset")
@@ -209,6 +227,25 @@ def evaluation_batches(
     mine = share(len(parts), rank, world_size)
     for part in parts[mine.start : mine.stop]:
         yield source.build(0, plan, part)
+
+
+def _evaluation_lanes(
+    source: Source, plan: Any, micro_batch_tokens: int, max_tokens: int | None, rank: int, world_size: int
+) -> Iterator[Any]:
+    longest = int(plan.lengths.max(initial=1))
+    num_lanes = min(max(micro_batch_tokens // longest, 1), len(plan.lengths))
+    order, edges = lanes(plan.lengths, batch_examples=num_lanes)
+    num_steps = len(edges) - 1
+    if max_tokens is not None:
+        num_steps = min(num_steps, max(max_tokens // (num_lanes * longest), 1))
+    mine = share(num_lanes, rank, world_size)
+    for place in range(num_steps if len(mine) else 0):
+        rows = order[edges[place] : edges[place + 1]][mine.start : mine.stop]
+        yield cast(Any, source).build(0, plan, rows, follows=place > 0)
+
+
+#: One micro-batch: its epoch, its rows, and whether they go on from the ones before (None: they stand alone).
+_Key = tuple[int, np.ndarray, bool | None]
 
 
 class _Plans:
@@ -232,9 +269,15 @@ class _Builder(Dataset[Any]):
     def __init__(self, source: Source) -> None:
         self._source, self._plans = source, _Plans(source)
 
-    def __getitem__(self, place: tuple[int, np.ndarray]) -> Any:
-        epoch, rows = place
-        return self._source.build(epoch, self._plans[epoch], rows)
+    def __getitem__(self, key: _Key) -> Any:
+        return _built(self._source, self._plans, key)
+
+
+def _built(source: Source, plans: _Plans, key: _Key) -> Any:
+    epoch, rows, follows = key
+    if follows is None:
+        return source.build(epoch, plans[epoch], rows)
+    return cast(Any, source).build(epoch, plans[epoch], rows, follows=follows)
 
 
 def _as_it_is(batch: Any) -> Any:

@@ -14,7 +14,24 @@ from torch import Tensor, nn
 
 from lmtransfer.data.batch import PackedBatch
 
-Direction = Literal["bidirectional", "causal", "backward"]
+#: Which tokens the state of a token has seen: all ("bidirectional"), itself and those before it ("causal"), itself and
+#: those after it ("backward"), or a causal half followed by a backward half of the same width ("concatenated": ELMo).
+Direction = Literal["bidirectional", "causal", "backward", "concatenated"]
+
+
+@dataclass(frozen=True, slots=True)
+class FamilyHead:
+    """How a family's published classifier reads the last layer of a sequence.
+
+    Attributes:
+        token: the state it takes: the first token's, the last token's, or the mean of all.
+        pooled: put the encoder's own ``pooler`` upon it.
+        hidden: activation of a new dense layer of the encoder's width before the output layer; None: no such layer.
+    """
+
+    token: Literal["first", "last", "mean"]
+    pooled: bool = False
+    hidden: Literal["tanh", "gelu"] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +87,9 @@ class Encoder(Protocol):
         vocab_size: rows of its token embedding.
         num_segments: how many segment ids it tells apart (1: none).
         attention: which tokens a token may see; stays so in transfer.
-        token_embedding: the input embedding, which objectives may tie.
+        token_embedding: the input embedding, which objectives may tie; None where words are read as characters.
         pooler: the family's published pooler over [CLS] (a module (B, D) -> (B, D)), or None.
+        family_head: how the family's published classifier reads the last layer.
     """
 
     dim: int
@@ -80,8 +98,9 @@ class Encoder(Protocol):
     vocab_size: int
     num_segments: int
     attention: Direction
-    token_embedding: nn.Embedding
+    token_embedding: nn.Embedding | None
     pooler: nn.Module | None
+    family_head: FamilyHead
 
     def __call__(self, batch: PackedBatch, carry: Any = None, reads: Reads | None = None) -> EncoderOutput:
         """Encode; stateless when ``carry`` is None."""

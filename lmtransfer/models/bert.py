@@ -16,7 +16,7 @@ from lmtransfer.layers.embeddings import InputEmbeddings
 from lmtransfer.layers.feed_forward import Activation
 from lmtransfer.layers.self_attention import truncated_normal_
 from lmtransfer.layers.transformer import NormPlace
-from lmtransfer.models.base import Direction, EncoderOutput, Reads
+from lmtransfer.models.base import Direction, EncoderOutput, FamilyHead, Reads
 from lmtransfer.models.transformer import TransformerStack, check_length
 
 
@@ -57,6 +57,7 @@ class BertEncoder(nn.Module):
     """
 
     attention: Direction = "bidirectional"
+    family_head = FamilyHead(token="first", pooled=True)
 
     def __init__(
         self,

@@ -17,7 +17,7 @@ from lmtransfer.layers.embeddings import InputEmbeddings
 from lmtransfer.layers.feed_forward import Activation
 from lmtransfer.layers.self_attention import truncated_normal_
 from lmtransfer.layers.transformer import NormPlace, TransformerLayer
-from lmtransfer.models.base import Direction, EncoderOutput, Reads
+from lmtransfer.models.base import Direction, EncoderOutput, FamilyHead, Reads
 from lmtransfer.models.transformer import TransformerStack, check_length
 
 
@@ -44,6 +44,7 @@ class GptEncoder(nn.Module):
     """
 
     attention: Direction = "causal"
+    family_head = FamilyHead(token="last")
     num_segments = 1
     pooler = None
 

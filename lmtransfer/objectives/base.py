@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Literal, Protocol, runtime_checkable
 
+from torch import nn
+
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import Direction, Encoder, EncoderOutput, Reads
@@ -83,3 +85,17 @@ def check_direction(objective: Objective | type[Objective], attention: Direction
     problem = direction_problem(objective, attention)
     if problem:
         raise ConfigError(problem)
+
+
+def tied_embedding(objective: Objective | type[Objective], encoder: Encoder) -> nn.Embedding:
+    """The input embedding, to be the output matrix too.
+
+    Raises:
+        ConfigError: the encoder reads words as characters and has none.
+    """
+    if encoder.token_embedding is None:
+        raise ConfigError(
+            f"objective={objective.name} ties its output to the token embedding, and {type(encoder).__name__} reads "
+            f"characters: use objective=bilm with this model"
+        )
+    return encoder.token_embedding

@@ -6,7 +6,7 @@ Shape legend: T tokens, B sequences, M prediction positions, N read positions.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import torch
@@ -28,6 +28,10 @@ class PretrainingBatch:
         weights_M: 1 for a prediction, 0 for a spare place of a static shape, float32.
         num_targets: how many of the M places are predictions.
         labels: labels of whole rows by name, int64, shape (num_real,) each.
+        per_target: what the corruption says of each target, by name, int64, shape (M,) each; 0 in spare places.
+        per_token: what it says of each token, by name, int64, shape (T,) each; 0 in filler.
+        follows: whether each row goes on where the same row of the batch before it ended, so that a carry means
+            something: True, or False in the first batch of an epoch; None where rows stand alone.
         reads: where the last layer is needed, or None for everywhere.
         read_index: by "masked" and "starts", where the states at ``positions_M`` and at the first tokens of the rows
             lie in the last layer; None where they are all of it, in order.
@@ -44,6 +48,9 @@ class PretrainingBatch:
     reads: Reads | None
     read_index: Mapping[str, Tensor | None]
     keys: tuple[str, ...]
+    per_target: Mapping[str, Tensor] = field(default_factory=dict)
+    per_token: Mapping[str, Tensor] = field(default_factory=dict)
+    follows: bool | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -66,9 +73,9 @@ class PretrainingBatch:
     def _map(self, change: Callable[[Tensor], Tensor]) -> PretrainingBatch:
         """Every tensor changed; what ``original`` and ``inputs`` share stays shared."""
         changed: dict[str, Any] = {
-            field.name: change(getattr(self.inputs, field.name))
-            for field in fields(self.inputs)
-            if isinstance(getattr(self.inputs, field.name), Tensor)
+            part.name: change(getattr(self.inputs, part.name))
+            for part in fields(self.inputs)
+            if isinstance(getattr(self.inputs, part.name), Tensor)
         }
         inputs = replace(self.inputs, **changed)
         same = self.original.tokens_T is self.inputs.tokens_T
@@ -80,6 +87,8 @@ class PretrainingBatch:
             targets_M=change(self.targets_M),
             weights_M=change(self.weights_M),
             labels={name: change(label) for name, label in self.labels.items()},
+            per_target={name: change(numbers) for name, numbers in self.per_target.items()},
+            per_token={name: change(numbers) for name, numbers in self.per_token.items()},
             reads=None if self.reads is None else Reads(change(self.reads.positions_N), self.reads.counts),
             read_index={name: None if t is None else change(t) for name, t in self.read_index.items()},
         )

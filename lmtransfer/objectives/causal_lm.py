@@ -10,7 +10,7 @@ from torch import nn
 
 from lmtransfer.layers.cross_entropy import cross_entropy_sum
 from lmtransfer.models.base import Direction, Encoder
-from lmtransfer.objectives.base import Encode, Read, check_direction
+from lmtransfer.objectives.base import Encode, Read, check_direction, tied_embedding
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.training.learner import Loss
 
@@ -18,7 +18,8 @@ from lmtransfer.training.learner import Loss
 class LanguageModel(nn.Module):
     """Predicts each token of a row from those before it (Radford et al. 2018, section 3.1).
 
-    The output matrix is the token embedding, without a bias as in GPT-2; the row's last token has nothing to predict.
+    The output matrix is the token embedding, without a bias as in GPT-2. The row's last token has nothing to predict,
+    unless rows are contiguous and the next one's first token is known.
     Losses: "lm", the cross entropy in nats summed over predicted tokens; "lm_accuracy" beside it.
 
     Args:
@@ -38,11 +39,14 @@ class LanguageModel(nn.Module):
     def bind(self, encoder: Encoder) -> None:
         """See ``Objective``."""
         check_direction(self, encoder.attention)
+        tied_embedding(self, encoder)
         self._encoder = (encoder,)  # a tuple, so that the encoder's weights are not this module's a second time
 
     def counts(self, batch: PretrainingBatch) -> dict[str, int]:
         """See ``Objective``; tokens less one a row."""
-        count = batch.original.num_tokens - batch.original.num_real
+        count = batch.original.num_tokens
+        if "next_token" not in batch.labels:
+            count -= batch.original.num_real
         return {"lm": count, "lm_accuracy": count}
 
     def losses(self, batch: PretrainingBatch, encode: Encode) -> dict[str, Loss]:
@@ -51,9 +55,13 @@ class LanguageModel(nn.Module):
         hidden_TD = encode(packed, None).last
         targets_T = packed.tokens_T.roll(-1)
         weights_T = torch.ones(len(targets_T), device=targets_T.device)
-        weights_T[packed.cu_seqlens[1:].long() - 1] = 0.0
+        ends_B = packed.cu_seqlens[1:].long() - 1
+        if "next_token" in batch.labels:
+            targets_T[ends_B[: packed.num_real]] = batch.labels["next_token"]
+        else:
+            weights_T[ends_B] = 0.0
         weights_T[packed.num_tokens :] = 0.0  # filler
-        output_VD = self._encoder[0].token_embedding.weight
+        output_VD = tied_embedding(self, self._encoder[0]).weight
         total, hits_T = cross_entropy_sum(hidden_TD, output_VD, None, targets_T, weights_T)
         return {
             "lm": Loss(total, count, self.weight),

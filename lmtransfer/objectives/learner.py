@@ -21,10 +21,12 @@ class _EncodeOnce:
     def __init__(self, encoder: Encoder, carry: Any) -> None:
         self.encoder, self.carry, self.next_carry = encoder, carry, None
         self.outputs: dict[tuple[int, int], EncoderOutput] = {}
+        self.inputs: list[Any] = []  # kept alive, so that no other object gets the same id
 
     def __call__(self, packed: PackedBatch, reads: Reads | None) -> EncoderOutput:
         place = (id(packed), id(reads))
         if place not in self.outputs:
+            self.inputs.extend((packed, reads))
             self.outputs[place] = self.encoder(packed, carry=self.carry, reads=reads)
             self.next_carry = self.outputs[place].carry
         return self.outputs[place]
@@ -63,12 +65,12 @@ class PretrainingLearner(nn.Module):
         return counts
 
     def losses(self, batch: PretrainingBatch, carry: Any = None) -> tuple[dict[str, Loss], Any]:
-        """All losses by name, and the encoder's carry for the next contiguous batch."""
-        encode = _EncodeOnce(cast(Encoder, self.encoder), carry)
+        """All losses by name, and the encoder's carry for the next batch where that follows this one."""
+        encode = _EncodeOnce(cast(Encoder, self.encoder), carry if batch.follows else None)
         losses: dict[str, Loss] = {}
         for objective in self._listed():
             losses.update(objective.losses(batch, encode))
-        return losses, encode.next_carry
+        return losses, None if batch.follows is None else encode.next_carry
 
     def forward(self, batch: PretrainingBatch, carry: Any = None) -> tuple[dict[str, Loss], Any]:
         """``losses``, for wrappers that call the module."""

@@ -12,7 +12,7 @@ from lmtransfer.layers.cross_entropy import cross_entropy_sum
 from lmtransfer.layers.feed_forward import Activation, activation_module
 from lmtransfer.layers.self_attention import truncated_normal_
 from lmtransfer.models.base import Direction, Encoder
-from lmtransfer.objectives.base import Encode, Read, check_direction
+from lmtransfer.objectives.base import Encode, Read, check_direction, tied_embedding
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.training.learner import Loss
 
@@ -44,7 +44,7 @@ class MaskedLanguageModel(nn.Module):
     def bind(self, encoder: Encoder) -> None:
         """See ``Objective``."""
         check_direction(self, encoder.attention)
-        width = encoder.token_embedding.embedding_dim
+        width = tied_embedding(self, encoder).embedding_dim
         self.dense = nn.Linear(encoder.dim, width)
         self.norm = nn.LayerNorm(width, eps=self.norm_eps)
         self.bias = nn.Parameter(torch.zeros(encoder.vocab_size))
@@ -62,7 +62,7 @@ class MaskedLanguageModel(nn.Module):
     def losses(self, batch: PretrainingBatch, encode: Encode) -> dict[str, Loss]:
         """See ``Objective``."""
         hidden_ME = self.transform(batch.read("masked", encode(batch.inputs, batch.reads)))
-        output_VE = self._encoder[0].token_embedding.weight
+        output_VE = tied_embedding(self, self._encoder[0]).weight
         total, hits_M = cross_entropy_sum(hidden_ME, output_VE, self.bias, batch.targets_M, batch.weights_M)
         return {
             "mlm": Loss(total, batch.num_targets, self.weight),

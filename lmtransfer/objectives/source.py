@@ -5,7 +5,7 @@ Shape legend: T tokens, B sequences, M prediction positions, N read positions.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -61,8 +61,10 @@ class PretrainingSource:
         """The rows of ``epoch``."""
         return self.rows.plan(self.store, seed=self.seed, epoch=self._drawn_epoch(epoch))
 
-    def build(self, epoch: int, plan: RowPlan, row_ids: Sequence[int] | np.ndarray) -> PretrainingBatch:
-        """The batch of rows ``row_ids`` of ``epoch``, whose plan is ``plan``."""
+    def build(
+        self, epoch: int, plan: RowPlan, row_ids: Sequence[int] | np.ndarray, *, follows: bool | None = None
+    ) -> PretrainingBatch:
+        """The batch of rows ``row_ids`` of ``epoch``, whose plan is ``plan``; ``follows`` as in the batch."""
         drawn_epoch, corrupt = self._drawn_epoch(epoch), self.corruption.corrupt
         rows = [plan.row(int(i)) for i in row_ids]
         corrupted = [
@@ -94,6 +96,9 @@ class PretrainingSource:
             reads=reads,
             read_index=read_index,
             keys=tuple(row.key for row in rows),
+            per_target=_joined([part.per_target for part in corrupted], size=len(positions)),
+            per_token=_joined([part.per_token for part in corrupted], size=len(original.tokens_T)),
+            follows=follows,
         )
 
     def _capacity(self, num_tokens: int) -> int | None:
@@ -152,6 +157,16 @@ class PretrainingSource:
 
 def _up(size: int, multiple: int) -> int:
     return -(-size // multiple) * multiple
+
+
+def _joined(parts: Sequence[Mapping[str, np.ndarray]], *, size: int) -> dict[str, Tensor]:
+    """The rows' numbers end to end, by name, with zeros up to ``size``."""
+    joined = {}
+    for name in parts[0]:
+        numbers = np.concatenate([part[name] for part in parts])
+        joined[name] = torch.zeros(size, dtype=torch.int64)
+        joined[name][: len(numbers)] = torch.from_numpy(numbers)
+    return joined
 
 
 def _labels(rows: Sequence[Row]) -> dict[str, Tensor]:

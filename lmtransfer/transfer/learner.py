@@ -127,10 +127,7 @@ class TaskLearner(nn.Module):
         num_filler = packed.num_sequences - packed.num_real
         reads = Reads(wanted_B, (1,) * packed.num_real + (0,) * num_filler) if skip else None
         output = encoder(packed, reads=reads)
-        return [
-            output.layers[index] if index == last and skip else output.layers[index][wanted_B]
-            for index in indices
-        ]
+        return [output.layers[index] if index == last and skip else output.layers[index][wanted_B] for index in indices]
 
     def _compose(self, layers: Sequence[Tensor], batch: TaskBatch) -> Tensor:
         composition = cast(Composition, self.composition)

@@ -36,7 +36,7 @@ def test_rates_over_a_hundred_thousand_masks(mask_prob: float) -> None:
     hit = np.zeros(0)
     for draw in range(100_000 // max(1, round(mask_prob * 90))):
         row = random_row(rng, int(rng.integers(60, 121)))
-        tokens, positions, targets = corruption.corrupt(row, np.random.default_rng(draw))
+        tokens, positions, targets = corruption.corrupt(row, np.random.default_rng(draw))[:3]
         assert np.array_equal(row.tokens[positions], targets)
         untouched = np.ones(len(tokens), dtype=bool)
         untouched[positions] = False
@@ -88,7 +88,7 @@ def test_counts_are_exact(mask_prob: float, length: int, cap: int | None, expect
 def test_a_row_of_special_tokens_has_nothing_to_predict() -> None:
     tokens, positions, targets = TokenMasking(tokenizer=TOKENIZER).corrupt(
         row_of([1, 2, 0, 2]), np.random.default_rng(0)
-    )
+    )[:3]
     assert tokens.tolist() == [1, 2, 0, 2]
     assert len(positions) == len(targets) == 0
 
@@ -97,7 +97,7 @@ def test_other_splits() -> None:
     row = row_of([1, *[10] * 60, 2])
     for mask_share, random_share in [(1.0, 0.0), (0.0, 1.0), (0.0, 0.0)]:
         corruption = TokenMasking(mask_prob=0.5, mask_share=mask_share, random_share=random_share, tokenizer=TOKENIZER)
-        tokens, positions, _ = corruption.corrupt(row, np.random.default_rng(0))
+        tokens, positions, _ = corruption.corrupt(row, np.random.default_rng(0))[:3]
         new = tokens[positions]
         assert (new == 3).all() == (mask_share == 1)
         assert (new == 10).all() == (mask_share == random_share == 0)
@@ -177,7 +177,7 @@ def test_a_row_of_one_long_word_hides_it_all() -> None:
 
 def test_no_corruption_leaves_rows_as_they_are() -> None:
     row = random_row(np.random.default_rng(0), 20)
-    tokens, positions, targets = NoCorruption().corrupt(row, np.random.default_rng(0))
+    tokens, positions, targets = NoCorruption().corrupt(row, np.random.default_rng(0))[:3]
     assert tokens is row.tokens
     assert len(positions) == len(targets) == 0
 

@@ -77,9 +77,7 @@ def test_pearson_is_stable_and_right() -> None:
 
 def test_mean_ranks_share_ties() -> None:
     values = np.array([2.0, 1.0, 2.0, 5.0])
-    expected = [
-        np.mean([r for r, v in enumerate(sorted(values)) if v == value]) for value in values
-    ]
+    expected = [np.mean([r for r, v in enumerate(sorted(values)) if v == value]) for value in values]
     assert mean_ranks(values).tolist() == expected
 
 

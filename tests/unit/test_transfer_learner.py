@@ -227,8 +227,7 @@ def test_features_of_an_encoder_that_learns_are_refused() -> None:
 def test_evaluation_does_not_depend_on_the_batch_size(pooling: str) -> None:
     learner = _learner(pooling=pooling)
     results = [
-        evaluate(learner, TaskSource(ENCODED), [Accuracy(num_labels=2)], max_tokens=size)
-        for size in (1, 60, 10_000)
+        evaluate(learner, TaskSource(ENCODED), [Accuracy(num_labels=2)], max_tokens=size) for size in (1, 60, 10_000)
     ]
     assert learner.training
     for other in results[1:]:
@@ -262,9 +261,7 @@ def test_labels_in_another_order_are_mapped() -> None:
     plain = evaluate(learner, TaskSource(ENCODED), [Accuracy(num_labels=2)])
     swapped_labels = ENCODED.select(np.arange(23))
     swapped_labels.labels[:] = 1 - swapped_labels.labels
-    swapped = evaluate(
-        learner, TaskSource(swapped_labels), [Accuracy(num_labels=2)], index_map=np.array([1, 0])
-    )
+    swapped = evaluate(learner, TaskSource(swapped_labels), [Accuracy(num_labels=2)], index_map=np.array([1, 0]))
     assert swapped.metrics == pytest.approx(plain.metrics)
     assert swapped.predictions.tolist() == (1 - plain.predictions).tolist()
 

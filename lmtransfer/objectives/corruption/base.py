@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -16,11 +18,15 @@ class Corrupted(NamedTuple):
         tokens: token ids, int32, shape (n,).
         positions: indices into the row of the tokens to predict, int64, ascending, shape (m,).
         targets: the ids that stood there, int32, shape (m,).
+        per_target: further numbers of each target by name, int64, shape (m,) each.
+        per_token: further numbers of each token by name, int64, shape (n,) each.
     """
 
     tokens: np.ndarray
     positions: np.ndarray
     targets: np.ndarray
+    per_target: Mapping[str, np.ndarray] = MappingProxyType({})
+    per_token: Mapping[str, np.ndarray] = MappingProxyType({})
 
 
 class Corruption(Protocol):

@@ -50,11 +50,14 @@ class Rows(Protocol):
         max_length: longest row in tokens, special tokens included.
         num_segments: 2 where rows are pairs of texts, else 1.
         label_names: the labels that each row carries, and what their values 0, 1, ... mean.
+        contiguous: row k + 1 goes on where row k ends, and batches are to keep that order, so that an encoder can
+            carry its state on; rows then have the labels "next_token" and "previous_token", the ids around them.
     """
 
     max_length: int
     num_segments: int
     label_names: Mapping[str, tuple[str, ...]]
+    contiguous: bool
 
     def plan(self, store: TokenStore, *, seed: int, epoch: int) -> RowPlan:
         """The rows of one epoch: a pure function of the settings, the store, ``seed`` and ``epoch``."""

@@ -36,6 +36,7 @@ class FullSentences:
     """
 
     num_segments = 1
+    contiguous = False
     label_names: Mapping[str, tuple[str, ...]] = MappingProxyType({})
 
     def __init__(self, *, max_length: int, cross_documents: bool = True, tokenizer: Tokenizer) -> None:

@@ -42,6 +42,11 @@ class JoinedDocuments:
         row[is_text] = text
         return row
 
+    def at(self, place: int) -> int:
+        """Token id of one place, which may lie a round before or beyond the ring."""
+        place %= self.size
+        return int(self.read(place, place + 1)[0])
+
     def token_range(self, start: int, stop: int) -> str:
         """The same places as a range of the store's tokens, for messages."""
         stop = stop if stop <= self.size else stop - self.size

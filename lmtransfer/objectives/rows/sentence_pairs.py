@@ -39,6 +39,7 @@ class SentencePairs:
     """
 
     num_segments = 2
+    contiguous = False
     label_names: Mapping[str, tuple[str, ...]] = MappingProxyType(
         {"nsp": ("B follows A", "B is from another document")}
     )

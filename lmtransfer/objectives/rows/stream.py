@@ -8,6 +8,7 @@ from types import MappingProxyType
 import numpy as np
 
 from lmtransfer.data.store import TokenStore
+from lmtransfer.errors import ConfigError
 from lmtransfer.objectives.rows.base import Row, check_not_empty, checked_length
 from lmtransfer.objectives.rows.framing import NUM_SPECIAL, Frame, framed
 from lmtransfer.objectives.rows.joined import JoinedDocuments
@@ -25,6 +26,8 @@ class LanguageStream:
     Args:
         max_length: tokens of a row, special tokens included.
         frame: special tokens around a window: "both" ([CLS] and [SEP]), "start" ([CLS]), or "none".
+        contiguous: batches keep the order of the text in parallel lanes, so that an encoder with a memory carries it
+            on (Dai et al. 2019, section 3.2); needs ``frame="none"``.
         tokenizer: names the special tokens.
 
     Raises:
@@ -34,8 +37,15 @@ class LanguageStream:
     num_segments = 1
     label_names: Mapping[str, tuple[str, ...]] = MappingProxyType({})
 
-    def __init__(self, *, max_length: int, frame: Frame = "both", tokenizer: Tokenizer) -> None:
-        self.max_length, self.frame = max_length, frame
+    def __init__(
+        self, *, max_length: int, frame: Frame = "both", contiguous: bool = False, tokenizer: Tokenizer
+    ) -> None:
+        if contiguous and frame != "none":
+            raise ConfigError(
+                f"objective.rows.frame={frame} does not fit objective.rows.contiguous=true: windows that go on from one "
+                f"another have no special tokens between them; use objective.rows.frame=none"
+            )
+        self.max_length, self.frame, self.contiguous = max_length, frame, contiguous
         self.room = checked_length(max_length, num_special=NUM_SPECIAL[frame])
         self.cls_id, self.sep_id = tokenizer.cls_id, tokenizer.sep_id
 
@@ -67,4 +77,7 @@ class LanguageStreamPlan:
         size = min(rows.room, text.size - start)
         start = (self._offset + start) % text.size
         tokens = framed(text.read(start, start + size), frame=rows.frame, cls_id=rows.cls_id, sep_id=rows.sep_id)
-        return Row(tokens, np.zeros(len(tokens), dtype=np.int8), text.token_range(start, start + size))
+        around = {}
+        if rows.contiguous:
+            around = {"next_token": text.at(start + size), "previous_token": text.at(start - 1)}
+        return Row(tokens, np.zeros(len(tokens), dtype=np.int8), text.token_range(start, start + size), around)
