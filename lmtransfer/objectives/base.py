@@ -68,11 +68,18 @@ def direction_problem(objective: Objective | type[Objective], attention: Directi
     """Why ``objective`` is meaningless for an encoder with this attention, or None if it is not."""
     if attention in objective.directions:
         return None
-    fitting = {"bidirectional": "mlm, nsp or mlm_nsp", "causal": "lm"}.get(attention, "one of its direction")
+    fitting = {
+        "bidirectional": "mlm, nsp or mlm_nsp",
+        "causal": "lm",
+        "backward": "backward_lm",
+        "concatenated": "bilm",
+    }
+    examples = {"bidirectional": "bert_mini", "causal": "gpt_mini", "concatenated": "elmo_laptop"}
+    model = next((examples[direction] for direction in objective.directions if direction in examples), None)
     return (
         f"objective={objective.name} needs {' or '.join(objective.directions)} attention, and model.attention is "
-        f"{attention}: use objective={fitting} with this model, or a model such as "
-        f"{'gpt_mini' if 'causal' in objective.directions else 'bert_mini'} with this objective"
+        f"{attention}: use objective={fitting[attention]} with this model, or a model "
+        f"{f'such as {model}' if model else 'of that direction'} with this objective"
     )
 
 

@@ -1,0 +1,119 @@
+"""Language modelling in both directions (ELMo).
+
+Shape legend: T tokens of a packed batch, V vocabulary, H width of one direction.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from lmtransfer.errors import ConfigError
+from lmtransfer.layers.cross_entropy import cross_entropy_sum
+from lmtransfer.layers.sampled_softmax import log_uniform_samples, sampled_cross_entropy_sum
+from lmtransfer.models.base import Direction, Encoder
+from lmtransfer.objectives.base import Encode, Read, check_direction
+from lmtransfer.objectives.batch import PretrainingBatch
+from lmtransfer.objectives.neighbours import next_tokens, num_neighbours, previous_tokens
+from lmtransfer.training.learner import Loss
+
+
+class OutputEmbedding(nn.Module):
+    """The softmax layer that both directions share: the token embedding if its width fits, else a matrix of its own.
+
+    Args:
+        encoder: what it is for.
+        dim: width H of the states that it reads.
+    """
+
+    def __init__(self, encoder: Encoder, dim: int) -> None:
+        super().__init__()
+        tied = encoder.token_embedding
+        self.own = None
+        if tied is None or tied.embedding_dim != dim:
+            self.own = nn.Embedding(encoder.vocab_size, dim)
+            nn.init.normal_(self.own.weight, std=dim**-0.5)
+        self.bias = nn.Parameter(torch.zeros(encoder.vocab_size))
+        self._encoder = (encoder,)  # a tuple, so that the encoder's weights are not this module's a second time
+
+    @property
+    def weight(self) -> Tensor:
+        """(V, H)."""
+        module = self._encoder[0].token_embedding if self.own is None else self.own
+        assert module is not None
+        return module.weight
+
+
+class BidirectionalLanguageModel(nn.Module):
+    """Predicts each token from those before it and, apart from that, from those after it (Peters et al. 2018, 3.1).
+
+    For encoders with concatenated directions: the first half of the last layer's features predicts the next token,
+    the second half the previous one, with one softmax layer. A row's last (first) token has no next (previous) one to
+    predict, unless rows are contiguous and the neighbour beyond the edge is known.
+    Losses: "bilm", the mean of both directions' cross entropies in nats; "bilm_forward" and "bilm_backward", each
+    direction's; "bilm_accuracy", of both (not while classes are sampled).
+
+    Args:
+        weight: of the loss in the total.
+        num_sampled: classes drawn for a sampled softmax in training (8,192 in ELMo's), which pays off from some
+            50,000 words on; it assumes ids sorted by frequency. None: the full softmax; evaluation always has it.
+
+    Raises:
+        ConfigError: ``num_sampled`` is less than 1.
+    """
+
+    name = "bilm"
+    directions: tuple[Direction, ...] = ("concatenated",)
+    reads: Read = "all"
+    label: str | None = None
+    uses_pooler = False
+
+    def __init__(self, *, weight: float = 1.0, num_sampled: int | None = None) -> None:
+        super().__init__()
+        if num_sampled is not None and num_sampled < 1:
+            raise ConfigError(f"objective.losses.bilm.num_sampled={num_sampled}: use 1 or more, or null for all")
+        self.weight, self.num_sampled = weight, num_sampled
+
+    def bind(self, encoder: Encoder) -> None:
+        """See ``Objective``."""
+        check_direction(self, encoder.attention)
+        self.output = OutputEmbedding(encoder, encoder.dim // 2)
+
+    def counts(self, batch: PretrainingBatch) -> dict[str, int]:
+        """See ``Objective``; tokens, less one a row where its neighbours are unknown."""
+        forward, backward = (num_neighbours(batch, label) for label in ("next_token", "previous_token"))
+        assert forward == backward, "contiguous rows know both neighbours"
+        counts = {"bilm": forward, "bilm_forward": forward, "bilm_backward": backward}
+        return counts if self._samples else {**counts, "bilm_accuracy": forward + backward}
+
+    def losses(self, batch: PretrainingBatch, encode: Encode) -> dict[str, Loss]:
+        """See ``Objective``."""
+        counts = self.counts(batch)
+        last_TD = encode(batch.original, None).last
+        width = last_TD.shape[1] // 2
+        halves = last_TD.split([width, width], dim=1)
+        forward, forward_hits = self._direction(halves[0], *next_tokens(batch))
+        backward, backward_hits = self._direction(halves[1], *previous_tokens(batch))
+        losses = {
+            "bilm": Loss((forward + backward) / 2, counts["bilm"], self.weight),
+            "bilm_forward": Loss(forward.detach(), counts["bilm_forward"], 0.0),
+            "bilm_backward": Loss(backward.detach(), counts["bilm_backward"], 0.0),
+        }
+        if forward_hits is not None and backward_hits is not None:
+            losses["bilm_accuracy"] = Loss(forward_hits + backward_hits, counts["bilm_accuracy"], 0.0)
+        return losses
+
+    @property
+    def _samples(self) -> bool:
+        return self.training and self.num_sampled is not None
+
+    def _direction(self, hidden_TH: Tensor, targets_T: Tensor, weights_T: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The sum of the losses of one direction, and how many of its predictions are right."""
+        weight, bias = self.output.weight, self.output.bias
+        if self._samples:
+            assert self.num_sampled is not None
+            samples_S = log_uniform_samples(self.num_sampled, len(bias), bias.device)
+            total = sampled_cross_entropy_sum(hidden_TH, weight, bias, targets_T, weights_T, samples_S=samples_S)
+            return total, None
+        total, hits_T = cross_entropy_sum(hidden_TH.contiguous(), weight, bias, targets_T, weights_T)
+        return total, (hits_T * weights_T).sum()
