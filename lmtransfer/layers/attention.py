@@ -87,9 +87,9 @@ def _dense(
         # Blocks of ragged batches hardly ever have the same shape twice, and on a CPU each new shape of a bfloat16
         # product costs a new kernel; float32 has none to build, and the products are small.
         query, key, value = query.float(), key.float(), value.float()
-    queries = _to_blocks(query * width**-0.5, layout.queries)
-    keys = _to_blocks(key, layout.keys)
-    values = _to_blocks(value, layout.keys)
+    queries = to_blocks(query * width**-0.5, layout.queries)
+    keys = to_blocks(key, layout.keys)
+    values = to_blocks(value, layout.keys)
     outputs = []
     for block, q, k, v in zip(layout.blocks, queries, keys, values, strict=True):
         q_GHQK = q.view(block.size, block.num_queries, heads, width).transpose(1, 2)
@@ -105,13 +105,19 @@ def _dense(
             weights_GHQS = torch.nn.functional.dropout(weights_GHQS, dropout)
         outputs.append((weights_GHQS @ v_GHSK).transpose(1, 2).reshape(-1, heads, width))
     output = (outputs[0] if len(outputs) == 1 else torch.cat(outputs)).to(dtype)
-    return output if layout.queries.moves is None else _FromBlocks.apply(output, layout.queries.moves)
+    return from_blocks(output, layout.queries)
 
 
-def _to_blocks(rows: Tensor, slots: Slots) -> tuple[Tensor, ...]:
+def to_blocks(rows: Tensor, slots: Slots) -> tuple[Tensor, ...]:
+    """Packed rows as the slots of each dense block."""
     if slots.moves is not None:
         rows = _ToBlocks.apply(rows, slots.moves)
     return (rows,) if len(slots.sizes) == 1 else rows.split(slots.sizes)
+
+
+def from_blocks(slotted: Tensor, slots: Slots) -> Tensor:
+    """The slots of all dense blocks, end to end, as packed rows."""
+    return slotted if slots.moves is None else _FromBlocks.apply(slotted, slots.moves)
 
 
 def _hidden(block: Block, causal: bool, window: int | None) -> Tensor | None:
