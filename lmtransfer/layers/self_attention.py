@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from lmtransfer.layers.attention import attention
 from lmtransfer.layers.layout import Layout
+from lmtransfer.layers.rotary import Rotation
 
 
 class SelfAttention(nn.Module):
@@ -21,37 +22,64 @@ class SelfAttention(nn.Module):
         dropout: probability of dropping an attention weight. 0 by default, where the papers have 0.1: the flash
             kernels have none, and it takes the slower dense blocks.
         causal: a token sees itself and what is before it.
+        window: a token sees others at most this many positions away; None: all.
+        bias: add biases to the projections.
+        query_key_norm: normalise the queries and keys of each head by their root mean square, with a gain (Henry et
+            al. 2020; with a gain a feature as in Qwen3), so that no score grows without bound.
+        norm_eps: its epsilon.
     """
 
-    def __init__(self, *, dim: int, num_heads: int, dropout: float = 0.0, causal: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        causal: bool = False,
+        window: int | None = None,
+        bias: bool = True,
+        query_key_norm: bool = False,
+        norm_eps: float = 1e-6,
+    ) -> None:
         super().__init__()
-        self.dim, self.num_heads, self.attention_dropout, self.causal = dim, num_heads, dropout, causal
-        self.query_key_value = nn.Linear(dim, 3 * dim)
+        self.dim, self.num_heads, self.head_dim = dim, num_heads, dim // num_heads
+        self.attention_dropout, self.causal, self.window = dropout, causal, window
+        self.query_key_value = nn.Linear(dim, 3 * dim, bias=bias)
         self.query_key_value.muon_splits = 3  # type: ignore[assignment]  # three matrices, stored as one
-        self.output = nn.Linear(dim, dim)
+        self.query_norm = nn.RMSNorm(self.head_dim, eps=norm_eps) if query_key_norm else nn.Identity()
+        self.key_norm = nn.RMSNorm(self.head_dim, eps=norm_eps) if query_key_norm else nn.Identity()
+        self.output = nn.Linear(dim, dim, bias=bias)
 
-    def forward(self, hidden_TD: Tensor, layout: Layout, reads_N: Tensor | None = None) -> Tensor:
+    def forward(
+        self, hidden_TD: Tensor, layout: Layout, reads_N: Tensor | None = None, rotation: Rotation | None = None
+    ) -> Tensor:
         """Attend.
 
         Args:
             hidden_TD: token states.
             layout: of the batch; of the batch and the read positions where those are given.
-            reads_N: the only positions whose result is wanted, or None for all.
+            reads_N: the only positions whose result is wanted, or None for all; attention that does not see
+                everything, causal or within a window, must be asked for all.
+            rotation: turns the queries and keys; None: positions are in the states.
 
         Returns:
             (T, D), or (N, D) for read positions.
         """
         if reads_N is None:
-            projected = self.query_key_value(hidden_TD).view(-1, 3, self.num_heads, self.dim // self.num_heads)
-            query, key, value = projected.unbind(1)
+            query, key, value = self.query_key_value(hidden_TD).view(-1, 3, self.num_heads, self.head_dim).unbind(1)
         else:
             weight, bias = self.query_key_value.weight, self.query_key_value.bias
-            query = nn.functional.linear(hidden_TD[reads_N], weight[: self.dim], bias[: self.dim])
-            query = query.view(-1, self.num_heads, self.dim // self.num_heads)
-            projected = nn.functional.linear(hidden_TD, weight[self.dim :], bias[self.dim :])
-            key, value = projected.view(-1, 2, self.num_heads, self.dim // self.num_heads).unbind(1)
+            query_bias, key_value_bias = (None, None) if bias is None else (bias[: self.dim], bias[self.dim :])
+            query = nn.functional.linear(hidden_TD[reads_N], weight[: self.dim], query_bias)
+            query = query.view(-1, self.num_heads, self.head_dim)
+            projected = nn.functional.linear(hidden_TD, weight[self.dim :], key_value_bias)
+            key, value = projected.view(-1, 2, self.num_heads, self.head_dim).unbind(1)
+        query, key = self.query_norm(query), self.key_norm(key)
+        if rotation is not None:
+            query = (rotation if reads_N is None else rotation.at(reads_N)).turn(query)
+            key = rotation.turn(key)
         dropout = self.attention_dropout if self.training else 0.0
-        attended = attention(query, key, value, layout, causal=self.causal, dropout=dropout)
+        attended = attention(query, key, value, layout, causal=self.causal, window=self.window, dropout=dropout)
         return self.output(attended.flatten(1))
 
 
