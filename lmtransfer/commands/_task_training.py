@@ -143,11 +143,10 @@ def train_once(
         world_size=distributed.world_size(),
         pin_memory=hardware.device.type == "cuda",
     )
-    overrides = {} if learning_rate is None else {"learning_rate": learning_rate}
     trainer = Trainer(
         learner=learner,
         stream=stream,
-        optimizer=build({**setting.optimizer, **overrides}, learner=learner),
+        optimizer=_optimizer(setting, learner, source, learning_rate),
         schedule=build(setting.schedule),
         budget=Budget(
             steps=train.steps,
@@ -196,6 +195,13 @@ def new_learner(setting: Setting, *, arm: Arm, seed: int) -> TaskLearner:
     if pretrained and setting.weights is not None:
         load_weights(cast(nn.Module, encoder), setting.weights, source="init")
     return setting.method.learner(encoder, num_labels=len(setting.task.labels), seed=seed)
+
+
+def _optimizer(setting: Setting, learner: TaskLearner, source: TaskSource, learning_rate: float | None) -> Any:
+    """The optimiser of what is to learn, each layer at its rate."""
+    learner.arrange(source.build(0, source.plan(0), [0]).to(setting.hardware.device))
+    node = {**setting.optimizer, **({} if learning_rate is None else {"learning_rate": learning_rate})}
+    return build(node, learner=learner, lr_scales=setting.method.lr_scales(learner))
 
 
 def score(setting: Setting, learner: TaskLearner, source: TaskSource) -> Evaluation:

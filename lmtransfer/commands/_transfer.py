@@ -77,7 +77,7 @@ def _check(cfg: DictConfig, command: str) -> None:
     nodes = {
         "task": {"data_root", "cache_dir"},
         "transfer": set[str](),
-        "optimizer": {"learner"},
+        "optimizer": {"learner", "lr_scales"},
         "schedule": set[str](),
         "tracker": {"folder"},
         **({"model": {"vocab_size"}} if cfg.get("model") is not None else {}),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -45,6 +45,15 @@ class Learner(Protocol):
 
     def losses(self, batch: Any, carry: Any = None) -> tuple[dict[str, Loss], Any]:
         """The losses of ``batch`` by name, and the carry for the next contiguous batch (or None)."""
+        ...
+
+
+@runtime_checkable
+class FollowsProgress(Protocol):
+    """A learner that changes in the course of training, such as by letting more of itself learn."""
+
+    def follow(self, used: float) -> None:
+        """Told before each step which share of the budget is used up, in [0, 1]; must depend on nothing else."""
         ...
 
 

@@ -14,7 +14,7 @@ from lmtransfer.training import distributed
 from lmtransfer.training.accumulate import OutOfDeviceMemory
 from lmtransfer.training.budget import Budget
 from lmtransfer.training.checkpoint import Checkpoints, preflight
-from lmtransfer.training.learner import BatchStream
+from lmtransfer.training.learner import BatchStream, FollowsProgress
 from lmtransfer.training.model_selection import ModelSelection
 from lmtransfer.training.optimizers import Optimizer
 from lmtransfer.training.precision import Precision
@@ -182,6 +182,8 @@ class Trainer:
         state, began, used = self.state, self.clock(), self._used()
         used_after = self.budget.used_after(used, state.updates)
         factor = self.schedule(step=state.updates, used=used, used_after=used_after)
+        if isinstance(self.learner, FollowsProgress):
+            self.learner.follow(used)
         step, outcome = steps.next(), None
         while outcome is None:
             try:

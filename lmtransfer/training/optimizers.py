@@ -26,7 +26,7 @@ class Optimizer:
     Args:
         learner: whose parameters they are.
         parts: the optimisers; the first one's rate is the one that is logged. A group's ``peak_lr`` (its ``lr`` where
-            there is none) is its learning rate at a factor of 1.
+            there is none) is its learning rate at a factor of 1, and its ``base_lr`` the same before layer-wise rates.
     """
 
     def __init__(self, learner: nn.Module, parts: Sequence[torch.optim.Optimizer]) -> None:
@@ -35,6 +35,7 @@ class Optimizer:
         for part in self.parts:
             for group in part.param_groups:
                 group.setdefault("peak_lr", group["lr"])
+                group.setdefault("base_lr", group["peak_lr"])
         self.parameters = [p for part in self.parts for group in part.param_groups for p in group["params"]]
         if len({id(p) for p in self.parameters}) != len(self.parameters):
             raise ValueError("a parameter is in two groups of the optimiser")
@@ -46,8 +47,8 @@ class Optimizer:
                 group["lr"] = group["peak_lr"] * factor
 
     def learning_rate_at(self, factor: float) -> float:
-        """The learning rate of the first group at ``factor`` times its peak."""
-        return float(self.parts[0].param_groups[0]["peak_lr"]) * factor
+        """The learning rate of the first group at ``factor`` times its peak, layer-wise rates left aside."""
+        return float(self.parts[0].param_groups[0]["base_lr"]) * factor
 
     def step(self) -> None:
         """One update of every parameter that has a gradient."""

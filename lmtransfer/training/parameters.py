@@ -92,7 +92,7 @@ def groups(
 
     Args:
         named: parameters, as ``classify`` tells them.
-        learning_rate: peak rate; stored as ``peak_lr`` (and ``lr``), times the parameter's scale.
+        learning_rate: peak rate; stored as ``base_lr``, and times the parameter's scale as ``peak_lr`` (and ``lr``).
         weight_decay: decay of the kinds that are decayed.
         no_decay: the kinds that are not.
         lr_scales: factor on the learning rate by parameter name (layer-wise rates); 1 for the others.
@@ -109,6 +109,6 @@ def groups(
         decay = 0.0 if item.kind in no_decay else weight_decay
         by_setting.setdefault((decay, learning_rate * scales.get(item.name, 1.0)), []).append(item.parameter)
     return [
-        {"params": parameters, "lr": rate, "peak_lr": rate, "weight_decay": decay}
+        {"params": parameters, "lr": rate, "peak_lr": rate, "base_lr": learning_rate, "weight_decay": decay}
         for (decay, rate), parameters in by_setting.items()
     ]

@@ -1,7 +1,7 @@
 """How much of the encoder learns.
 
-Every way of transfer that lets parts of an encoder learn (gradual unfreezing too) is a ``Freezing``: it prepares the
-encoder once, and says in which mode it runs while the rest of the learner trains.
+Every way of transfer that lets parts of an encoder learn is a ``Freezing``: it prepares the encoder once, says in which
+mode it runs while the rest of the learner trains, and which of its layers learn at which time.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import Protocol
 
 from torch import nn
+
+from lmtransfer.errors import ConfigError
 
 
 class Freezing(Protocol):
@@ -28,6 +30,16 @@ class Freezing(Protocol):
         """Put the encoder into the mode that it has while the learner is in training (or not)."""
         ...
 
+    def learns(self, depth: int, *, deepest: int, used: float) -> bool:
+        """Whether a layer learns in the next step.
+
+        Args:
+            depth: of the layer below the head: 1 is the topmost.
+            deepest: depth of the lowest layer, the embeddings.
+            used: share of the budget that is used up, in [0, 1].
+        """
+        ...
+
 
 class Frozen:
     """The encoder is a fixed function: no gradient, no dropout, no buffer that moves."""
@@ -42,6 +54,10 @@ class Frozen:
         """Evaluation mode, always."""
         encoder.eval()
 
+    def learns(self, depth: int, *, deepest: int, used: float) -> bool:
+        """Never."""
+        return False
+
 
 class Full:
     """Everything learns."""
@@ -55,3 +71,46 @@ class Full:
     def set_mode(self, encoder: nn.Module, training: bool) -> None:
         """The learner's own mode."""
         encoder.train(training)
+
+    def learns(self, depth: int, *, deepest: int, used: float) -> bool:
+        """Always."""
+        return True
+
+
+class Gradual:
+    """Gradual unfreezing (Howard & Ruder 2018, section 3.3): first the head alone, then one layer more at a time.
+
+    The layers join at even intervals, the topmost first and the embeddings last. Until then a layer gets no gradient,
+    so no optimiser touches it: neither weight decay nor an old momentum moves it.
+
+    Where we differ: the paper adds a layer an epoch; here the intervals are shares of the budget, whatever its kind and
+    the number of layers (its schedule over 3 layers and embeddings in 5 epochs is ``share=0.8``).
+
+    Args:
+        share: share of the budget after which everything learns.
+
+    Raises:
+        ConfigError: ``share`` is not between 0 and 1.
+    """
+
+    frozen = False
+
+    def __init__(self, *, share: float) -> None:
+        if not 0 < share < 1:
+            raise ConfigError(
+                f"transfer.unfreeze_share={share}: the share of the budget after which every layer learns must lie "
+                "between 0 and 1, such as 0.5"
+            )
+        self.share = share
+
+    def prepare(self, encoder: nn.Module) -> None:
+        """Turn on all gradients, so that an optimiser knows what will learn; ``learns`` says when."""
+        encoder.requires_grad_(True)
+
+    def set_mode(self, encoder: nn.Module, training: bool) -> None:
+        """The learner's own mode."""
+        encoder.train(training)
+
+    def learns(self, depth: int, *, deepest: int, used: float) -> bool:
+        """From ``share * depth / deepest`` of the budget on."""
+        return used >= self.share * depth / deepest - 1e-9

@@ -16,6 +16,7 @@ from lmtransfer.models.base import Encoder, Reads
 from lmtransfer.tasks.source import TaskBatch
 from lmtransfer.training.learner import Loss
 from lmtransfer.transfer.composing import Composition
+from lmtransfer.transfer.depth import depths_below_head
 from lmtransfer.transfer.freezing import Freezing
 from lmtransfer.transfer.reading import Reading
 
@@ -36,6 +37,9 @@ class TaskLearner(nn.Module):
         head: composed vectors (B, E) to logits (B, C).
         freezing: what of the encoder learns.
         use_pooler: put the encoder's own pooler between composition and head (the family's published head).
+
+    Attributes:
+        depths: how far below the head each parameter of the encoder lies, by its name there, once ``arrange`` was called.
     """
 
     def __init__(
@@ -52,6 +56,7 @@ class TaskLearner(nn.Module):
         self.encoder, self.reading, self.composition, self.head = encoder, reading, composition, head
         self.freezing = freezing
         self.use_pooler = use_pooler
+        self.depths: dict[str, int] = {}
         freezing.prepare(encoder)
         pooler = cast(Encoder, encoder).pooler
         if pooler is not None and not use_pooler:
@@ -63,6 +68,34 @@ class TaskLearner(nn.Module):
         """Whether everything below the head is fixed, so that one vector a sequence is all that need be kept."""
         above = [*self.reading.parameters(), *self.composition.parameters()]
         return self.freezing.frozen and not above
+
+    def arrange(self, sample: TaskBatch) -> None:
+        """Tell the encoder's layers apart, before an optimiser is made; a frozen encoder needs none of it.
+
+        What nothing reads is turned off: layers above those that are read, and what only pretraining uses.
+
+        Args:
+            sample: any batch of the task, on the learner's device.
+        """
+        if self.freezing.frozen:
+            return
+        indices = cast(Reading, self.reading).indices
+        self.depths = depths_below_head(self.encoder, sample.packed, read=indices)
+        pooler = cast(Encoder, self.encoder).pooler if self.use_pooler else None
+        above = {id(parameter) for parameter in pooler.parameters()} if pooler is not None else set()
+        for name, parameter in self.encoder.named_parameters():
+            parameter.requires_grad_(name in self.depths or id(parameter) in above)
+
+    def follow(self, used: float) -> None:
+        """Let those layers learn whose time has come; see ``training.learner.FollowsProgress``.
+
+        Args:
+            used: share of the budget that is used up, in [0, 1].
+        """
+        deepest = max(self.depths.values(), default=0)
+        for name, parameter in self.encoder.named_parameters():
+            if name in self.depths:
+                parameter.requires_grad_(self.freezing.learns(self.depths[name], deepest=deepest, used=used))
 
     def train(self, mode: bool = True) -> TaskLearner:
         """Set the mode; a frozen encoder stays in evaluation mode."""

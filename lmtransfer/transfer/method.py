@@ -11,36 +11,51 @@ from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import Encoder
 from lmtransfer.randomness import derived_seed
 from lmtransfer.transfer.composing import AttentionPooling, BiLstm, Max, Mean, OneToken
-from lmtransfer.transfer.freezing import Freezing, Frozen, Full
+from lmtransfer.transfer.depth import rate_scales
+from lmtransfer.transfer.freezing import Freezing, Frozen, Full, Gradual
 from lmtransfer.transfer.head import ClassificationHead
 from lmtransfer.transfer.learner import TaskLearner
 from lmtransfer.transfer.reading import OneLayer, ScalarMix
 
 Pooling = Literal["family", "cls", "last_token", "mean", "max", "bilstm", "attention"]
+#: The same with the family's settled.
+Composed = Literal["cls", "last_token", "mean", "max", "bilstm", "attention"]
 
 
 class TransferMethod:
     """Builds the learner of a task over an encoder.
 
-    ``pooling=family`` is the encoder family's published classification head: BERT's own tanh pooler over [CLS]
-    (Devlin et al. 2019), the last token of a causal model (Radford et al. 2018), the mean where a family has
-    published none.
+    ``pooling=family`` is the encoder family's published classification head (``encoder.family_head``): BERT's own tanh
+    pooler over [CLS] (Devlin et al. 2019), a new dense layer over the first token with tanh (RoBERTa: Liu et al. 2019)
+    or GELU (ELECTRA: Clark et al. 2020), the last token of a causal model (Radford et al. 2018), and so on. A new dense
+    layer has dropout before and after it, as published with RoBERTa; where we differ: for XLNet too, whose own has it
+    after only.
+
+    A pooler learns as part of the head: at the full rate, from the first step on.
 
     Args:
-        freeze: "frozen" trains the head (and what mixes and composes) only; "full" trains everything.
+        freeze: "frozen" trains the head (and what mixes and composes) only; "full" trains everything; "gradual" lets one
+            layer more learn at a time, from the top (Howard & Ruder 2018, section 3.3).
         layers: ``last``, the number of a layer (0: embeddings), or ``mix`` for ELMo's scalar mix of all.
         pooling: how the tokens of a sequence become one vector.
-        head_hidden_dim: width of a hidden layer in the head; null: a linear head.
+        head_hidden_dim: width of a hidden layer in the head, tanh unless the family says otherwise; null: a linear head, or
+            the family's.
         dropout: in the head.
         mix_layer_norm: normalise layers before mixing them.
         lstm_dim: units of each direction with ``pooling=bilstm``.
         attention_dim: width of the scoring layer with ``pooling=attention``.
+        layer_decay: learning rate of each layer over that of the layer above it, the head's being the optimiser's own:
+            the topmost layer learns at ``layer_decay`` times that rate, the embeddings of L layers at
+            ``layer_decay ** (L + 1)`` times (Howard & Ruder 2018, section 3.2; Clark et al. 2020).
+        layer_decay_gap: one more factor between head and topmost layer: a quirk of the published ELECTRA code, which its
+            author calls a mistake (google-research/electra, issues 51 and 64).
+        unfreeze_share: with ``freeze=gradual``, the share of the budget after which everything learns.
     """
 
     def __init__(
         self,
         *,
-        freeze: Literal["frozen", "full"],
+        freeze: Literal["frozen", "full", "gradual"],
         layers: Literal["last", "mix"] | int = "last",
         pooling: Pooling = "family",
         head_hidden_dim: int | None = None,
@@ -48,8 +63,21 @@ class TransferMethod:
         mix_layer_norm: bool = False,
         lstm_dim: int = 256,
         attention_dim: int = 128,
+        layer_decay: float = 1.0,
+        layer_decay_gap: bool = False,
+        unfreeze_share: float = 0.5,
     ) -> None:
-        self.freeze = freeze
+        if not 0 < layer_decay <= 1:
+            raise ConfigError(
+                f"transfer.layer_decay={layer_decay}: a layer's rate over that of the layer above it must lie in (0, 1], "
+                "such as 0.8; 1 gives every layer the same rate"
+            )
+        if freeze == "frozen" and layer_decay != 1:
+            raise ConfigError(
+                f"transfer.layer_decay={layer_decay} with transfer.freeze=frozen: no layer learns; choose transfer=full "
+                "or transfer=gradual, or leave it at 1"
+            )
+        self.freezing = _freezing(freeze, unfreeze_share)
         self.layers = layers
         self.pooling: Pooling = pooling
         self.head_hidden_dim = head_hidden_dim
@@ -57,32 +85,41 @@ class TransferMethod:
         self.mix_layer_norm = mix_layer_norm
         self.lstm_dim = lstm_dim
         self.attention_dim = attention_dim
+        self.layer_decay = layer_decay
+        self.layer_decay_gap = layer_decay_gap
 
-    def resolved_pooling(self, encoder: Encoder) -> Pooling | Literal["pooler"]:
-        """What ``pooling`` comes to for this encoder.
+    def resolved_pooling(self, encoder: Encoder) -> Composed:
+        """How the tokens of a sequence become one vector with this encoder.
 
         Raises:
-            ConfigError: [CLS] of a causal encoder, which has seen nothing but itself; or a family's pooler over
-                anything but the last layer.
+            ConfigError: a token that has seen nothing but itself, which is the first of a causal encoder and the last of
+                a backward one; or a family's pooler over anything but the last layer.
         """
-        causal = encoder.attention == "causal"
-        if self.pooling == "cls" and causal:
+        if self.pooling == "cls" and encoder.attention == "causal":
             raise ConfigError(
                 "transfer.pooling=cls: a causal encoder's first token has seen nothing but itself; "
                 "use last_token, mean, max, bilstm or attention"
             )
+        if self.pooling == "last_token" and encoder.attention == "backward":
+            raise ConfigError(
+                "transfer.pooling=last_token: a backward encoder's last token has seen nothing but itself; "
+                "use cls, mean, max, bilstm or attention"
+            )
         if self.pooling != "family":
             return self.pooling
-        if causal:
-            return "last_token"
-        if encoder.pooler is None:
-            return "mean"
-        if self.layers not in ("last", encoder.num_layers):
+        if self.uses_pooler(encoder) and self.layers not in ("last", encoder.num_layers):
             raise ConfigError(
                 f"transfer.pooling=family with transfer.layers={self.layers}: the encoder's pooler was made for the "
                 "last layer; set transfer.pooling to cls, mean, max, bilstm or attention, or transfer.layers=last"
             )
-        return "pooler"
+        token = encoder.family_head.token
+        if token == "last" and encoder.attention == "backward":
+            return "cls"  # the last token that it reads
+        return "cls" if token == "first" else "last_token" if token == "last" else "mean"
+
+    def uses_pooler(self, encoder: Encoder) -> bool:
+        """Whether the encoder's own pooler is part of the head."""
+        return self.pooling == "family" and encoder.family_head.pooled and encoder.pooler is not None
 
     def learner(self, encoder: Encoder, *, num_labels: int, seed: int) -> TaskLearner:
         """The task's learner; new parameters depend on ``seed`` alone, and torch's generator is left as it was.
@@ -96,7 +133,6 @@ class TransferMethod:
             ConfigError: the method does not fit the encoder.
         """
         pooling = self.resolved_pooling(encoder)
-        freezing: Freezing = Frozen() if self.freeze == "frozen" else Full()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derived_seed(seed, "head"))
             composition = self._composition(pooling, encoder.dim)
@@ -104,23 +140,29 @@ class TransferMethod:
                 encoder=cast(nn.Module, encoder),
                 reading=self._reading(encoder.num_layers),
                 composition=composition,
-                head=ClassificationHead(
-                    input_dim=composition.output_dim,
-                    num_labels=num_labels,
-                    hidden_dim=self.head_hidden_dim,
-                    dropout=self.dropout,
-                ),
-                freezing=freezing,
-                use_pooler=pooling == "pooler",
+                head=self._head(encoder, input_dim=composition.output_dim, num_labels=num_labels),
+                freezing=self.freezing,
+                use_pooler=self.uses_pooler(encoder),
             )
+
+    def lr_scales(self, learner: TaskLearner) -> dict[str, float]:
+        """Factors on the learning rate by the learner's parameter names, 1 for those that are left out.
+
+        Args:
+            learner: made by this method, and arranged.
+        """
+        if self.layer_decay == 1:
+            return {}
+        depths = {f"encoder.{name}": depth for name, depth in learner.depths.items()}
+        return rate_scales(depths, decay=self.layer_decay, gap=self.layer_decay_gap)
 
     def _reading(self, num_layers: int) -> nn.Module:
         if self.layers == "mix":
             return ScalarMix(num_layers=num_layers, layer_norm=self.mix_layer_norm)
         return OneLayer(index=num_layers if self.layers == "last" else int(self.layers), num_layers=num_layers)
 
-    def _composition(self, pooling: str, dim: int) -> OneToken | Mean | Max | BiLstm | AttentionPooling:
-        if pooling in ("pooler", "cls"):
+    def _composition(self, pooling: Composed, dim: int) -> OneToken | Mean | Max | BiLstm | AttentionPooling:
+        if pooling == "cls":
             return OneToken(dim=dim, which="first")
         if pooling == "last_token":
             return OneToken(dim=dim, which="last")
@@ -129,3 +171,24 @@ class TransferMethod:
         if pooling == "attention":
             return AttentionPooling(dim=dim, attention_dim=self.attention_dim)
         return Mean(dim=dim) if pooling == "mean" else Max(dim=dim)
+
+    def _head(self, encoder: Encoder, *, input_dim: int, num_labels: int) -> ClassificationHead:
+        activation = encoder.family_head.hidden if self.pooling == "family" else None
+        if activation is None:
+            return ClassificationHead(
+                input_dim=input_dim, num_labels=num_labels, hidden_dim=self.head_hidden_dim, dropout=self.dropout
+            )
+        return ClassificationHead(
+            input_dim=input_dim,
+            num_labels=num_labels,
+            hidden_dim=self.head_hidden_dim or encoder.dim,
+            activation=activation,
+            dropout=self.dropout,
+            hidden_dropout=self.dropout,
+        )
+
+
+def _freezing(freeze: str, unfreeze_share: float) -> Freezing:
+    if freeze == "gradual":
+        return Gradual(share=unfreeze_share)
+    return Frozen() if freeze == "frozen" else Full()

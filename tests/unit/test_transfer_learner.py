@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.metrics.confusion import Accuracy
+from lmtransfer.models.base import FamilyHead
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.transfer.evaluation import evaluate
 from lmtransfer.transfer.features import compute_features
@@ -56,7 +57,7 @@ class _Counting(nn.Module):
         self.inner = bert()
         self.register_buffer("seen", torch.zeros(()))
         self.dim, self.num_layers, self.attention = self.inner.dim, self.inner.num_layers, self.inner.attention
-        self.pooler = None
+        self.pooler, self.family_head = None, FamilyHead(token="mean")
 
     def forward(self, batch, carry=None, reads=None):
         if self.training:

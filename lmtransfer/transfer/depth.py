@@ -1,0 +1,73 @@
+"""How far below the head each parameter of an encoder lies: what layer-wise rates and gradual unfreezing go by.
+
+A parameter belongs to the lowest layer whose values depend on it. That is read off the graph of one forward pass, so it
+holds for every encoder, however its modules are named or shared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from lmtransfer.data.batch import PackedBatch
+from lmtransfer.models.base import Encoder
+
+
+def depths_below_head(encoder: nn.Module, sample: PackedBatch, *, read: Collection[int]) -> dict[str, int]:
+    """The depth of each parameter of an encoder by its name: 1 for the topmost layer that is read, most for embeddings.
+
+    Only layers with parameters of their own are counted, so layers that share theirs count as one (ALBERT: Lan et al.
+    2020), and what comes after the topmost layer, such as a last norm, belongs to it. Parameters that no layer up to the
+    topmost read one depends on have no depth: poolers, the layers above, what only pretraining uses.
+
+    Args:
+        encoder: an encoder; its mode, flags and gradients are left as they were.
+        sample: any batch that it can read, on its device.
+        read: the layers that are read, of 0 (embeddings) to its ``num_layers``.
+    """
+    named = dict(encoder.named_parameters())
+    flags, was_training = {name: parameter.requires_grad for name, parameter in named.items()}, encoder.training
+    encoder.requires_grad_(True).eval()
+    try:
+        with torch.enable_grad():
+            layers = cast(Encoder, encoder)(sample).layers[: max(read) + 1]
+    finally:
+        encoder.train(was_training)
+        for name, parameter in named.items():
+            parameter.requires_grad_(flags[name])
+    seen: set[Any] = set()
+    found: dict[int, int] = {}
+    for place, layer in enumerate(layers):
+        for leaf in _new_leaves(layer, seen):
+            found.setdefault(id(leaf), place)
+    places = sorted({found[id(parameter)] for parameter in named.values() if id(parameter) in found}, reverse=True)
+    depth = {place: number for number, place in enumerate(places, start=1)}
+    return {name: depth[found[id(parameter)]] for name, parameter in named.items() if id(parameter) in found}
+
+
+def _new_leaves(output: Tensor, seen: set[Any]) -> list[Tensor]:
+    """The leaves that ``output`` was computed from, as far as no walk that shares ``seen`` came by them before."""
+    leaves, ahead = [], [output.grad_fn]
+    while ahead:
+        node: Any = ahead.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if hasattr(node, "variable"):
+            leaves.append(node.variable)
+        ahead += [below for below, _ in node.next_functions]
+    return leaves
+
+
+def rate_scales(depths: Mapping[str, int], *, decay: float, gap: bool = False) -> dict[str, float]:
+    """Factors on the learning rate by parameter name: ``decay`` to the power of the depth (Clark et al. 2020, section 3.1).
+
+    Args:
+        depths: as ``depths_below_head`` tells them.
+        decay: rate of a layer over that of the layer above it.
+        gap: leave one more factor between the head and the topmost layer, as the published ELECTRA code does.
+    """
+    return {name: decay ** (depth + gap) for name, depth in depths.items()}
