@@ -32,7 +32,7 @@ class RelativeBiases(nn.Module):
         self.same_or_different = nn.Parameter(0.02 * torch.randn(2, dim)) if segments else None
 
     def unused(self) -> Tensor | float:
-        """0, with a gradient of zero for what rows of one segment do not use, so that every parameter has one."""
+        """0, with a gradient of zero for what rows of one segment do not use."""
         if self.segment is None or self.same_or_different is None:
             return 0.0
         return 0.0 * (self.segment.sum() + self.same_or_different.sum())

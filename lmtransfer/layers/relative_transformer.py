@@ -30,7 +30,7 @@ class RelativeLayer(nn.Module):
         activation: of the feed-forward layer.
         dropout: probability of dropping a feature of either branch.
         attention_dropout: probability of dropping an attention weight.
-        segments: the layer has biases of its own, with those for segments (XLNet); else they are given.
+        biases: of its own; None where they are given with each call.
     """
 
     def __init__(
@@ -44,12 +44,12 @@ class RelativeLayer(nn.Module):
         activation: Activation,
         dropout: float,
         attention_dropout: float,
-        segments: bool,
+        biases: RelativeBiases | None,
     ) -> None:
         super().__init__()
         self.pre_norm = norm == "pre"
         self.attention = RelativeAttention(dim=dim, num_heads=num_heads, dropout=attention_dropout)
-        self.biases = RelativeBiases(dim=dim, segments=True) if segments else None
+        self.biases = biases
         self.attention_norm = nn.LayerNorm(dim, eps=norm_eps)
         self.feed_forward = FeedForward(dim=dim, hidden_dim=hidden_dim, activation=activation)
         self.feed_forward_norm = nn.LayerNorm(dim, eps=norm_eps)

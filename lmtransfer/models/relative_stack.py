@@ -1,0 +1,205 @@
+"""A stack of relative transformer layers with a memory: what Transformer-XL and XLNet share.
+
+Shape legend: T tokens, N read positions, X packed keys (of each sequence: its memory, then its tokens), R real
+sequences, M memory rows, D width.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lmtransfer.data.batch import PackedBatch
+from lmtransfer.layers.feed_forward import Activation
+from lmtransfer.layers.relative_attention import RelativeBiases
+from lmtransfer.layers.relative_layout import Keys, RelativeLayout
+from lmtransfer.layers.relative_positions import sinusoids
+from lmtransfer.layers.relative_transformer import RelativeLayer
+from lmtransfer.layers.transformer import NormPlace
+from lmtransfer.models.base import EncoderOutput, Reads
+
+
+class RelativeStack(nn.Module):
+    """``num_layers`` relative transformer layers, and a last LayerNorm where they are pre-norm.
+
+    The memory is a tuple of ``num_layers`` tensors (R, M, D), the inputs of each layer at the last tokens of each real
+    sequence, without history; M grows to ``memory_length``. Each sequence of a batch whose sequences differ in length
+    keeps as many rows as the shortest allows, so that a memory stays one tensor a layer.
+
+    Args:
+        own_biases: each layer has biases of its own (XLNet); else one pair serves all layers, as in the equations of
+            Dai et al. 2019, section 3.3.
+        segments: relative segments; needs ``own_biases``.
+        causal: a token sees itself and what is before it.
+        memory_length: most rows of memory of a sequence; 0 leaves none.
+        clamp_length: distances beyond this count as this; None: no limit.
+        same_length: with ``causal``, each token sees at most ``memory_length`` tokens, itself included, so that the
+            last one of a window has no more context than the first.
+
+    The other arguments are those of ``RelativeLayer``.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_layers: int,
+        dim: int,
+        num_heads: int,
+        hidden_dim: int,
+        norm: NormPlace,
+        norm_eps: float,
+        activation: Activation,
+        dropout: float,
+        attention_dropout: float,
+        own_biases: bool,
+        segments: bool,
+        causal: bool,
+        memory_length: int,
+        clamp_length: int | None,
+        same_length: bool = False,
+    ) -> None:
+        super().__init__()
+        self.dim, self.causal, self.segments = dim, causal, segments
+        self.memory_length, self.clamp_length, self.same_length = memory_length, clamp_length, same_length
+        self.biases = None if own_biases else RelativeBiases(dim=dim)
+        self.layers = nn.ModuleList(
+            RelativeLayer(
+                dim=dim,
+                num_heads=num_heads,
+                hidden_dim=hidden_dim,
+                norm=norm,
+                norm_eps=norm_eps,
+                activation=activation,
+                dropout=dropout,
+                attention_dropout=attention_dropout,
+                biases=RelativeBiases(dim=dim, segments=segments) if own_biases else None,
+            )
+            for _ in range(num_layers)
+        )
+        self.final_norm = nn.LayerNorm(dim, eps=norm_eps) if norm == "pre" else nn.Identity()
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(
+        self, embedded_TD: Tensor, batch: PackedBatch, *, carry: tuple[Tensor, ...] | None, reads: Reads | None
+    ) -> EncoderOutput:
+        """All layers' outputs, the embeddings first; the last at ``reads`` only, where they are given."""
+        keys = self._keys(batch, carry)
+        segments_T = self._segments(batch)
+        everywhere = self._layout(keys, segments_T)
+        outputs, distances_PD = [embedded_TD], self._distances(everywhere, embedded_TD)
+        memory: list[Tensor] = []
+        for depth, layer in enumerate(self.layers):
+            hidden_TD, at = outputs[-1], everywhere
+            keys_XD = self._behind(keys, carry, depth, hidden_TD, memory)
+            if reads is not None and not self.causal and layer is self.layers[-1]:
+                at = self._layout_of_reads(keys, batch, reads, segments_T)
+                hidden_TD = hidden_TD.index_select(0, reads.positions_N)
+            outputs += layer([(hidden_TD, at)], keys_XD, distances_PD, self.biases)
+        last = self.final_norm(outputs.pop())
+        if reads is not None and self.causal:
+            last = last.index_select(0, reads.positions_N)
+        return EncoderOutput((*outputs, self.dropout(last)), tuple(memory) if self.memory_length else None)
+
+    def two_stream(
+        self,
+        embedded_TD: Tensor,
+        query_D: Tensor,
+        batch: PackedBatch,
+        *,
+        order_T: Tensor,
+        reads: Reads,
+        carry: tuple[Tensor, ...] | None,
+    ) -> EncoderOutput:
+        """The content stream's layers, (T, D) each, and the query stream's last layer, (N, D).
+
+        The content stream is not needed in the last layer, and is left out there.
+
+        Args:
+            embedded_TD: start of the content stream.
+            query_D: start of the query stream, at each position read.
+            batch: the tokens.
+            order_T: place of each token in the order of factorisation, int64; 0 is seen by all.
+            reads: the positions of the query stream.
+            carry: the memory.
+        """
+        keys = self._keys(batch, carry)
+        segments_T = self._segments(batch)
+        content = self._layout(keys, segments_T, order_T)
+        queries = self._layout_of_reads(keys, batch, reads, segments_T, order_T)
+        distances_PD = self._distances(content, embedded_TD)
+        outputs, memory = [embedded_TD], list[Tensor]()
+        query_ND = query_D.to(embedded_TD.dtype).expand(len(reads.positions_N), -1)
+        for depth, layer in enumerate(self.layers):
+            keys_XD = self._behind(keys, carry, depth, outputs[-1], memory)
+            streams = [(query_ND, queries), (outputs[-1], content)][: 1 if layer is self.layers[-1] else 2]
+            query_ND, *after = layer(streams, keys_XD, distances_PD, self.biases)
+            outputs += after
+        last_ND = self.dropout(self.final_norm(query_ND))
+        return EncoderOutput((*outputs, last_ND), tuple(memory) if self.memory_length else None)
+
+    def unused(self) -> Tensor | float:
+        """0, with a gradient of zero for what rows of one segment do not use, so that every parameter has one."""
+        own = [layer.biases for layer in self.layers if isinstance(layer, RelativeLayer) and layer.biases is not None]
+        return sum((biases.unused() for biases in own), 0.0)
+
+    def _keys(self, batch: PackedBatch, carry: tuple[Tensor, ...] | None) -> Keys:
+        if carry is not None and len(carry[0]) != batch.num_real:
+            raise ValueError(f"a memory of {len(carry[0])} sequences does not fit a batch of {batch.num_real}")
+        return Keys.of(batch, memory=0 if carry is None else carry[0].shape[1])
+
+    def _behind(
+        self, keys: Keys, carry: tuple[Tensor, ...] | None, depth: int, hidden_TD: Tensor, memory: list[Tensor]
+    ) -> Tensor:
+        """The keys of layer ``depth``; appends what they leave to the next batch's memory."""
+        keys_XD = keys.behind(None if carry is None else carry[depth], hidden_TD)
+        if self.memory_length:
+            memory.append(keys.latest(keys_XD, self.memory_length))
+        return keys_XD
+
+    def _segments(self, batch: PackedBatch) -> Tensor | None:
+        return batch.segments_T if self.segments and bool(batch.segments_T.any()) else None
+
+    def _layout(self, keys: Keys, segments_T: Tensor | None, order_T: Tensor | None = None) -> RelativeLayout:
+        reach = max(self.memory_length, 1) if self.same_length else None
+        return RelativeLayout.of(keys, causal=self.causal, reach=reach, segments_T=segments_T, order_T=order_T)
+
+    def _layout_of_reads(
+        self, keys: Keys, batch: PackedBatch, reads: Reads, segments_T: Tensor | None, order_T: Tensor | None = None
+    ) -> RelativeLayout:
+        return RelativeLayout.of(
+            keys,
+            counts=reads.counts,
+            positions_N=batch.positions_T.index_select(0, reads.positions_N),
+            segments_T=segments_T,
+            order_T=order_T,
+            sees_itself=False,
+        )
+
+    def _distances(self, at: RelativeLayout, like: Tensor) -> Tensor:
+        distances_P = at.distances()
+        if self.clamp_length is not None:
+            distances_P = distances_P.clamp(-self.clamp_length, self.clamp_length)
+        return self.dropout(sinusoids(distances_P, self.dim).to(like.dtype))
+
+
+def initialise_(module: nn.Module) -> None:
+    """Weights from a normal of deviation 0.02, biases 0, norms 1 and 0, as both families' code does."""
+    if isinstance(module, nn.Linear | nn.Embedding):
+        torch.nn.init.normal_(module.weight, std=0.02)
+    if isinstance(module, nn.Linear) and module.bias is not None:
+        torch.nn.init.zeros_(module.bias)
+
+
+def as_memory(carry: Any, num_layers: int) -> tuple[Tensor, ...] | None:
+    """A carry as the memory it is.
+
+    Raises:
+        ValueError: it is no memory of so many layers.
+    """
+    if carry is None:
+        return None
+    if not isinstance(carry, tuple | list) or len(carry) != num_layers:
+        raise ValueError(f"the carry is no memory of {num_layers} layers")
+    return tuple(carry)

@@ -1,0 +1,108 @@
+"""Transformer-XL (Dai et al. 2019, https://arxiv.org/abs/1901.02860).
+
+Shape legend: T tokens, R real sequences, M memory rows, D width.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from torch import Tensor, nn
+
+from lmtransfer.data.batch import PackedBatch
+from lmtransfer.errors import ConfigError
+from lmtransfer.layers.feed_forward import Activation
+from lmtransfer.layers.transformer import NormPlace
+from lmtransfer.models.base import Direction, EncoderOutput, FamilyHead, Reads
+from lmtransfer.models.relative_stack import RelativeStack, as_memory, initialise_
+from lmtransfer.models.transformer import check_length
+
+
+class TransformerXlEncoder(nn.Module):
+    """A causal transformer with relative positions that reads on where it ended: each layer also sees its memory.
+
+    The memory is the carry: the inputs of each layer at the last ``memory_length`` tokens, (R, M, D) a layer, through
+    which no gradient flows. Without a carry the encoder is stateless. ``memory_length``, ``clamp_length`` and
+    ``same_length`` of ``stack`` may be changed for an evaluation.
+
+    Where we differ from the published code: one softmax over the vocabulary instead of an adaptive one, and no dropout
+    inside the feed-forward layers.
+
+    Args:
+        vocab_size: rows of the token embedding.
+        dim: width D.
+        num_layers: transformer layers.
+        num_heads: attention heads; must divide ``dim``.
+        hidden_dim: width of the feed-forward layers.
+        max_length: longest sequence in tokens, memory not counted.
+        memory_length: most tokens of memory; 0 for none.
+        clamp_length: distances beyond this count as this; None: no limit.
+        same_length: each token sees at most ``memory_length`` tokens, itself included.
+        norm: "post" is the published model; "pre" trains at higher learning rates.
+        norm_eps: LayerNorm's epsilon.
+        activation: of the feed-forward layers.
+        dropout: of embeddings, distances, each branch and the output.
+        attention_dropout: of attention weights.
+
+    Raises:
+        ConfigError: ``num_heads`` does not divide ``dim``, or ``same_length`` without a memory.
+    """
+
+    attention: Direction = "causal"
+    family_head = FamilyHead(token="last")
+    num_segments = 1
+    pooler = None
+
+    def __init__(
+        self,
+        *,
+        vocab_size: int,
+        dim: int,
+        num_layers: int,
+        num_heads: int,
+        hidden_dim: int,
+        max_length: int = 512,
+        memory_length: int = 150,
+        clamp_length: int | None = None,
+        same_length: bool = False,
+        norm: NormPlace = "post",
+        norm_eps: float = 1e-5,
+        activation: Activation = "relu",
+        dropout: float = 0.1,
+        attention_dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        if dim % num_heads:
+            raise ConfigError(f"model.num_heads={num_heads} does not divide model.dim={dim}: choose a divisor of {dim}")
+        if same_length and not memory_length:
+            raise ConfigError("model.same_length=true shows each token as many as model.memory_length=0: raise it")
+        self.dim, self.num_layers, self.max_length, self.vocab_size = dim, num_layers, max_length, vocab_size
+        self.token_embedding = nn.Embedding(vocab_size, dim)
+        self.stack = RelativeStack(
+            num_layers=num_layers,
+            dim=dim,
+            num_heads=num_heads,
+            hidden_dim=hidden_dim,
+            norm=norm,
+            norm_eps=norm_eps,
+            activation=activation,
+            dropout=dropout,
+            attention_dropout=attention_dropout,
+            own_biases=False,
+            segments=False,
+            causal=True,
+            memory_length=memory_length,
+            clamp_length=clamp_length,
+            same_length=same_length,
+        )
+        self.dropout = nn.Dropout(dropout)
+        self.apply(initialise_)
+
+    def forward(
+        self, batch: PackedBatch, carry: tuple[Tensor, ...] | Any = None, reads: Reads | None = None
+    ) -> EncoderOutput:
+        """Encode; see ``models.base.Encoder``."""
+        check_length(batch, self.max_length)
+        embedded_TD = self.dropout(self.token_embedding(batch.tokens_T) * math.sqrt(self.dim))
+        return self.stack(embedded_TD, batch, carry=as_memory(carry, self.num_layers), reads=reads)

@@ -1,0 +1,134 @@
+"""XLNet (Yang et al. 2019, https://arxiv.org/abs/1906.08237).
+
+Shape legend: T tokens, N read positions, R real sequences, M memory rows, D width.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lmtransfer.data.batch import PackedBatch
+from lmtransfer.errors import ConfigError
+from lmtransfer.layers.feed_forward import Activation
+from lmtransfer.layers.transformer import NormPlace
+from lmtransfer.models.base import Direction, EncoderOutput, FamilyHead, Reads
+from lmtransfer.models.relative_stack import RelativeStack, as_memory, initialise_
+from lmtransfer.models.transformer import check_length
+
+
+class XlnetEncoder(nn.Module):
+    """A bidirectional transformer with relative positions, relative segments and a memory.
+
+    ``two_stream`` is its pretraining: queries that do not see what they ask for. The memory is that of
+    ``TransformerXlEncoder``; it belongs to segment 0. Its classifier reads a sequence's last token: [CLS] as
+    published, where sequences end in "[SEP] [CLS]", and the last [SEP] here, where they are framed as for BERT. Both
+    see all of the sequence.
+
+    Where we differ from the published code: half of each batch is not reversed, the memory takes whole rows, and there
+    is no dropout inside the feed-forward layers.
+
+    Args:
+        vocab_size: rows of the token embedding.
+        dim: width D.
+        num_layers: transformer layers.
+        num_heads: attention heads; must divide ``dim``.
+        hidden_dim: width of the feed-forward layers.
+        max_length: longest sequence in tokens, memory not counted.
+        num_segments: segment ids; 1 means none. Any number is told apart, as only same or different counts.
+        memory_length: most tokens of memory; 0 for none.
+        clamp_length: distances beyond this count as this; None: no limit.
+        norm: "post" is the published model; "pre" trains at higher learning rates.
+        norm_eps: LayerNorm's epsilon.
+        activation: of the feed-forward layers.
+        dropout: of embeddings, distances, each branch and the output.
+        attention_dropout: of attention weights; the paper has 0.1.
+
+    Raises:
+        ConfigError: ``num_heads`` does not divide ``dim``.
+    """
+
+    attention: Direction = "bidirectional"
+    family_head = FamilyHead(token="last", hidden="tanh")
+    pooler = None
+
+    def __init__(
+        self,
+        *,
+        vocab_size: int,
+        dim: int,
+        num_layers: int,
+        num_heads: int,
+        hidden_dim: int,
+        max_length: int = 512,
+        num_segments: int = 2,
+        memory_length: int = 384,
+        clamp_length: int | None = None,
+        norm: NormPlace = "post",
+        norm_eps: float = 1e-12,
+        activation: Activation = "gelu",
+        dropout: float = 0.1,
+        attention_dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        if dim % num_heads:
+            raise ConfigError(f"model.num_heads={num_heads} does not divide model.dim={dim}: choose a divisor of {dim}")
+        self.dim, self.num_layers, self.max_length = dim, num_layers, max_length
+        self.vocab_size, self.num_segments = vocab_size, num_segments
+        self.token_embedding = nn.Embedding(vocab_size, dim)
+        self.query = nn.Parameter(0.02 * torch.randn(dim))
+        self.stack = RelativeStack(
+            num_layers=num_layers,
+            dim=dim,
+            num_heads=num_heads,
+            hidden_dim=hidden_dim,
+            norm=norm,
+            norm_eps=norm_eps,
+            activation=activation,
+            dropout=dropout,
+            attention_dropout=attention_dropout,
+            own_biases=True,
+            segments=num_segments > 1,
+            causal=False,
+            memory_length=memory_length,
+            clamp_length=clamp_length,
+        )
+        self.dropout = nn.Dropout(dropout)
+        self.apply(initialise_)
+
+    def forward(
+        self, batch: PackedBatch, carry: tuple[Tensor, ...] | Any = None, reads: Reads | None = None
+    ) -> EncoderOutput:
+        """Encode; see ``models.base.Encoder``."""
+        return self.stack(self._embedded(batch), batch, carry=as_memory(carry, self.num_layers), reads=reads)
+
+    def two_stream(self, batch: PackedBatch, *, order_T: Tensor, reads: Reads, carry: Any = None) -> EncoderOutput:
+        """Encode in an order of factorisation (section 2.3).
+
+        Args:
+            batch: the tokens, as they are.
+            order_T: place of each token in the order, int64; tokens of place 0 are seen by all, and a token of place k
+                by itself and those of higher places.
+            reads: positions of the query stream, which start from one learnt vector instead of their tokens, and do
+                not see themselves.
+            carry: the memory, which all see.
+
+        Returns:
+            The content stream below the last layer, (T, D) each, and the query stream at the top, (N, D).
+        """
+        return self.stack.two_stream(
+            self._embedded(batch),
+            self.dropout(self.query),
+            batch,
+            order_T=order_T,
+            reads=reads,
+            carry=as_memory(carry, self.num_layers),
+        )
+
+    def _embedded(self, batch: PackedBatch) -> Tensor:
+        check_length(batch, self.max_length)
+        # A zero that keeps a gradient on what a plain pass over one segment does not use.
+        unused_D = 0.0 * self.query + self.stack.unused()
+        return self.dropout(self.token_embedding(batch.tokens_T) + unused_D)
