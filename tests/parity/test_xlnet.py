@@ -1,0 +1,172 @@
+"""Our XLNet against transformers' with random weights: plain, with two streams, with segments and with a memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from lmtransfer.data.batch import PackedBatch, pack
+from lmtransfer.interop.xlnet import xlnet_to_ours, xlnet_to_theirs
+from lmtransfer.models.base import Reads
+from lmtransfer.models.xlnet import XlnetEncoder
+
+transformers = pytest.importorskip("transformers")
+
+LENGTHS = [9, 26, 2, 14, 14, 30]
+CLOSE: dict[str, Any] = {"atol": 1e-5, "rtol": 1e-5}
+
+
+def _pair(clamp: int = -1) -> tuple[Any, XlnetEncoder]:
+    torch.manual_seed(0)
+    config = transformers.XLNetConfig(
+        vocab_size=131, d_model=48, n_layer=3, n_head=4, d_inner=96, clamp_len=clamp, mem_len=11, dropout=0.0
+    )
+    peer = transformers.XLNetLMHeadModel(config).eval()
+    for parameter in peer.parameters():  # biases and norms too, so that nothing is hidden by zeros and ones
+        parameter.data.add_(0.15 * torch.randn_like(parameter))
+    ours = XlnetEncoder(
+        vocab_size=131,
+        dim=48,
+        num_layers=3,
+        num_heads=4,
+        hidden_dim=96,
+        max_length=30,
+        memory_length=11,
+        clamp_length=None if clamp < 0 else clamp,
+    ).eval()
+    ours.load_state_dict(xlnet_to_ours(peer.transformer.state_dict()))
+    return peer, ours
+
+
+def _tokens(seed: int, lengths: list[int]) -> list[np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return [rng.integers(0, 131, n) for n in lengths]
+
+
+def _segments(lengths: list[int]) -> list[np.ndarray]:
+    return [(np.arange(n) >= n // 2).astype(np.int64) for n in lengths]
+
+
+def _row(ids: np.ndarray) -> Tensor:
+    return torch.from_numpy(ids)[None]
+
+
+@pytest.mark.parametrize("clamp", [-1, 7])
+def test_hidden_states_equal_the_peers(clamp: int) -> None:
+    peer, ours = _pair(clamp)
+    tokens, segments = _tokens(1, LENGTHS), _segments(LENGTHS)
+    with torch.no_grad():
+        packed = ours(pack(tokens, segments))
+        for index, (ids, segment) in enumerate(zip(tokens, segments, strict=True)):
+            theirs = peer.transformer(_row(ids), token_type_ids=_row(segment), output_hidden_states=True)
+            for mine, their in zip(packed.layers, theirs.hidden_states, strict=True):
+                torch.testing.assert_close(mine.split(LENGTHS)[index], their[0], **CLOSE)
+
+
+@pytest.mark.parametrize("lengths", [[16, 16, 16], LENGTHS])
+def test_a_second_window_with_memory_equals_the_peers(lengths: list[int]) -> None:
+    peer, ours = _pair()
+    first, second = _tokens(2, [16] * len(lengths)), _tokens(3, lengths)
+    segments = _segments(lengths)
+    with torch.no_grad():
+        memory = ours(pack(first)).carry
+        assert [tuple(rows.shape) for rows in memory] == [(len(lengths), 11, 48)] * 3
+        packed = ours(pack(second, segments), carry=memory)
+        for index in range(len(lengths)):
+            mems = peer.transformer(_row(first[index]), use_mems=True).mems
+            kwargs = {"token_type_ids": _row(segments[index]), "mems": mems, "use_mems": True}
+            theirs = peer.transformer(_row(second[index]), output_hidden_states=True, **kwargs)
+            for mine, their in zip(packed.layers, theirs.hidden_states, strict=True):
+                torch.testing.assert_close(mine.split(lengths)[index], their[0], **CLOSE)
+            if len(set(lengths)) == 1:
+                for mine, their in zip(packed.carry, theirs.mems, strict=True):
+                    torch.testing.assert_close(mine[index], their[:, 0], **CLOSE)
+
+
+def _orders(lengths: list[int]) -> list[np.ndarray]:
+    """About a third of each row's tokens in a random order, from 1; the others 0."""
+    rng = np.random.default_rng(4)
+    orders = []
+    for length in lengths:
+        size = max(1, length // 3)
+        order = np.zeros(length, dtype=np.int64)
+        order[rng.permutation(length)[:size]] = np.arange(size) + 1
+        orders.append(order)
+    return orders
+
+
+def _reads(orders: list[np.ndarray], batch: PackedBatch) -> Reads:
+    return Reads.of(np.flatnonzero(np.concatenate(orders)), batch.cu_seqlens.numpy())
+
+
+def _peers_masks(order: np.ndarray) -> dict[str, Tensor]:
+    """The peer's arguments: perm_mask[i, j] = 1 where i does not see j, and which positions are asked."""
+    hides = torch.zeros(len(order), len(order))
+    for i in range(len(order)):
+        for j in range(len(order)):
+            if order[j] and (not order[i] or order[j] >= order[i]):
+                hides[i, j] = 1.0
+    targets = np.flatnonzero(order)
+    mapping = torch.zeros(len(targets), len(order))
+    mapping[torch.arange(len(targets)), torch.from_numpy(targets)] = 1.0
+    return {"perm_mask": hides[None], "target_mapping": mapping[None]}
+
+
+@pytest.mark.parametrize("with_memory", [False, True])
+def test_both_streams_and_the_loss_equal_the_peers(with_memory: bool) -> None:
+    peer, ours = _pair()
+    tokens, segments, orders = _tokens(5, LENGTHS), _segments(LENGTHS), _orders(LENGTHS)
+    before = _tokens(6, [13] * len(LENGTHS))
+    batch = pack(tokens, segments)
+    reads = _reads(orders, batch)
+    targets = [torch.from_numpy(ids[order > 0]) for ids, order in zip(tokens, orders, strict=True)]
+    with torch.no_grad():
+        memory = ours(pack(before)).carry if with_memory else None
+        packed = ours.two_stream(batch, order_T=torch.from_numpy(np.concatenate(orders)), reads=reads, carry=memory)
+        for index, (ids, segment, order) in enumerate(zip(tokens, segments, orders, strict=True)):
+            mems = peer.transformer(_row(before[index]), use_mems=True).mems if with_memory else None
+            theirs = peer(
+                _row(ids),
+                token_type_ids=_row(segment),
+                mems=mems,
+                use_mems=with_memory,
+                labels=targets[index][None],
+                output_hidden_states=True,
+                **_peers_masks(order),
+            )
+            contents, queries = theirs.hidden_states[::2], theirs.hidden_states[1::2]
+            for mine, their in zip(packed.layers[:-1], contents[:-1], strict=True):
+                torch.testing.assert_close(mine.split(LENGTHS)[index], their[0], **CLOSE)
+            mine = packed.last.split(list(reads.counts))[index]
+            torch.testing.assert_close(mine, queries[-1][0], **CLOSE)
+            logits = mine @ ours.token_embedding.weight.T + peer.lm_loss.bias
+            loss = torch.nn.functional.cross_entropy(logits, targets[index])
+            torch.testing.assert_close(loss, theirs.loss, **CLOSE)
+
+
+def test_gradients_of_two_streams_equal_the_peers() -> None:
+    peer, ours = _pair()
+    (tokens,), (segments,), (order,) = _tokens(7, [17]), _segments([17]), _orders([17])
+    batch = pack([tokens], [segments])
+    weights = torch.randn(len(np.flatnonzero(order)), 48)
+    reads = _reads([order], batch)
+    (ours.two_stream(batch, order_T=torch.from_numpy(order), reads=reads).last * weights).sum().backward()
+    theirs = peer.transformer(_row(tokens), token_type_ids=_row(segments), **_peers_masks(order))
+    (theirs.last_hidden_state[0] * weights).sum().backward()
+    expected = {name: parameter.grad for name, parameter in peer.transformer.named_parameters()}
+    for name, gradient in xlnet_to_ours(expected).items():
+        mine = ours.get_parameter(name).grad
+        assert mine is not None
+        torch.testing.assert_close(mine, gradient, atol=2e-5, rtol=1e-4, msg=lambda text, name=name: f"{name}: {text}")
+
+
+def test_key_map_is_reversible() -> None:
+    peer, _ = _pair()
+    published = peer.transformer.state_dict()
+    back = xlnet_to_theirs(xlnet_to_ours(published), num_heads=4)
+    assert back.keys() == published.keys()
+    assert all(torch.equal(back[name], published[name]) for name in published)
