@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from lmtransfer.errors import CheckpointError
+from lmtransfer.tokenizers import sentencepiece
 from lmtransfer.tokenizers.base import Tokenizer
-from lmtransfer.tokenizers.sentencepiece import DESCRIPTION_FILE, KIND, SentencePieceTokenizer, read_description
+from lmtransfer.tokenizers.saved import DESCRIPTION_FILE, read_description
+
+#: How each ``kind`` of ``tokenizer.json`` is read: a further kind is one entry.
+_LOADERS: Mapping[str, Callable[[Path], Tokenizer]] = {
+    sentencepiece.KIND: sentencepiece.SentencePieceTokenizer.load,
+}
 
 
 def load_tokenizer(folder: Path) -> Tokenizer:
@@ -16,6 +23,8 @@ def load_tokenizer(folder: Path) -> Tokenizer:
         CheckpointError: ``folder`` holds no tokenizer, a torn one, or one of a kind that this version cannot read.
     """
     kind = read_description(folder).get("kind")
-    if kind == KIND:
-        return SentencePieceTokenizer.load(folder)
-    raise CheckpointError(f"{Path(folder) / DESCRIPTION_FILE}: kind is {kind!r}; this version can read '{KIND}'")
+    if kind not in _LOADERS:
+        raise CheckpointError(
+            f"{Path(folder) / DESCRIPTION_FILE}: kind is {kind!r}; this version can read {', '.join(_LOADERS)}"
+        )
+    return _LOADERS[kind](folder)

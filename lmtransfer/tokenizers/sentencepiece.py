@@ -10,7 +10,6 @@ is a piece of its own starts the word that follows it.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
@@ -22,15 +21,13 @@ import sentencepiece
 
 from lmtransfer.errors import CheckpointError
 from lmtransfer.tokenizers.base import Encoding
+from lmtransfer.tokenizers.saved import SPECIALS, padded_size, read_model, write_model
 
 KIND: Final = "sentencepiece"
-SPECIALS: Final = ("[UNK]", "[CLS]", "[SEP]", "[MASK]")
 META: Final = "\u2581"
 MODEL_FILE: Final = "spm.model"
-DESCRIPTION_FILE: Final = "tokenizer.json"
 
 _VERSION = 1  # raise it when the same spm.model would give other ids or word starts
-_MULTIPLE = 64  # embedding rows: matrices whose sizes are multiples of 64 are multiplied faster
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
@@ -62,7 +59,7 @@ class SentencePieceTokenizer:
                 f"the sentencepiece model begins with the pieces {', '.join(first)}; "
                 f"lmtransfer needs {', '.join(SPECIALS)} as ids 0 to 3: train one with `lmtransfer prepare`"
             )
-        self.vocab_size: int = -(-self.num_pieces // _MULTIPLE) * _MULTIPLE
+        self.vocab_size = padded_size(self.num_pieces)
         self.is_special = np.ones(self.vocab_size, dtype=bool)
         self.is_special[len(SPECIALS) : self.num_pieces] = False
         self.starts_word = np.zeros(self.vocab_size, dtype=bool)
@@ -83,34 +80,19 @@ class SentencePieceTokenizer:
         Raises:
             CheckpointError: a file is missing or unreadable, or ``spm.model`` does not have the recorded checksum.
         """
-        description = read_description(folder)
-        path = Path(folder) / MODEL_FILE
-        try:
-            model = path.read_bytes()
-        except OSError as error:
-            raise CheckpointError(f"{path}: cannot be read ({error.strerror}); copy the tokenizer again") from None
-        checksum = sha256(model).hexdigest()
-        if checksum != description.get("sha256"):
-            raise CheckpointError(
-                f"{path}: its sha256 is {checksum}, but {DESCRIPTION_FILE} says {description.get('sha256')}; "
-                "the file is torn or from another tokenizer: copy both files again"
-            )
+        model, description = read_model(folder, MODEL_FILE)
         return cls(model, description.get("training"))
 
     def save(self, folder: Path) -> None:
         """Write ``spm.model`` and ``tokenizer.json`` into ``folder`` (made if missing)."""
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / MODEL_FILE).write_bytes(self._model)
         description = {
             "kind": KIND,
-            "sha256": sha256(self._model).hexdigest(),
             "fingerprint": self.fingerprint,
             "num_pieces": self.num_pieces,
             "vocab_size": self.vocab_size,
             "training": self.training,
         }
-        (folder / DESCRIPTION_FILE).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
+        write_model(folder, MODEL_FILE, self._model, description)
 
     def encode(self, text: str) -> Encoding:
         """One text, with offsets.
@@ -171,24 +153,6 @@ class SentencePieceTokenizer:
             blank = plain.isspace() or not self._processor.normalize(plain).strip(META + " ")
             self._blank[character] = blank
         return blank
-
-
-def read_description(folder: Path) -> dict[str, Any]:
-    """The content of ``tokenizer.json`` in ``folder``.
-
-    Raises:
-        CheckpointError: it is missing or no JSON object.
-    """
-    path = Path(folder) / DESCRIPTION_FILE
-    try:
-        description = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read ({error.strerror}); this folder holds no tokenizer") from None
-    except ValueError as error:
-        raise CheckpointError(f"{path}: is not JSON ({error}); copy the tokenizer again") from None
-    if not isinstance(description, dict):
-        raise CheckpointError(f"{path}: must hold a JSON object; copy the tokenizer again")
-    return description
 
 
 def _without_surrogates(text: str) -> str:

@@ -14,7 +14,8 @@ import sentencepiece
 
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.tokenizers.sample import LineCounts, sample_lines
-from lmtransfer.tokenizers.sentencepiece import SPECIALS, SentencePieceTokenizer
+from lmtransfer.tokenizers.saved import SPECIALS
+from lmtransfer.tokenizers.sentencepiece import SentencePieceTokenizer
 
 _VERSION = 1  # raise it when the same settings and text would give another vocabulary
 _SILENT = 2  # sentencepiece's log level: errors only, and those reach us as exceptions too
