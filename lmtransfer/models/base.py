@@ -105,3 +105,16 @@ class Encoder(Protocol):
     def __call__(self, batch: PackedBatch, carry: Any = None, reads: Reads | None = None) -> EncoderOutput:
         """Encode; stateless when ``carry`` is None."""
         ...
+
+
+@runtime_checkable
+class MakesTwin(Protocol):
+    """An encoder that can make a smaller one which shares its embeddings (ELECTRA's generator)."""
+
+    def generator(self, *, size: float) -> Encoder:
+        """The twin, with random weights, of ``size`` times the width and as many layers.
+
+        Raises:
+            ConfigError: ``size`` is not above 0 and at most 1.
+        """
+        ...

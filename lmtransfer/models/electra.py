@@ -1,0 +1,119 @@
+"""ELECTRA (Clark et al. 2020, https://arxiv.org/abs/2003.10555): the discriminator, and the generator it makes.
+
+Shape legend: T tokens, N read positions, D width, E width of the embeddings.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from torch import nn
+
+from lmtransfer.data.batch import PackedBatch
+from lmtransfer.errors import ConfigError
+from lmtransfer.layers.embeddings import InputEmbeddings
+from lmtransfer.layers.feed_forward import Activation
+from lmtransfer.layers.self_attention import truncated_normal_
+from lmtransfer.layers.transformer import NormPlace
+from lmtransfer.models.base import Direction, Encoder, EncoderOutput, FamilyHead, Reads
+from lmtransfer.models.transformer import TransformerStack, check_length
+from lmtransfer.models.twin import Twin, twin_shape
+
+
+class ElectraEncoder(nn.Module):
+    """BERT's layers over embeddings of a width of their own, projected up where it differs from the layers'.
+
+    Token, position and segment embeddings and their LayerNorm are E wide, and the generator shares them all.
+    Where we differ from the paper: ``attention_dropout`` is 0 (see ``SelfAttention``).
+
+    Args:
+        vocab_size: rows of the token embedding.
+        embedding_dim: width E.
+        dim: width D.
+        num_layers: transformer layers.
+        num_heads: attention heads; must divide ``dim``.
+        hidden_dim: width of the feed-forward layers.
+        max_length: longest sequence in tokens.
+        num_segments: segment ids told apart; 1 means none.
+        norm: "post" is the published model; "pre" normalises the input of each branch, and the last layer's output.
+            The embeddings are normalised either way.
+        norm_eps: LayerNorm's epsilon.
+        activation: of the feed-forward layers.
+        dropout: of embeddings and of each branch.
+        attention_dropout: of attention weights; the paper has 0.1.
+
+    Raises:
+        ConfigError: ``num_heads`` does not divide ``dim``.
+    """
+
+    attention: Direction = "bidirectional"
+    family_head = FamilyHead(token="first", hidden="gelu")
+    pooler = None
+
+    def __init__(
+        self,
+        *,
+        vocab_size: int,
+        embedding_dim: int,
+        dim: int,
+        num_layers: int,
+        num_heads: int,
+        hidden_dim: int,
+        max_length: int = 512,
+        num_segments: int = 2,
+        norm: NormPlace = "post",
+        norm_eps: float = 1e-12,
+        activation: Activation = "gelu",
+        dropout: float = 0.1,
+        attention_dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        if dim % num_heads:
+            raise ConfigError(f"model.num_heads={num_heads} does not divide model.dim={dim}: choose a divisor of {dim}")
+        self.dim, self.num_layers, self.max_length = dim, num_layers, max_length
+        self.vocab_size, self.num_segments = vocab_size, num_segments
+        self.hidden_dim, self.norm, self.norm_eps = hidden_dim, norm, norm_eps
+        self.activation, self.dropout, self.attention_dropout = activation, dropout, attention_dropout
+        self.embeddings = InputEmbeddings(
+            vocab_size=vocab_size,
+            dim=embedding_dim,
+            max_length=max_length,
+            num_segments=num_segments,
+            norm=True,
+            norm_eps=norm_eps,
+            dropout=dropout,
+        )
+        self.project: nn.Module = nn.Linear(embedding_dim, dim) if embedding_dim != dim else nn.Identity()
+        self.stack = self._stack(dim=dim, num_heads=num_heads, hidden_dim=hidden_dim)
+        self.apply(truncated_normal_)
+
+    def _stack(self, *, dim: int, num_heads: int, hidden_dim: int) -> TransformerStack:
+        return TransformerStack(
+            num_layers=self.num_layers,
+            dim=dim,
+            num_heads=num_heads,
+            hidden_dim=hidden_dim,
+            norm=self.norm,
+            norm_eps=self.norm_eps,
+            activation=self.activation,
+            dropout=self.dropout,
+            attention_dropout=self.attention_dropout,
+            causal=False,
+        )
+
+    @property
+    def token_embedding(self) -> nn.Embedding:
+        """The input embedding, for objectives that tie their output to it."""
+        return self.embeddings.token
+
+    def generator(self, *, size: float) -> Twin:
+        """See ``models.base.MakesTwin``; as many layers as the discriminator (section 3.2)."""
+        shape = twin_shape(dim=self.dim, hidden_dim=self.hidden_dim, size=size)
+        stack = self._stack(**shape._asdict())
+        stack.apply(truncated_normal_)
+        return Twin(encoder=cast(Encoder, self), embeddings=self.embeddings, stack=stack, dim=shape.dim, bias=True)
+
+    def forward(self, batch: PackedBatch, carry: Any = None, reads: Reads | None = None) -> EncoderOutput:
+        """Encode; see ``models.base.Encoder``."""
+        check_length(batch, self.max_length)
+        return EncoderOutput(layers=self.stack(self.project(self.embeddings(batch)), batch, reads))
