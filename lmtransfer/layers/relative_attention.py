@@ -93,6 +93,8 @@ class RelativeAttention(nn.Module):
         at: RelativeLayout,
     ) -> Tensor:
         dtype, layout, width = query_ND.dtype, at.layout, self.dim // self.num_heads
+        if not layout.blocks:
+            return query_ND  # of no queries
         if dtype == torch.bfloat16 and query_ND.device.type == "cpu" and layout.keys.moves is not None:
             # As in layers.attention: ragged blocks hardly repeat a shape, and each costs a bfloat16 kernel.
             query_ND, key_value_X2D, by_distance_PD = query_ND.float(), key_value_X2D.float(), by_distance_PD.float()

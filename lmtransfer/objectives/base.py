@@ -5,7 +5,8 @@ Shape legend: M prediction positions, D width.
 
 from __future__ import annotations
 
-from typing import Literal, Protocol, runtime_checkable
+from collections.abc import Callable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from torch import nn
 
@@ -24,6 +25,10 @@ class Encode(Protocol):
 
     def __call__(self, packed: PackedBatch, reads: Reads | None) -> EncoderOutput:
         """Encode ``packed``, the last layer at ``reads`` only."""
+        ...
+
+    def with_carry(self, forward: Callable[[Any], EncoderOutput]) -> EncoderOutput:
+        """Another pass of the encoder, a function of the carry so far; what it leaves is the next carry."""
         ...
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from torch import nn
@@ -30,6 +30,12 @@ class _EncodeOnce:
             self.outputs[place] = self.encoder(packed, carry=self.carry, reads=reads)
             self.next_carry = self.outputs[place].carry
         return self.outputs[place]
+
+    def with_carry(self, forward: Callable[[Any], EncoderOutput]) -> EncoderOutput:
+        """See ``Encode``."""
+        output = forward(self.carry)
+        self.next_carry = output.carry
+        return output
 
 
 class PretrainingLearner(nn.Module):

@@ -1,0 +1,114 @@
+"""Which tokens a permutation language model predicts, and in which order (XLNet)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lmtransfer.errors import ConfigError
+from lmtransfer.objectives.corruption.base import Corrupted
+from lmtransfer.objectives.corruption.selection import Chosen
+from lmtransfer.objectives.rows.base import Row
+from lmtransfer.tokenizers.base import Tokenizer
+
+
+class PermutationTargets:
+    """Chooses short spans to predict, and the order in which their tokens are predicted; hides no token itself.
+
+    Spans are chosen as in section 3.1 of Yang et al. 2019: a length of 1 to ``max_ngram``, and a place for a span of
+    that length within a context of ``alpha / beta`` times as many tokens, until the row is used up, so that
+    ``beta / alpha`` of the row's tokens are predicted. Lengths n are drawn with a probability proportional to 1 / n,
+    as in the published data_utils.py; the paper does not say. Special tokens are part of no context.
+
+    The order is a random one of the chosen tokens, one by one. A token is predicted from all tokens that are not
+    chosen, and from the chosen ones before it in the order. Only this much of a permutation matters, since tokens that
+    are not predicted come first in it.
+
+    Where we differ from the published code: spans are of tokens instead of whole words, contexts lie at random places
+    of the row, and the span counts in its context, so that no further tokens are needed to reach the number.
+
+    ``per_token["order"]`` is 0 for tokens that are not predicted, and 1, 2, ... for the others.
+
+    Args:
+        alpha: tokens of context, 6 as published ...
+        beta: ... of which so many are predicted, 1 as published.
+        max_ngram: longest span in tokens.
+        max_predictions: most tokens to predict in a row; null for no limit (85 at 512 tokens in the paper).
+        static_masking: every epoch repeats the rows, spans and orders of the first.
+        tokenizer: names the special tokens.
+
+    Raises:
+        ConfigError: a number outside what is allowed.
+    """
+
+    def __init__(
+        self,
+        *,
+        alpha: float = 6.0,
+        beta: float = 1.0,
+        max_ngram: int = 5,
+        max_predictions: int | None = None,
+        static_masking: bool = False,
+        tokenizer: Tokenizer,
+    ) -> None:
+        if not 0 < beta < alpha:
+            raise ConfigError(
+                f"objective.corruption.alpha={alpha} and objective.corruption.beta={beta} are not allowed: beta of "
+                f"alpha tokens are predicted, so use 0 < beta < alpha (XLNet has 6 and 1)"
+            )
+        for name, value in (("max_ngram", max_ngram), ("max_predictions", max_predictions)):
+            if value is not None and value < 1:
+                raise ConfigError(f"objective.corruption.{name}={value} is not allowed: use 1 or more")
+        self.context, self.max_ngram, self.max_predictions = alpha / beta, max_ngram, max_predictions
+        self.static_masking = static_masking
+        self.maskable = ~tokenizer.is_special
+        shares = 1 / np.arange(1, max_ngram + 1)
+        self.cumulative = np.cumsum(shares / shares.sum())
+
+    def corrupt(self, row: Row, rng: np.random.Generator) -> Corrupted:
+        """See ``Corruption``; the tokens stay as they are."""
+        maskable = np.flatnonzero(self.maskable[row.tokens])
+        positions = maskable[self.choose(len(maskable), rng).positions]
+        if len(positions) == len(row.tokens):  # a token alone: there is nothing to predict it from
+            positions = positions[:0]
+        order = np.zeros(len(row.tokens), dtype=np.int64)
+        order[positions] = rng.permutation(len(positions)) + 1
+        return Corrupted(row.tokens, positions, row.tokens[positions], per_token={"order": order})
+
+    def choose(self, size: int, rng: np.random.Generator) -> Chosen:
+        """Spans of ``size`` tokens, each a unit: ``size * beta / alpha`` tokens rounded down, and one at least."""
+        if size == 0:
+            return Chosen(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
+        budget = max(int(size / self.context), 1)
+        spans = self._spans(budget, rng)
+        # Contexts one after the other; what they leave over is split at random between before and behind them.
+        ends = np.minimum((np.cumsum(spans) * self.context).astype(np.int64), size)
+        contexts = np.diff(ends, prepend=0)
+        first = rng.integers(size - ends[-1] + 1)
+        starts = first + ends - contexts + rng.integers(contexts - spans + 1)
+        if self.max_predictions is not None and budget > self.max_predictions:
+            spans = self._shortened(spans, self.max_predictions, rng)
+            starts, spans = starts[spans > 0], spans[spans > 0]
+        within = np.arange(spans.sum()) - np.repeat(np.cumsum(spans) - spans, spans)
+        return Chosen(np.repeat(starts, spans) + within, np.repeat(np.arange(len(spans)), spans))
+
+    def _spans(self, budget: int, rng: np.random.Generator) -> np.ndarray:
+        """Lengths that add up to ``budget``, in random order."""
+        lengths: list[int] = []
+        while budget:
+            longest = min(self.max_ngram, budget)
+            drawn = rng.random() * self.cumulative[longest - 1]
+            lengths.append(int(self.cumulative.searchsorted(drawn, side="right")) + 1)
+            budget -= lengths[-1]
+        return rng.permutation(np.array(lengths))
+
+    def _shortened(self, spans: np.ndarray, budget: int, rng: np.random.Generator) -> np.ndarray:
+        """Random spans of which ``budget`` tokens are left, the last one in part; 0 for the others."""
+        order = rng.permutation(len(spans))
+        before = np.cumsum(spans[order]) - spans[order]
+        left = np.zeros_like(spans)
+        left[order] = np.clip(budget - before, 0, spans[order])
+        return left
+
+    def expected_targets(self, num_tokens: int) -> int:
+        """See ``Corruption``."""
+        return round(num_tokens / self.context)
