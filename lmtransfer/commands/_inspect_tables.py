@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import cast
 
 import numpy as np
 from rich import box
@@ -32,8 +33,8 @@ def titled(title: str) -> Table:
 
 
 def corpus_table(name: str, prepared: PreparedCorpus, tokenizer: Tokenizer) -> Table:
-    """What is in the corpus."""
-    statistics, train = prepared.statistics, prepared.train
+    """What is in the corpus, which is no mixture."""
+    statistics, train = prepared.statistics, cast(TokenStore, prepared.train)
     table = titled(f"corpus {name}")
     held_out = f"{prepared.validation.num_documents:,} more are held out for validation"
     table.add_row("documents", f"{train.num_documents:,}", held_out)

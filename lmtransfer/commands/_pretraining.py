@@ -10,9 +10,11 @@ from typing import Any, cast
 from omegaconf import DictConfig, OmegaConf, open_dict
 from torch import nn
 
+from lmtransfer.commands._corpus import build_corpus
 from lmtransfer.commands._runs import encoder_weights, new_encoder, open_saved
 from lmtransfer.config.build import build
 from lmtransfer.config.check import check
+from lmtransfer.config.parts import settle_parts
 from lmtransfer.data.cache import PreparedCorpus, default_cache_dir, prepare, tokenizer_for
 from lmtransfer.data.documents import Corpus
 from lmtransfer.errors import ConfigError
@@ -21,6 +23,7 @@ from lmtransfer.objectives.base import Objective
 from lmtransfer.objectives.corruption.base import Corruption
 from lmtransfer.objectives.fit import check_fit
 from lmtransfer.objectives.rows.base import Rows
+from lmtransfer.objectives.rows.mixed import CONTIGUOUS_MIXTURE
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.training.weights import load_weights
 
@@ -68,6 +71,7 @@ def check_pretraining(cfg: DictConfig, *, primary: str, more_nodes: Mapping[str,
     Raises:
         ConfigError: all problems at once.
     """
+    settle_parts(cfg)
     losses = cfg.objective.get("losses") or {}
     nodes: dict[str, Set[str]] = {
         "corpus": {"data_root", "cache_dir"},
@@ -81,6 +85,8 @@ def check_pretraining(cfg: DictConfig, *, primary: str, more_nodes: Mapping[str,
     check(cfg, primary=primary, nodes=nodes)
     if not losses:
         raise ConfigError("objective.losses: lists no loss; choose an objective (lmtransfer list objectives)")
+    if cfg.corpus.get("parts") and cfg.objective.rows.get("contiguous"):
+        raise ConfigError(CONTIGUOUS_MIXTURE)
     if cfg.get("init"):
         saved = open_saved(cfg.init, key="init")
         with open_dict(cfg):
@@ -90,7 +96,7 @@ def check_pretraining(cfg: DictConfig, *, primary: str, more_nodes: Mapping[str,
 def read_text(cfg: DictConfig, *, num_workers: int | None = None) -> Text:
     """Tokenise the corpus, or find it tokenised."""
     cache_dir = default_cache_dir() if cfg.cache_dir is None else Path(cfg.cache_dir).expanduser().absolute()
-    corpus = build(cfg.corpus, data_root=cfg.data_root, cache_dir=str(cache_dir))
+    corpus = build_corpus(cfg, cache_dir=cache_dir)
     if cfg.get("init"):
         tokenizer = open_saved(cfg.init, key="init").tokenizer
     else:
@@ -103,12 +109,18 @@ def read_text(cfg: DictConfig, *, num_workers: int | None = None) -> Text:
 
 def with_absolute_paths(config: dict[str, Any]) -> dict[str, Any]:
     """The config with every path that the user gave made absolute, so that it means the same from anywhere."""
-    corpus = dict(config["corpus"])
-    if corpus.get("path"):
-        paths = [corpus["path"]] if isinstance(corpus["path"], str) else corpus["path"]
-        corpus["path"] = [_absolute(path) for path in paths]
+    corpus = _with_absolute_path(config["corpus"])
+    if isinstance(corpus.get("parts"), Mapping):
+        corpus["parts"] = {name: _with_absolute_path(part) for name, part in corpus["parts"].items()}
     given = {key: _absolute(config[key]) for key in ("init", "data_root", "output_root") if config.get(key)}
     return {**config, **given, "corpus": corpus}
+
+
+def _with_absolute_path(corpus: Mapping[str, Any]) -> dict[str, Any]:
+    if not corpus.get("path"):
+        return dict(corpus)
+    paths = [corpus["path"]] if isinstance(corpus["path"], str) else corpus["path"]
+    return {**corpus, "path": [_absolute(path) for path in paths]}
 
 
 def _absolute(path: str) -> str:

@@ -15,6 +15,7 @@ from lmtransfer.commands._inspect_cost import Cost, measurable_rows, measure, pa
 from lmtransfer.commands._inspect_remarks import remarks
 from lmtransfer.commands._inspect_rows import LEGEND, PLAIN_LEGEND, STRIP_LEGEND, described_labels, shown, strip
 from lmtransfer.commands._inspect_tables import corpus_table, cost_table, packing_table, parameter_table, rates_table
+from lmtransfer.commands._parts_table import parts_table
 from lmtransfer.commands._pretraining import Parts, build_parts, check_pretraining, read_text
 from lmtransfer.config.build import build
 from lmtransfer.config.schema import HardwareSettings, TrainSettings
@@ -66,7 +67,11 @@ def run(cfg: DictConfig) -> None:
     first_step = sum(stream.steps_in(earlier) for earlier in range(epoch))
     batch = cast(PretrainingBatch, next(stream.steps(first_step)).micro_batches[0])
 
-    console.print(corpus_table(text.corpus.name, text.prepared, text.tokenizer))
+    for name, prepared in (text.prepared.parts or {text.corpus.name: text.prepared}).items():
+        console.print(corpus_table(name, prepared, text.tokenizer))
+    parts_of_mixture = parts_table(text.prepared, text.tokenizer)
+    if parts_of_mixture is not None:
+        console.print(parts_of_mixture)
     _print_rows(console, batch, text.tokenizer, parts.rows, number=cfg.rows)
     console.print(rates_table(plan.lengths, counts, parts.rows, epoch=epoch, steps=steps, train=train))
     console.print(packing_table(batch, learner.counts(batch)))

@@ -12,13 +12,15 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from lmtransfer.commands._corpus import build_corpus
+from lmtransfer.commands._parts_table import parts_table
 from lmtransfer.config.build import build
 from lmtransfer.config.check import check
+from lmtransfer.config.parts import settle_parts
 from lmtransfer.data.cache import PreparedCorpus, default_cache_dir, prepare, tokenizer_for
 from lmtransfer.data.filling import Progress as PrepareProgress
 from lmtransfer.errors import ConfigError
 from lmtransfer.tokenizers.base import Tokenizer
-from lmtransfer.tokenizers.sentencepiece import SentencePieceTokenizer
 
 _HIGH_UNKNOWN_RATE = 0.01
 
@@ -30,18 +32,22 @@ def run(cfg: DictConfig) -> None:
         ConfigError: with every problem of the config.
         DataError: a corpus that is missing, empty, or cannot be read.
     """
+    settle_parts(cfg)
     check(cfg, primary="prepare", nodes={"corpus": {"data_root", "cache_dir"}, "tokenizer": set()})
     if cfg.num_workers is not None and (not isinstance(cfg.num_workers, int) or cfg.num_workers < 0):
         raise ConfigError(f"num_workers={cfg.num_workers}: a whole number from 0, or null for one a core")
     console = Console(highlight=False)
     cache_dir = default_cache_dir() if cfg.cache_dir is None else Path(cfg.cache_dir).expanduser().absolute()
-    corpus = build(cfg.corpus, data_root=cfg.data_root, cache_dir=str(cache_dir))
+    corpus = build_corpus(cfg, cache_dir=cache_dir)
     trainer = build(cfg.tokenizer)
     with console.status(f"tokenizer for {corpus.name}"):
         tokenizer = tokenizer_for(corpus, trainer, cache_dir=cache_dir)
     with _progress(console, corpus.name) as on_progress:
         prepared = prepare(corpus, tokenizer, cache_dir=cache_dir, num_workers=cfg.num_workers, on_progress=on_progress)
     console.print(_table(corpus.name, prepared, tokenizer))
+    parts = parts_table(prepared, tokenizer)
+    if parts is not None:
+        console.print(parts)
     for line in _remarks(prepared):
         console.print(line, soft_wrap=True)
     console.print(f"\nkept in {prepared.folder}", soft_wrap=True)
@@ -95,7 +101,7 @@ def _table(name: str, prepared: PreparedCorpus, tokenizer: Tokenizer) -> Table:
 
 def _trained_on(tokenizer: Tokenizer) -> str:
     """What the tokenizer's vocabulary was trained on, as its trainer counted it."""
-    counts = tokenizer.training if isinstance(tokenizer, SentencePieceTokenizer) else {}
+    counts = getattr(tokenizer, "training", {})
     if "pieces_used" not in counts:
         return ""
     text = f"pieces, from {counts['pieces_used']:,} of {counts['pieces_seen']:,} lines"

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
+from lmtransfer.commands._parts_table import shares_of
 from lmtransfer.commands._pretraining import (
     Parts,
     Text,
@@ -20,16 +21,25 @@ from lmtransfer.commands._pretraining import (
     read_text,
     with_absolute_paths,
 )
+from lmtransfer.commands._validation import validate
 from lmtransfer.config.budget import effective_train
 from lmtransfer.config.build import build
 from lmtransfer.config.schema import HardwareSettings, TrainSettings
 from lmtransfer.config.sweep import in_sweep, sweep_name
+from lmtransfer.data.mixture import MixedStore
 from lmtransfer.data.store import TokenStore
 from lmtransfer.data.stream import PlannedStream, evaluation_batches
+from lmtransfer.data.token_shares import token_shares
 from lmtransfer.layers.transformer import TransformerLayer
 from lmtransfer.objectives.learner import PretrainingLearner, needed_reads
 from lmtransfer.objectives.source import PretrainingSource
 from lmtransfer.randomness import derived_seed
+from lmtransfer.reporting.collect import read_run
+from lmtransfer.reporting.entries import make_entries
+from lmtransfer.reporting.rows import table_rows
+from lmtransfer.reporting.sweeps import make_sweep
+from lmtransfer.reporting.tables import sweep_table, terminal_table
+from lmtransfer.reporting.terminal import report_console
 from lmtransfer.training import distributed
 from lmtransfer.training.budget import Budget
 from lmtransfer.training.evaluation import evaluate_losses
@@ -94,21 +104,21 @@ def run(cfg: DictConfig) -> Path:
             "epochs": state.epoch,
             **({} if entropy is None else {"unigram_entropy": entropy}),
         }
+        shares = shares_of(text.prepared, text.tokenizer)
+        if shares:
+            result["parts"] = {name: share.as_dict() for name, share in shares.items()}
         directory.write_result(result)
         if distributed.is_main():
-            _closing(directory, result, Console(highlight=False))
+            _closing(directory, result, Path(cfg.output_root), Console(highlight=False))
     return directory.path
 
 
 def after_sweep(run_dirs: list[Path]) -> None:
     """One table over the points of a sweep."""
-    results = [(path.name, RunDirectory.open(path).read_result()) for path in run_dirs]
-    names = list(dict.fromkeys(name for _, result in results for name in result["metrics"]))
-    table = Table("run", *(f"validation {name}" for name in names), "steps", "tokens/s", box=None)
-    for label, result in results:
-        values = (f"{result['metrics'][name]:.4f}" if name in result["metrics"] else "" for name in names)
-        table.add_row(label, *values, f"{result['steps']:,}", f"{result['tokens_per_second']:,.0f}")
-    Console(highlight=False).print(table)
+    folder = run_dirs[0].parent
+    entries = make_entries([read_run(path, key=f"{folder.name}/{path.name}") for path in run_dirs])
+    sweep = make_sweep(folder.name, entries)
+    report_console().print(terminal_table(table_rows(entries)) if sweep is None else sweep_table(sweep))
 
 
 def _found(cfg: DictConfig, name: str, plain: dict[str, Any], *, resume: bool) -> RunDirectory | None:
@@ -162,17 +172,20 @@ def _trainer(
     reads = needed_reads(parts.objectives)
     capacity = (train.micro_batch_tokens or train.batch_tokens) if hardware.compile else None
     few_shapes = hardware.device.type == "cpu"
-    train_source = PretrainingSource(
-        store=text.prepared.train,
-        rows=parts.rows,
-        corruption=parts.corruption,
-        seed=cfg.seed,
-        reads=reads,
-        capacity=capacity,
-        few_shapes=few_shapes,
-    )
+
+    def source_of(store: TokenStore | MixedStore, *, seed: int = 0) -> PretrainingSource:
+        return PretrainingSource(
+            store=store,
+            rows=parts.rows,
+            corruption=parts.corruption,
+            seed=seed,
+            reads=reads,
+            capacity=capacity,
+            few_shapes=few_shapes,
+        )
+
     stream = PlannedStream(
-        train_source,
+        source_of(text.prepared.train, seed=cfg.seed),
         seed=cfg.seed,
         batch_tokens=train.batch_tokens,
         micro_batch_tokens=train.micro_batch_tokens,
@@ -183,31 +196,25 @@ def _trainer(
         contiguous=parts.rows.contiguous,
     )
     held_out = text.prepared.validation
-    validation_source = PretrainingSource(
-        store=held_out,
-        rows=parts.rows,
-        corruption=parts.corruption,
-        seed=0,
-        reads=reads,
-        capacity=capacity,
-        few_shapes=few_shapes,
-    )
 
-    def evaluate() -> dict[str, float]:
+    def measure(store: TokenStore, most_tokens: int | None) -> dict[str, float]:
         batches = evaluation_batches(
-            validation_source,
+            source_of(store),
             micro_batch_tokens=capacity or _EVALUATION_MICRO_BATCH,
-            max_tokens=cfg.train.eval_tokens,
+            max_tokens=most_tokens,
             rank=distributed.rank(),
             world_size=distributed.world_size(),
             contiguous=parts.rows.contiguous,
         )
         return evaluate_losses(learner, batches, device=hardware.device, precision=hardware.precision)
 
+    def evaluate() -> dict[str, float]:
+        return validate(measure, held_out, most_tokens=cfg.train.eval_tokens)
+
     watchers: list[Watcher] = []
     if entropy is not None:
         watchers.append(UnigramPlateau(entropy=entropy))
-    has_validation = len(validation_source.plan(0).lengths) > 0 if held_out.num_tokens else False
+    has_validation = len(source_of(held_out).plan(0).lengths) > 0 if held_out.num_tokens else False
     trackers = [Jsonl(folder=directory.path)]
     if cfg.tracker._target_ != f"{Jsonl.__module__}.{Jsonl.__qualname__}":
         trackers.append(build(cfg.tracker, folder=directory.path))
@@ -239,15 +246,10 @@ def _trainer(
     )
 
 
-def _unigram_entropy(store: TokenStore, *, most_tokens: int = 20_000_000) -> float:
-    """Entropy in nats of how often each token occurs (in the first so many tokens of a large corpus)."""
-    end, block = min(store.num_tokens, most_tokens), 1_000_000
-    counts = np.zeros(1 << 16, dtype=np.int64)
-    for start in range(0, end, block):
-        seen = np.bincount(store.tokens(start, min(start + block, end)))
-        counts = np.pad(counts, (0, max(0, len(seen) - len(counts))))
-        counts[: len(seen)] += seen
-    shares = counts[counts > 0] / counts.sum()
+def _unigram_entropy(store: TokenStore | MixedStore) -> float:
+    """Entropy in nats of how often each token is drawn."""
+    shares = token_shares(store)
+    shares = shares[shares > 0]
     return float(-(shares * np.log(shares)).sum())
 
 
@@ -266,10 +268,15 @@ def _budgets(train: TrainSettings) -> list[tuple[str, float | None]]:
     return [(kind, getattr(train, kind)) for kind in ("steps", "tokens", "epochs", "seconds")]
 
 
-def _closing(directory: RunDirectory, result: dict[str, Any], console: Console) -> None:
+def _closing(directory: RunDirectory, result: dict[str, Any], output_root: Path, console: Console) -> None:
     table = Table(box=None, show_header=False)
+    of_parts: dict[str, dict[str, float]] = {}
     for name, value in result["metrics"].items():
-        table.add_row(f"validation {name}", f"{value:.4f}")
+        loss, _, part = name.partition("/")
+        if part:
+            of_parts.setdefault(part, {})[loss] = value
+        else:
+            table.add_row(f"validation {name}", f"{value:.4f}")
     if "unigram_entropy" in result:
         table.add_row(
             "unigram entropy", f"{result['unigram_entropy']:.4f}  (an MLM loss well below it has learnt context)"
@@ -277,11 +284,19 @@ def _closing(directory: RunDirectory, result: dict[str, Any], console: Console) 
     table.add_row("steps, tokens", f"{result['steps']:,}, {result['tokens']:,} ({result['epochs']:.2f} epochs)")
     table.add_row("speed", f"{result['tokens_per_second']:,.0f} tokens/s over {result['seconds']:,.0f} s, all included")
     console.print(table)
+    if of_parts:
+        names = list(dict.fromkeys(name for losses in of_parts.values() for name in losses))
+        table = Table("validation", *names, box=None)
+        for part, losses in of_parts.items():
+            table.add_row(part, *(f"{losses[name]:.4f}" if name in losses else "" for name in names))
+        console.print(table)
     path = _short(directory.path)
     console.print(
-        f"\nnext, does it help?  lmtransfer finetune init={path} control=true task=python_docs"
-        f"\n                     lmtransfer probe    init={path} control=true task=sst2 data_root=<folder>"
-        f"\n                     lmtransfer report   {_short(directory.path.parent.parent)}",
+        f"\nnext, does it help?  lmtransfer finetune init={path} task=python_docs task.num_train=100 seeds=3 "
+        f"control=true"
+        f"\n                     lmtransfer finetune init={path} task=sst2 task.num_train=1000 seeds=3 control=true "
+        f"name=sst2 data_root=<folder>"
+        f"\n                     lmtransfer report {_short(output_root.absolute())}",
         soft_wrap=True,
     )
 

@@ -12,18 +12,19 @@ import errno
 import json
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, cast
 
 from filelock import FileLock
 
 from lmtransfer.data.documents import Corpus
 from lmtransfer.data.durable import staged_folder, write_json
 from lmtransfer.data.filling import Progress, fill
+from lmtransfer.data.mixture import MixedStore, MixtureCorpus
 from lmtransfer.data.statistics import CorpusStatistics
 from lmtransfer.data.store import STORE_FORMAT, TokenStore
 from lmtransfer.data.tokenising import BLOCK_CHARACTERS
@@ -39,18 +40,20 @@ class PreparedCorpus:
     """A tokenised corpus.
 
     Attributes:
-        train: its training part.
+        train: its training part; that of a mixture has parts.
         validation: its held-out part; may be empty.
         statistics: counts over both.
-        folder: where it lies.
+        folder: where it lies; of a mixture, the folder that the parts' own folders are in.
         from_cache: whether it was there already.
+        parts: the corpora of a mixture, by name; empty for a single one.
     """
 
-    train: TokenStore
-    validation: TokenStore
+    train: TokenStore | MixedStore
+    validation: TokenStore | MixedStore
     statistics: CorpusStatistics
     folder: Path
     from_cache: bool
+    parts: Mapping[str, PreparedCorpus] = field(default_factory=dict)
 
 
 class TokenizerTrainer(Protocol):
@@ -85,7 +88,7 @@ def prepare(
     on_progress: Callable[[Progress], None] | None = None,
     min_tokens: int = 1,
 ) -> PreparedCorpus:
-    """Tokenise a corpus, or find it tokenised.
+    """Tokenise a corpus, or find it tokenised; each part of a mixture is kept by itself.
 
     Args:
         corpus: the documents.
@@ -99,6 +102,19 @@ def prepare(
         DataError: the corpus is empty or too small, cannot be read, or the disk is full.
     """
     cache_dir = default_cache_dir() if cache_dir is None else Path(cache_dir).expanduser().resolve()
+    if isinstance(corpus, MixtureCorpus):
+        parts = {
+            name: prepare(
+                part,
+                tokenizer,
+                cache_dir=cache_dir,
+                num_workers=num_workers,
+                on_progress=on_progress,
+                min_tokens=min_tokens,
+            )
+            for name, part in corpus.parts.items()
+        }
+        return _mixed(corpus, parts, cache_dir / "corpora")
     fingerprint = corpus.fingerprint()
     folder = cache_dir / "corpora" / f"{_slug(corpus.name)}-{_key(fingerprint, tokenizer.fingerprint)}"
     with _writing(folder):
@@ -126,6 +142,24 @@ def prepare(
     return prepared
 
 
+def _mixed(corpus: MixtureCorpus, parts: Mapping[str, PreparedCorpus], folder: Path) -> PreparedCorpus:
+    train = {name: cast(TokenStore, part.train) for name, part in parts.items()}
+    held_out = {name: cast(TokenStore, part.validation) for name, part in parts.items() if part.validation.num_tokens}
+    statistics = CorpusStatistics()
+    for name, part in parts.items():
+        statistics.add(part.statistics)
+        notes = part.statistics.notes.items()
+        statistics.notes |= {f"{name}: {kind}": note for kind, note in notes}
+    return PreparedCorpus(
+        train=MixedStore(train, corpus.alpha),
+        validation=MixedStore(held_out, corpus.alpha),
+        statistics=statistics,
+        folder=folder,
+        from_cache=all(part.from_cache for part in parts.values()),
+        parts=dict(parts),
+    )
+
+
 def tokenizer_for(corpus: Corpus, trainer: TokenizerTrainer, *, cache_dir: str | Path | None = None) -> Tokenizer:
     """The tokenizer that ``trainer`` makes of a corpus's training documents, trained now or found.
 
@@ -147,6 +181,9 @@ def tokenizer_for(corpus: Corpus, trainer: TokenizerTrainer, *, cache_dir: str |
 
 
 def _training_lines(corpus: Corpus) -> Iterator[str]:
+    if isinstance(corpus, MixtureCorpus):
+        yield from corpus.training_lines()
+        return
     for document in corpus.documents():
         if not corpus.is_validation(document):
             yield from document.text.split("\n")

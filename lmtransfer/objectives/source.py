@@ -12,12 +12,14 @@ import torch
 from torch import Tensor
 
 from lmtransfer.data.batch import pack
+from lmtransfer.data.mixture import MixedStore
 from lmtransfer.data.store import TokenStore
 from lmtransfer.models.base import Reads
 from lmtransfer.objectives.base import Read
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.corruption.base import Corrupted, Corruption
 from lmtransfer.objectives.rows.base import Row, RowPlan, Rows
+from lmtransfer.objectives.rows.mixed import MixedPlan
 from lmtransfer.randomness import generator
 
 #: Places for predictions and reads come in multiples of this where shapes are static.
@@ -32,7 +34,7 @@ class PretrainingSource:
     A row and its mask are functions of (seed, epoch, row), whatever the batch around them.
 
     Args:
-        store: the tokenised corpus.
+        store: the tokenised corpus, or several in a mixture.
         rows: how rows are cut from it.
         corruption: what is hidden.
         seed: of rows and masks.
@@ -46,7 +48,7 @@ class PretrainingSource:
     def __init__(
         self,
         *,
-        store: TokenStore,
+        store: TokenStore | MixedStore,
         rows: Rows,
         corruption: Corruption,
         seed: int,
@@ -59,7 +61,10 @@ class PretrainingSource:
 
     def plan(self, epoch: int) -> RowPlan:
         """The rows of ``epoch``."""
-        return self.rows.plan(self.store, seed=self.seed, epoch=self._drawn_epoch(epoch))
+        drawn = self._drawn_epoch(epoch)
+        if isinstance(self.store, MixedStore):
+            return MixedPlan(self.rows, self.store, seed=self.seed, epoch=drawn)
+        return self.rows.plan(self.store, seed=self.seed, epoch=drawn)
 
     def build(
         self, epoch: int, plan: RowPlan, row_ids: Sequence[int] | np.ndarray, *, follows: bool | None = None

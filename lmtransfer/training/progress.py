@@ -94,6 +94,7 @@ class Progress:
 def _named(record: Mapping[str, Any], prefix: str, *, total: float | None) -> list[str]:
     """The numbers under a prefix, after their total unless it is one of them."""
     found = {key.removeprefix(prefix): value for key, value in record.items() if key.startswith(prefix)}
+    found = {name: value for name, value in found.items() if "/" not in name}  # of a part of the text: in the records
     total = found.pop("loss", total)
     if total is not None and total not in found.values():
         found = {"loss": total, **found}

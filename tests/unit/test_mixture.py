@@ -1,0 +1,351 @@
+"""Several corpora in one run: smoothed proportions, rows of one part each, validation by part, exact resume."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from omegaconf import OmegaConf
+
+from lmtransfer.cli import main
+from lmtransfer.commands._corpus import build_corpus
+from lmtransfer.commands._validation import validate
+from lmtransfer.config.parts import settle_parts
+from lmtransfer.data.cache import prepare, tokenizer_for
+from lmtransfer.data.corpus import FileCorpus
+from lmtransfer.data.mixture import MixedStore, MixtureCorpus, smoothed
+from lmtransfer.data.store import TokenStore
+from lmtransfer.data.stream import PlannedStream, evaluation_batches
+from lmtransfer.data.token_shares import part_shares, token_shares
+from lmtransfer.errors import ConfigError, DataError
+from lmtransfer.models.base import Encoder
+from lmtransfer.objectives.corruption.token_masking import TokenMasking
+from lmtransfer.objectives.learner import PretrainingLearner
+from lmtransfer.objectives.masked_lm import MaskedLanguageModel
+from lmtransfer.objectives.rows.base import Rows
+from lmtransfer.objectives.rows.full_sentences import FullSentences
+from lmtransfer.objectives.rows.mixed import MixedPlan, quotas
+from lmtransfer.objectives.rows.sentence_pairs import SentencePairs
+from lmtransfer.objectives.rows.stream import LanguageStream
+from lmtransfer.objectives.source import PretrainingSource
+from lmtransfer.training.evaluation import evaluate_losses
+from lmtransfer.training.trackers import Jsonl
+from tests.unit.data_fakes import WordTokenizer, made_up_documents, write_text
+from tests.unit.objective_fakes import NumberTokenizer, bert, store_of
+
+TOKENIZER = NumberTokenizer()
+#: Each part's tokens, so that a token says which part it is from.
+RANGES = {"large": (4, 30), "middle": (30, 60), "small": (60, 90)}
+
+
+def documents(part: str, count: int) -> list[list[list[int]]]:
+    low, high = RANGES[part]
+    draw = np.random.default_rng(low)
+    return [[draw.integers(low, high, draw.integers(3, 20)).tolist() for _ in range(6)] for _ in range(count)]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> MixedStore:
+    folder, counts = tmp_path_factory.mktemp("mixture"), {"large": 120, "middle": 30, "small": 4}
+    return MixedStore({name: store_of(folder / name, documents(name, n)) for name, n in counts.items()}, alpha=0.5)
+
+
+def source(store: MixedStore | TokenStore, rows: Rows | None = None) -> PretrainingSource:
+    return PretrainingSource(
+        store=store,
+        rows=rows or LanguageStream(max_length=32, tokenizer=TOKENIZER),
+        corruption=TokenMasking(mask_prob=0.15, tokenizer=TOKENIZER),
+        seed=3,
+        reads={"masked"},
+    )
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.3, 0.7, 1.0])
+def test_proportions_are_the_closed_form(alpha: float) -> None:
+    sizes = [9000, 900, 100]
+    weights = [(size / 10000) ** alpha for size in sizes]
+    expected = [weight / sum(weights) for weight in weights]
+    assert smoothed(np.array(sizes), alpha) == pytest.approx(expected)
+    counts = quotas(np.array(sizes), alpha)
+    assert counts.sum() == 10000
+    assert np.abs(counts - 10000 * np.array(expected)).max() < 1
+    assert smoothed(np.array([5, 0, 5]), alpha).tolist() == [0.5, 0.0, 0.5]
+
+
+def test_an_epoch_has_the_smoothed_proportions_of_rows(store: MixedStore) -> None:
+    rows = LanguageStream(max_length=32, tokenizer=TOKENIZER)
+    sizes = {name: -(-(part.num_tokens + part.num_documents) // 30) for name, part in store.parts.items()}
+    roots = {name: size**0.5 for name, size in sizes.items()}
+    for epoch in range(3):
+        plan = MixedPlan(rows, store, seed=1, epoch=epoch)
+        assert len(plan.lengths) == sum(sizes.values())
+        drawn = Counter(np.array(list(store.parts))[plan.parts].tolist())
+        for name, root in roots.items():
+            assert drawn[name] == pytest.approx(sum(sizes.values()) * root / sum(roots.values()), abs=1)
+        of_tokens = Counter(next(n for n, (low, high) in RANGES.items() if low <= _text(plan, i)[0] < high)
+                            for i in range(len(plan.lengths)))  # fmt: skip
+        assert of_tokens == drawn
+
+
+def _text(plan: MixedPlan, index: int) -> list[int]:
+    return [token for token in plan.row(index).tokens.tolist() if token > 3]
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        LanguageStream(max_length=24, tokenizer=TOKENIZER),
+        FullSentences(max_length=40, tokenizer=TOKENIZER),
+        SentencePairs(max_length=40, tokenizer=TOKENIZER),
+    ],
+    ids=lambda rows: type(rows).__name__,
+)
+def test_a_row_is_of_one_part_as_its_key_says(rows: Rows, store: MixedStore) -> None:
+    plan = MixedPlan(rows, store, seed=1, epoch=1)
+    assert len(set(plan.parts.tolist())) == 3
+    for index in range(len(plan.lengths)):
+        row = plan.row(index)
+        low, high = RANGES[row.key.partition(":")[0]]
+        assert len(row.tokens) == plan.lengths[index]
+        assert all(low <= token < high for token in row.tokens.tolist() if token > 3)
+        assert row.labels.keys() == rows.label_names.keys()
+
+
+def test_no_row_comes_again_before_all_others_of_its_part(store: MixedStore) -> None:
+    rows = FullSentences(max_length=40, tokenizer=TOKENIZER)  # whose rows are the same in every pass
+    seen: dict[str, list[str]] = {name: [] for name in store.parts}
+    for epoch in range(6):
+        plan = MixedPlan(rows, store, seed=1, epoch=epoch)
+        for index in range(len(plan.lengths)):
+            seen[plan.row(index).key.partition(":")[0]].append(plan.row(index).key)
+    for name, part in store.parts.items():
+        size = len(rows.plan(part, seed=0, epoch=0).lengths)
+        assert len(seen[name]) > size
+        for start in range(0, len(seen[name]), size):
+            whole = seen[name][start : start + size]
+            assert len(set(whole)) == len(whole)
+
+
+def steps(stream: PlannedStream, count: int, start: int = 0) -> list[tuple[Any, ...]]:
+    found, made = [], stream.steps(start)
+    for _ in range(count):
+        step = next(made)
+        batches = [(b.keys, b.inputs.tokens_T.tolist(), b.targets_M.tolist()) for b in step.micro_batches]
+        found.append((step.number, step.epoch, batches))
+    return found
+
+
+def test_steps_are_the_same_with_workers_and_from_any_step_on(store: MixedStore) -> None:
+    def stream(num_workers: int = 0) -> PlannedStream:
+        return PlannedStream(source(store), seed=3, batch_tokens=2048, micro_batch_tokens=512, num_workers=num_workers)
+
+    count = stream().steps_per_epoch + 3  # into the second epoch
+    alone = steps(stream(), count)
+    assert steps(stream(1), count) == alone
+    assert steps(stream(3), count) == alone
+    for start in (1, count - 4, count - 1):
+        assert steps(stream(), count - start, start) == alone[start:]
+    parts = [{key.partition(":")[0] for keys, _, _ in batches for key in keys} for _, _, batches in alone]
+    assert all(len(found) > 1 for found in parts)  # a step has rows of several parts
+
+
+def test_validation_by_part_is_that_of_each_part_alone(store: MixedStore) -> None:
+    encoder: Encoder = bert()
+    torch.manual_seed(0)
+    learner = PretrainingLearner(encoder, [MaskedLanguageModel()])
+
+    def measure(part: TokenStore, most_tokens: int | None) -> dict[str, float]:
+        batches = evaluation_batches(source(part), micro_batch_tokens=512, max_tokens=most_tokens)
+        return evaluate_losses(learner, batches)
+
+    together = validate(measure, store, most_tokens=1500)
+    alone = {name: validate(measure, part, most_tokens=500) for name, part in store.parts.items()}
+    for name, losses in alone.items():
+        for loss, value in losses.items():
+            assert together[f"{loss}/{name}"] == value
+    assert together["mlm"] == pytest.approx(sum(losses["mlm"] for losses in alone.values()) / 3)
+    assert len({together[f"mlm/{name}"] for name in store.parts}) == 3
+
+
+def test_rows_that_go_on_from_one_another_are_refused(store: MixedStore) -> None:
+    lanes = LanguageStream(max_length=32, frame="none", contiguous=True, tokenizer=TOKENIZER)
+    with pytest.raises(ConfigError, match=r"objective\.rows\.contiguous=true does not fit a mixture"):
+        source(store, lanes).plan(0)
+
+
+def test_a_part_that_has_too_little_for_its_rows_is_named(store: MixedStore, tmp_path: Path) -> None:
+    single = store_of(tmp_path / "single", documents("small", 1))
+    mixed = MixedStore({**store.parts, "single": single}, alpha=1.0)
+    with pytest.raises(DataError, match=r"corpus\.parts\.single: next sentence prediction needs"):
+        MixedPlan(SentencePairs(max_length=40, tokenizer=TOKENIZER), mixed, seed=0, epoch=0)
+
+
+def test_shares_of_tokens_and_of_the_vocabulary(store: MixedStore) -> None:
+    shares = token_shares(store)
+    by_part = {name: shares[low:high].sum() for name, (low, high) in RANGES.items()}
+    assert by_part == pytest.approx(store.proportions())
+    tokens = {name: part.num_tokens for name, part in store.parts.items()}
+    found = part_shares(store, is_special=TOKENIZER.is_special, unknown_id=0)
+    for name, (low, high) in RANGES.items():
+        assert found[name].share == pytest.approx(tokens[name] / sum(tokens.values()))
+        assert found[name].own == pytest.approx((high - low) / 86)
+        assert 0 < found[name].vocabulary <= found[name].own
+        assert found[name].unknown_rate == 0
+
+
+def corpora(folder: Path) -> dict[str, FileCorpus]:
+    made = {}
+    for name, count in (("one", 150), ("two", 12)):
+        text = [document.replace("a", name[0]) for document in made_up_documents(count, seed=len(made))]
+        path = write_text(folder / f"{name}.txt", text)
+        made[name] = FileCorpus(path=str(path), name=name, validation_fraction=0.2, split_unit="document")
+    return made
+
+
+def test_each_part_is_split_and_kept_as_if_it_were_alone(tmp_path: Path) -> None:
+    parts, tokenizer = corpora(tmp_path), WordTokenizer()
+    mixture = MixtureCorpus(name="both", parts=parts, alpha=0.5)
+    together = prepare(mixture, tokenizer, cache_dir=tmp_path / "cache", num_workers=1)
+    assert isinstance(together.train, MixedStore)
+    for name, part in parts.items():
+        alone = prepare(part, tokenizer, cache_dir=tmp_path / "cache", num_workers=1)
+        assert alone.from_cache
+        assert isinstance(alone.train, TokenStore)
+        assert together.train.parts[name].folder == alone.train.folder
+        held_out = {document.text for document in part.documents() if part.is_validation(document)}
+        of_mixture = [d for d in mixture.documents() if d.key.startswith(f"{name}: ")]
+        assert {document.text for document in of_mixture if mixture.is_validation(document)} == held_out
+    counted = [part.statistics.tokens for part in together.parts.values()]
+    assert together.statistics.tokens == sum(counted)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0])
+def test_the_vocabulary_is_trained_on_the_smoothed_text(tmp_path: Path, alpha: float) -> None:
+    parts = corpora(tmp_path)
+    mixture = MixtureCorpus(name="both", parts=parts, alpha=alpha)
+    own = {
+        name: [line for d in part.documents() if not part.is_validation(d) for line in d.text.split("\n")]
+        for name, part in parts.items()
+    }
+    sizes = {name: sum(map(len, lines)) for name, lines in own.items()}
+    lines = list(mixture.training_lines())
+    assert lines == list(mixture.training_lines())
+    drawn = {name: sum(len(line) for line in lines if line in set(texts)) for name, texts in own.items()}
+    assert sum(drawn.values()) == pytest.approx(sum(sizes.values()), rel=0.06)
+    weights = {name: size**alpha for name, size in sizes.items()}
+    for name, weight in weights.items():
+        assert drawn[name] / sum(drawn.values()) == pytest.approx(weight / sum(weights.values()), abs=0.03)
+
+    class Trainer:
+        fingerprint = "trainer"
+        seen: Sequence[str] = ()
+
+        def train(self, given: Any, folder: Path) -> Any:
+            self.seen = list(given)
+            raise DataError("enough")
+
+    trainer = Trainer()
+    with pytest.raises(DataError, match="enough"):
+        tokenizer_for(mixture, trainer, cache_dir=tmp_path / "cache")
+    assert trainer.seen == lines
+
+
+def test_what_a_mixture_cannot_be(tmp_path: Path) -> None:
+    parts = corpora(tmp_path)
+    with pytest.raises(ConfigError, match="two parts or more"):
+        MixtureCorpus(name="x", parts={"one": parts["one"]})
+    with pytest.raises(ConfigError, match=r"corpus\.alpha=1\.5"):
+        MixtureCorpus(name="x", parts=parts, alpha=1.5)
+    with pytest.raises(ConfigError, match=r"corpus\.parts\.a/b"):
+        MixtureCorpus(name="x", parts={"a/b": parts["one"], "two": parts["two"]})
+    prints = {MixtureCorpus(name="x", parts=parts, alpha=alpha).fingerprint() for alpha in (0.5, 0.7)}
+    assert len(prints) == 2
+
+
+def config(parts: Any) -> Any:
+    node = {"_target_": "lmtransfer.data.mixture.MixtureCorpus", "name": "mixture", "alpha": 0.7, "parts": parts}
+    return OmegaConf.create({"corpus": node, "data_root": None})
+
+
+def test_parts_are_named_by_corpus_or_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_text(tmp_path / "own.txt", made_up_documents(3))
+    listed = config(["fra", "own.txt"])
+    settle_parts(listed)
+    assert {name: part.name for name, part in listed.corpus.parts.items()} == {"fra": "fra", "own": "own"}
+    named = config({"french": "fra", "mine": "own.txt", "given": {"_target_": "x.Y"}})
+    settle_parts(named)
+    assert named.corpus.parts.french.files == ["multilingual/fra/train.txt"]
+    assert named.corpus.parts.mine.path == "own.txt"
+    assert named.corpus.parts.given == {"_target_": "x.Y"}
+    with pytest.raises(ConfigError, match="did you mean 'fra'") as caught:
+        settle_parts(config(["fraa", "own.txt", "nothing.txt"]))
+    assert len(caught.value.problems) == 2
+    with pytest.raises(ConfigError, match="the same name"):
+        settle_parts(config(["own.txt", str(tmp_path / "own.txt")]))
+
+
+def test_every_source_that_is_missing_is_said_with_both_ways(tmp_path: Path) -> None:
+    cfg = config(["fra", "deu"])
+    settle_parts(cfg)
+    with pytest.raises(DataError, match=r"(?s)corpus=fra.*data_root=.*hub.*corpus=deu.*data_root=.*hub"):
+        build_corpus(cfg, cache_dir=tmp_path)
+
+
+SMALL = [
+    "corpus=mixture",
+    "tokenizer.vocab_size=120",
+    "tokenizer.allow_fewer=true",
+    "model.num_layers=1",
+    "model.dim=16",
+    "model.num_heads=1",
+    "model.hidden_dim=32",
+    "train.batch_tokens=256",
+    "train.log_every=1",
+    "train.eval_every=2",
+    "train.save_every=1",
+    "hardware.threads=1",
+    "hardware.precision=fp32",
+]
+
+
+def test_a_run_that_goes_on_is_the_run_that_was_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    corpora(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LMTRANSFER_CACHE", str(tmp_path / "cache"))
+    words = ["pretrain", *SMALL, "corpus.parts=[one.txt,two.txt]"]
+    assert main([*words, "name=alone", "train.steps=6"]) == 0
+    assert "validation  loss    mlm" in capsys.readouterr().out
+    logged = Jsonl.log
+
+    def log_and_stop(tracker: Jsonl, record: dict[str, Any]) -> None:
+        logged(tracker, record)
+        if record["step"] == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Jsonl, "log", log_and_stop)
+        assert main([*words, "name=cut", "train.steps=6"]) == 75
+    assert main([*words, "name=cut", "train.steps=6", "resume=true"]) == 0
+
+    def records(name: str) -> list[dict[str, Any]]:
+        lines = (tmp_path / "runs/pretrain" / name / "metrics.jsonl").read_text().splitlines()
+        kept = [json.loads(line) for line in lines]
+        return [{k: v for k, v in line.items() if k not in ("seconds", "tokens_per_second")} for line in kept]
+
+    assert records("cut") == records("alone")
+    assert [line["step"] for line in records("cut")] == [1, 2, 3, 4, 5, 6]
+    assert "validation/mlm/two" in records("cut")[-1]
+    result = json.loads((tmp_path / "runs/pretrain/alone/result.json").read_text())
+    assert {"mlm", "mlm/one", "mlm/two", "loss/one"} <= result["metrics"].keys()
+    assert result["parts"]["one"]["share"] > result["parts"]["one"]["sampled"] > 0.5
