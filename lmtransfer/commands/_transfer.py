@@ -45,7 +45,7 @@ def run_transfer(cfg: DictConfig, *, command: str) -> Path:
     Returns:
         The run directory.
     """
-    _check(cfg, command)
+    check_transfer(cfg, command)
     source = open_saved(cfg.get("init") or cfg.tokenizer_from, key="init" if cfg.get("init") else "tokenizer_from")
     with open_dict(cfg):
         if cfg.get("init"):
@@ -72,8 +72,12 @@ def run_transfer(cfg: DictConfig, *, command: str) -> Path:
     return directory.path
 
 
-def _check(cfg: DictConfig, command: str) -> None:
-    """Every problem that can be told from the configuration alone."""
+def check_transfer(cfg: DictConfig, command: str) -> None:
+    """Check all that can be told from the configuration alone.
+
+    Raises:
+        ConfigError: every problem.
+    """
     nodes = {
         "task": {"data_root", "cache_dir"},
         "transfer": set[str](),
@@ -302,5 +306,5 @@ def _next_commands(cfg: DictConfig, directory: RunDirectory, result: Result) -> 
         commands.append("the same with control=true resume=true: what does it score without pretraining?")
     other = "test" if result["split"] == "dev" else "dev"
     commands.append(f"lmtransfer evaluate run={path} split={other}")
-    commands.append(f"lmtransfer report {short(directory.path.parent.parent)}")
+    commands.append(f"lmtransfer report {short(Path(cfg.output_root).absolute())}")
     return commands
