@@ -30,6 +30,9 @@ class _CrossEntropySum(torch.autograd.Function):
         losses_M = torch.empty(size, dtype=accumulate, device=hidden_MD.device)
         hits_M = torch.empty(size, dtype=torch.bool, device=hidden_MD.device)
         gradient_MV = torch.empty(size if needs_gradient else 0, vocabulary, dtype=dtype, device=hidden_MD.device)
+        # Summed here, in the accumulating dtype and in cache: a sum over the rows later would first copy all of them.
+        needs_bias = bias_V is not None and ctx.needs_input_grad[2]
+        bias_gradient_V = torch.zeros(vocabulary if needs_bias else 0, dtype=accumulate, device=hidden_MD.device)
         rows = max(1, _CHUNK_LOGITS // vocabulary) if hidden_MD.device.type == "cpu" else size
         for start in range(0, size, max(rows, 1)):
             part = slice(start, start + rows)
@@ -45,14 +48,16 @@ class _CrossEntropySum(torch.autograd.Function):
                 probabilities.scatter_add_(-1, targets, torch.full_like(top_log, -1.0))
                 torch.mul(probabilities, weights_M[part, None], out=probabilities)
                 gradient_MV[part] = probabilities
-        ctx.save_for_backward(hidden_MD, weight, gradient_MV)
+                if needs_bias:
+                    bias_gradient_V += probabilities.sum(0)
+        ctx.save_for_backward(hidden_MD, weight, gradient_MV, bias_gradient_V)
         ctx.dtypes = (weight_VD.dtype, None if bias_V is None else bias_V.dtype)
         ctx.mark_non_differentiable(hits_M)
         return (losses_M * weights_M).sum(), hits_M
 
     @staticmethod
     def backward(ctx: Any, grad_sum: Tensor, _: Any) -> tuple[Tensor | None, ...]:
-        hidden_MD, weight, gradient_MV = ctx.saved_tensors
+        hidden_MD, weight, gradient_MV, bias_gradient_V = ctx.saved_tensors
         weight_dtype, bias_dtype = ctx.dtypes
         grad_hidden = grad_weight = grad_bias = None
         if ctx.needs_input_grad[0]:
@@ -60,8 +65,7 @@ class _CrossEntropySum(torch.autograd.Function):
         if ctx.needs_input_grad[1]:
             grad_weight = (gradient_MV.T @ hidden_MD).to(weight_dtype).mul_(grad_sum)
         if bias_dtype is not None and ctx.needs_input_grad[2]:
-            grad_bias = gradient_MV.sum(0, dtype=torch.promote_types(bias_dtype, torch.float32)).mul_(grad_sum)
-            grad_bias = grad_bias.to(bias_dtype)
+            grad_bias = (bias_gradient_V * grad_sum).to(bias_dtype)
         return grad_hidden, grad_weight, grad_bias, None, None
 
 
