@@ -1,0 +1,311 @@
+"""Replaced-token detection: what is replaced, which gradient goes where, losses against a loop, saving, refusals."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from objective_fakes import NumberTokenizer, bert, random_documents, store_of
+from torch import nn
+
+from lmtransfer.data.batch import PackedBatch, pack
+from lmtransfer.data.store import TokenStore
+from lmtransfer.errors import ConfigError
+from lmtransfer.models.electra import ElectraEncoder
+from lmtransfer.models.modern import ModernEncoder
+from lmtransfer.models.twin import twin_shape
+from lmtransfer.objectives import replaced_token
+from lmtransfer.objectives.batch import PretrainingBatch
+from lmtransfer.objectives.corruption.token_masking import TokenMasking
+from lmtransfer.objectives.learner import PretrainingLearner
+from lmtransfer.objectives.masked_lm import MaskedLanguageModel
+from lmtransfer.objectives.replaced_token import ReplacedTokenDetection
+from lmtransfer.objectives.rows.stream import LanguageStream
+from lmtransfer.objectives.source import PretrainingSource
+from lmtransfer.training.weights import aliases, load_weights, weights
+
+TOKENIZER = NumberTokenizer()
+
+
+def electra(seed: int = 0, **changes: Any) -> ElectraEncoder:
+    torch.manual_seed(seed)
+    arguments = {"vocab_size": 96, "embedding_dim": 8, "dim": 16, "num_layers": 2, "num_heads": 2, "hidden_dim": 32}
+    return ElectraEncoder(**{**arguments, "max_length": 64, "dropout": 0.0, **changes})
+
+
+def modern(seed: int = 0, **changes: Any) -> ModernEncoder:
+    torch.manual_seed(seed)
+    arguments = {"vocab_size": 96, "dim": 16, "num_layers": 2, "num_heads": 2, "hidden_dim": 32, "max_length": 64}
+    return ModernEncoder(**{**arguments, "window": 8, **changes})
+
+
+ENCODERS: dict[str, Callable[..., Any]] = {"electra": electra, "modern": modern}
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
+    return store_of(tmp_path_factory.mktemp("stores") / "s", random_documents(60))
+
+
+def batch_of(store: TokenStore, *, capacity: int | None = None, epoch: int = 0, num_rows: int = 6) -> PretrainingBatch:
+    source = PretrainingSource(
+        store=store,
+        rows=LanguageStream(max_length=32, tokenizer=TOKENIZER),
+        corruption=TokenMasking(mask_share=0.85, random_share=0.0, tokenizer=TOKENIZER),
+        seed=0,
+        reads={"masked"},
+        capacity=capacity,
+    )
+    return source.build(epoch, source.plan(epoch), range(num_rows))
+
+
+def learner_of(encoder: nn.Module, **changes: Any) -> PretrainingLearner:
+    learner = PretrainingLearner(encoder, [ReplacedTokenDetection(**changes)])  # type: ignore[arg-type]
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for parameter in learner.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    return learner
+
+
+def seen_by(learner: PretrainingLearner) -> list[PackedBatch]:
+    """What the discriminator reads from now on."""
+    seen: list[PackedBatch] = []
+    learner.encoder.register_forward_pre_hook(lambda _, arguments: seen.append(arguments[0]))
+    return seen
+
+
+def always(monkeypatch: pytest.MonkeyPatch, samples_M: torch.Tensor) -> None:
+    """Let the generator sample these."""
+    monkeypatch.setattr(replaced_token, "sample_softmax", lambda *_, **__: samples_M)
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+@pytest.mark.parametrize("capacity", [None, 320])
+def test_losses_equal_a_loop_over_rows_and_positions(store: TokenStore, name: str, capacity: int | None) -> None:
+    learner, batch = learner_of(ENCODERS[name]()), batch_of(store, capacity=capacity)
+    assert (batch.inputs.num_real < batch.inputs.num_sequences) == (capacity is not None)
+    seen, head = seen_by(learner), learner.objectives["rtd"]
+    losses, _ = learner.losses(batch)
+    (tokens_T,) = [packed.tokens_T for packed in seen]
+    sums = dict.fromkeys(losses, 0.0)
+    embedding, edges = learner.encoder.token_embedding.weight, batch.inputs.cu_seqlens.tolist()
+    hidden = set(batch.positions_M[: batch.num_targets].tolist())
+    gelu, norm = nn.functional.gelu, head.generator_head.norm
+    with torch.no_grad():
+        for row in range(batch.inputs.num_real):
+            part = slice(edges[row], edges[row + 1])
+            masked = head.generator(pack([batch.inputs.tokens_T[part].numpy()])).last
+            states = learner.encoder(pack([tokens_T[part].numpy()])).last
+            for t in range(edges[row], edges[row + 1]):
+                original, sample = batch.original.tokens_T[t], tokens_T[t]
+                state = states[t - edges[row]]
+                logit = head.output.weight[0] @ gelu(head.dense.weight @ state + head.dense.bias) + head.output.bias[0]
+                probability = logit.sigmoid()
+                sums["rtd"] -= (probability if sample != original else 1 - probability).log().item()
+                sums["rtd_accuracy"] += float((probability > 0.5) == (sample != original))
+                if t not in hidden:
+                    assert sample == original
+                    continue
+                sums["rtd_replaced"] += float(sample != original)
+                sums["rtd_found"] += float(sample != original and probability > 0.5)
+                state = gelu(head.generator_head.dense(masked[t - edges[row]]))
+                state = nn.functional.layer_norm(state, norm.normalized_shape, norm.weight, norm.bias, 1e-12)
+                logits = embedding @ state + head.generator_head.bias
+                sums["generator_mlm"] -= logits.log_softmax(0)[original].item()
+                sums["generator_accuracy"] += float(logits.argmax() == original)
+    assert {kind: loss.sum.item() for kind, loss in losses.items()} == pytest.approx(sums, rel=2e-5)
+    assert {kind: loss.count for kind, loss in losses.items()} == learner.counts(batch)
+    assert learner.counts(batch)["rtd"] == sum(batch.inputs.lengths[:6])
+    trained = {kind: loss.weight for kind, loss in losses.items() if loss.weight}
+    assert trained == {"rtd": 50.0, "generator_mlm": 1.0}
+
+
+def test_the_discriminator_reads_no_mask_and_samples_only_at_hidden_tokens(store: TokenStore) -> None:
+    learner, batch = learner_of(electra()), batch_of(store)
+    assert (batch.inputs.tokens_T == TOKENIZER.mask_id).sum() > 10
+    learner.objectives["rtd"].generator_head.bias.data[: TOKENIZER.mask_id + 1] = -1e4  # it may sample [MASK], rarely
+    seen = seen_by(learner)
+    learner.losses(batch)
+    assert (seen[0].tokens_T != TOKENIZER.mask_id).all()
+    changed = (seen[0].tokens_T != batch.original.tokens_T).nonzero()[:, 0]
+    assert len(changed) > 10
+    assert set(changed.tolist()) <= set(batch.positions_M.tolist())
+
+
+@pytest.mark.parametrize("capacity", [None, 320])
+def test_a_correct_sample_is_labelled_real(
+    store: TokenStore, monkeypatch: pytest.MonkeyPatch, capacity: int | None
+) -> None:
+    learner, batch = learner_of(electra()), batch_of(store, capacity=capacity)
+    samples = batch.targets_M.clone()
+    always(monkeypatch, samples)
+    losses, _ = learner.losses(batch)
+    assert losses["rtd_replaced"].sum == 0
+    with torch.no_grad():
+        logits = learner.objectives["rtd"].logits(learner.encoder(batch.original).last)[: batch.num_tokens]
+    torch.testing.assert_close(losses["rtd"].sum, nn.functional.softplus(logits).sum())  # all real
+    samples[2] = (samples[2] + 1) % 90
+    losses, _ = learner.losses(batch)
+    assert losses["rtd_replaced"].sum == 1
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_gradients_go_where_they_should(store: TokenStore, name: str) -> None:
+    learner, batch = learner_of(ENCODERS[name]()), batch_of(store)
+    embedding = learner.encoder.token_embedding
+    assert learner.objectives["rtd"].generator.dim != embedding.embedding_dim  # widths differ
+
+    def reached(kind: str) -> set[str]:
+        learner.zero_grad()
+        learner.losses(batch)[0][kind].sum.backward()
+        return {n for n, p in learner.named_parameters() if p.grad is not None and p.grad.abs().max() > 0}
+
+    every = {name for name, _ in learner.named_parameters()}
+    shared = {name for name in every if name.startswith("encoder.embeddings.")}
+    own = {name for name in every if name.startswith("objectives.rtd.generator")}
+    assert shared
+    assert own
+    seen = seen_by(learner)
+    assert reached("rtd") == every - own
+    rows = embedding.weight.grad.abs().sum(1).nonzero()[:, 0]
+    assert torch.equal(rows, seen[0].tokens_T.unique())  # as input only, in the rows that the discriminator reads
+    assert reached("generator_mlm") == shared | own
+    assert embedding.weight.grad.abs().sum(1).gt(0).all()  # as output matrix, it is reached in every row
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_every_trainable_parameter_gets_a_gradient(store: TokenStore, name: str) -> None:
+    learner = learner_of(ENCODERS[name]())
+    losses, _ = learner(batch_of(store))
+    torch.stack([loss.sum * loss.weight for loss in losses.values()]).sum().backward()
+    for key, parameter in learner.named_parameters():
+        assert parameter.grad is not None and parameter.grad.abs().max() > 0, key  # noqa: PT018
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_the_generator_is_a_smaller_twin_over_the_same_embeddings(name: str) -> None:
+    encoder = ENCODERS[name](dim=256, num_heads=8, hidden_dim=320)
+    before = copy.deepcopy(encoder.state_dict())
+    twin = encoder.generator(size=0.5)
+    assert twin.token_embedding is encoder.token_embedding
+    assert (twin.dim, twin.num_layers, len(twin.stack.layers)) == (128, 2, 2)
+    assert twin.stack.layers[0].attention.num_heads == 2
+    assert twin.stack.layers[0].feed_forward.contract.in_features == 160
+    assert all(torch.equal(before[key], tensor) for key, tensor in encoder.state_dict().items())
+    shared = {id(p) for p in encoder.parameters()}
+    assert not [key for key, p in twin.named_parameters() if id(p) in shared]  # they are the encoder's to keep
+
+
+@pytest.mark.parametrize(
+    ("dim", "size", "shape"),
+    [
+        (256, 0.25, (64, 1, 256)),
+        (768, 1 / 3, (256, 4, 1024)),
+        (1024, 0.25, (256, 4, 1024)),
+        (256, 1 / 3, (86, 1, 344)),
+        (16, 0.01, (2, 1, 8)),
+        (64, 1.0, (64, 1, 256)),
+    ],
+)
+def test_shapes_of_twins(dim: int, size: float, shape: tuple[int, int, int]) -> None:
+    assert twin_shape(dim=dim, hidden_dim=4 * dim, size=size) == shape
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_what_is_shared_stays_shared_when_saved_loaded_and_copied(store: TokenStore, name: str) -> None:
+    trained, batch = learner_of(ENCODERS[name]()), batch_of(store)
+    saved = {key: tensor.clone() for key, tensor in weights(trained).items()}
+    assert not aliases(trained)
+    assert sum(len(tensor) == 96 and tensor.ndim == 2 for tensor in saved.values()) == 1
+    loaded = PretrainingLearner(ENCODERS[name](7), [ReplacedTokenDetection()])
+    load_weights(loaded, saved)
+    for learner in (trained, loaded, copy.deepcopy(trained)):
+        learner.eval()  # the same noise each time
+        expected = {kind: loss.sum.item() for kind, loss in trained.eval().losses(batch)[0].items()}
+        assert {kind: loss.sum.item() for kind, loss in learner.losses(batch)[0].items()} == expected
+        head = learner.objectives["rtd"]
+        assert head.generator.token_embedding is learner.encoder.token_embedding
+        assert head._encoder[0] is learner.encoder
+    with torch.no_grad():
+        loaded.encoder.token_embedding.weight.mul_(1.5)
+    assert loaded.losses(batch)[0]["generator_mlm"].sum.item() != pytest.approx(expected["generator_mlm"], rel=1e-4)
+
+
+def test_the_discriminator_alone_is_the_encoder_of_a_checkpoint() -> None:
+    trained = learner_of(electra())
+    chosen = {k.removeprefix("encoder."): t for k, t in weights(trained).items() if k.startswith("encoder.")}
+    encoder = electra(5)
+    load_weights(encoder, chosen)  # nothing is missing, nothing is left over
+    assert not [key for key in chosen if "generator" in key]
+    packed = pack([torch.arange(4, 20).numpy()])
+    assert torch.equal(encoder(packed).last, trained.encoder(packed).last)
+
+
+def test_samples_are_new_in_training_and_the_same_in_evaluation(store: TokenStore) -> None:
+    learner, batch = learner_of(electra()), batch_of(store)
+    seen = seen_by(learner)
+    for training in (True, True, False, False):
+        learner.train(training).losses(batch)
+    state = torch.get_rng_state()
+    learner.eval().losses(batch)
+    assert torch.equal(torch.get_rng_state(), state)
+    torch.manual_seed(5)
+    learner.train().losses(batch)
+    torch.manual_seed(5)
+    learner.losses(batch)
+    tokens = [packed.tokens_T for packed in seen]
+    assert not torch.equal(tokens[0], tokens[1])
+    assert torch.equal(tokens[2], tokens[3])
+    assert torch.equal(tokens[5], tokens[6])
+
+
+def test_it_can_be_listed_beside_other_objectives(store: TokenStore) -> None:
+    learner = PretrainingLearner(electra(), [ReplacedTokenDetection(), MaskedLanguageModel()])  # type: ignore[list-item]
+    losses, _ = learner.losses(batch_of(store))
+    assert {"rtd", "generator_mlm", "mlm"} <= set(losses)
+
+
+def test_losses_in_bfloat16_are_float32(store: TokenStore) -> None:
+    for make in ENCODERS.values():
+        learner, batch = learner_of(make()).eval(), batch_of(store)
+        exact, _ = learner.losses(batch)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            rounded, _ = learner.losses(batch)
+        for kind, loss in rounded.items():
+            assert loss.sum.dtype == torch.float32
+            if loss.weight:
+                assert loss.sum.item() == pytest.approx(exact[kind].sum.item(), rel=0.1)
+
+
+def test_nothing_hidden_is_a_loss_of_real_tokens_only(tmp_path: Path) -> None:
+    batch = batch_of(store_of(tmp_path / "unknown", [[[0] * 20]] * 3), num_rows=1)
+    assert batch.num_targets == 0
+    losses, _ = learner_of(electra()).losses(batch)
+    assert losses["generator_mlm"].sum == 0
+    assert losses["rtd"].sum > 0
+    (losses["generator_mlm"].sum + losses["rtd"].sum).backward()
+
+
+def test_refusals() -> None:
+    with pytest.raises(
+        ConfigError, match="objective=rtd needs a model that can make its own small generator, and Bert"
+    ):
+        PretrainingLearner(bert(), [ReplacedTokenDetection()])  # type: ignore[list-item]
+    with pytest.raises(ConfigError, match=r"objective\.losses\.rtd\.temperature=0"):
+        ReplacedTokenDetection(temperature=0)
+    for size in (0, 1.5):
+        with pytest.raises(ConfigError, match=rf"generator_size={size} is not a share"):
+            PretrainingLearner(electra(), [ReplacedTokenDetection(generator_size=size)])  # type: ignore[list-item]
+    with pytest.raises(ConfigError, match=r"model\.num_heads=3 does not divide model\.dim=16"):
+        electra(num_heads=3)
+    with pytest.raises(ConfigError, match=r"model\.num_heads=16 does not divide model\.dim=16 into even widths"):
+        modern(num_heads=16)
+    with pytest.raises(ConfigError, match=r"model\.window=7"):
+        modern(window=7)
+    with pytest.raises(ConfigError, match=r"model\.global_every=0"):
+        modern(global_every=0)
