@@ -7,9 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import nn
 
+from lmtransfer.data.batch import PackedBatch
 from lmtransfer.data.store import TokenStore, write_store
+from lmtransfer.models.base import EncoderOutput, Reads
 from lmtransfer.models.bert import BertEncoder
+from lmtransfer.models.elmo_subword import ElmoSubwordEncoder
 from lmtransfer.models.gpt import GptEncoder
 from lmtransfer.tokenizers.base import Encoding
 
@@ -83,3 +87,36 @@ def gpt(seed: int = 0) -> GptEncoder:
     """A GPT of the same size."""
     torch.manual_seed(seed)
     return GptEncoder(vocab_size=96, dim=16, num_layers=2, num_heads=2, hidden_dim=32, max_length=64, dropout=0.0)
+
+
+def elmo(seed: int = 0, **changes: object) -> ElmoSubwordEncoder:
+    """An ELMo over ids of the same size: 2 layers x 16 both ways."""
+    torch.manual_seed(seed)
+    arguments: dict[str, object] = {"vocab_size": 96, "dim": 32, "num_layers": 2, "cell_dim": 32, "max_length": 64}
+    return ElmoSubwordEncoder(**{**arguments, "dropout": 0.0, **changes})  # type: ignore[arg-type]
+
+
+class BackwardElmo(ElmoSubwordEncoder):
+    """The backward half of it alone."""
+
+    attention = "backward"
+
+    def __init__(self) -> None:
+        super().__init__(vocab_size=96, dim=32, num_layers=2, cell_dim=32, max_length=64, dropout=0.0)
+        self.dim = 16
+
+    def forward(self, batch: PackedBatch, carry: object = None, reads: Reads | None = None) -> EncoderOutput:
+        layers = super().forward(batch, reads=reads).layers
+        return EncoderOutput(tuple(layer[:, 16:] for layer in layers))
+
+
+def backward_elmo(seed: int = 0) -> BackwardElmo:
+    """Such an encoder."""
+    torch.manual_seed(seed)
+    return BackwardElmo()
+
+
+def fitting(directions: Sequence[str]) -> nn.Module:
+    """The encoder of these for the first of an objective's directions."""
+    made = {"bidirectional": bert, "causal": gpt, "backward": backward_elmo, "concatenated": elmo}
+    return made[directions[0]]()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from hydra import compose, initialize_config_dir
-from objective_fakes import NumberTokenizer, bert, gpt, random_documents, store_of
+from objective_fakes import NumberTokenizer, fitting, random_documents, store_of
 
 from lmtransfer.config.build import build
 from lmtransfer.objectives.fit import check_fit
@@ -28,7 +28,7 @@ def built(node: Any, tmp_path: Path) -> tuple[PretrainingLearner, PretrainingSou
     tokenizer = NumberTokenizer()
     rows, corruption = build(node.rows, tokenizer=tokenizer), build(node.corruption, tokenizer=tokenizer)
     objectives = [build(loss) for loss in node.losses.values()]
-    encoder = gpt() if "causal" in objectives[0].directions else bert()
+    encoder: Any = fitting(objectives[0].directions)
     check_fit(encoder=encoder, objectives=objectives, rows=rows, corruption=corruption)
     store = store_of(tmp_path / "s", random_documents(30))
     source = PretrainingSource(store=store, rows=rows, corruption=corruption, seed=0, reads=needed_reads(objectives))

@@ -1,0 +1,100 @@
+"""Published ELMo models (``options.json`` and ``weights.hdf5`` of allenai/bilm-tf): settings and tensors as ours.
+
+The tensors are not only renamed but laid out anew, in one direction: TensorFlow's matrices are (in, out), its LSTM
+cells stack the gates input, new, forget, output over input and state, and add 1 to the forget gate outside the bias.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lmtransfer.errors import CheckpointError
+
+_FORGET_BIAS = 1.0
+
+
+def elmo_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of ``ElmoEncoder`` for the content of ``options.json``, ``vocab_size`` and ``dropout`` excepted.
+
+    Raises:
+        CheckpointError: a setting is missing.
+    """
+    try:
+        lstm, characters = options["lstm"], options["char_cnn"]
+        return {
+            "dim": 2 * lstm["projection_dim"],
+            "num_layers": lstm["n_layers"],
+            "cell_dim": lstm["dim"],
+            "char_dim": characters["embedding"]["dim"],
+            "filters": characters["filters"],
+            "num_highway": characters["n_highway"],
+            "activation": characters["activation"],
+            "skip_connections": bool(lstm.get("use_skip_connections", False)),
+            "cell_clip": lstm.get("cell_clip"),
+            "proj_clip": lstm.get("proj_clip"),
+        }
+    except KeyError as error:
+        raise CheckpointError(f"options.json of the ELMo model lacks the setting {error}") from None
+
+
+def elmo_weights(tensors: Mapping[str, Tensor], options: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The state of ``ElmoEncoder(**elmo_arguments(options), ...)`` from the tensors of ``weights.hdf5``.
+
+    Args:
+        tensors: by their names in the file, such as ``RNN_0/RNN/MultiRNNCell/Cell0/LSTMCell/W_0``.
+        options: the content of ``options.json``.
+
+    Raises:
+        CheckpointError: a tensor is missing or left over.
+    """
+    left = dict(tensors)
+
+    def take(name: str) -> Tensor:
+        if name not in left:
+            raise CheckpointError(f"the ELMo weights have no tensor {name}")
+        return left.pop(name)
+
+    arguments = elmo_arguments(options)
+    characters = take("char_embed")
+    # Row 0, no character, is no part of the file.
+    ours = {"characters.embedding.weight": torch.cat([torch.zeros_like(characters[:1]), characters])}
+    for number in range(len(arguments["filters"])):
+        place = f"characters.convolutions.{number}"
+        ours[f"{place}.weight"] = take(f"CNN/W_cnn_{number}")[0].permute(2, 1, 0)
+        ours[f"{place}.bias"] = take(f"CNN/b_cnn_{number}")
+    for number in range(arguments["num_highway"]):
+        for part, name in (("gate", "carry"), ("transform", "transform")):
+            place = f"characters.highways.{number}.{part}"
+            ours[f"{place}.weight"] = take(f"CNN_high_{number}/W_{name}").T
+            ours[f"{place}.bias"] = take(f"CNN_high_{number}/b_{name}")
+    ours["characters.projection.weight"] = take("CNN_proj/W_proj").T
+    ours["characters.projection.bias"] = take("CNN_proj/b_proj")
+    for direction, stack in enumerate(("forwards", "backwards")):
+        for layer in range(arguments["num_layers"]):
+            cell = f"RNN_{direction}/RNN/MultiRNNCell/Cell{layer}/LSTMCell"
+            matrix, bias, projection = (take(f"{cell}/{name}") for name in ("W_0", "B", "W_P_0"))
+            lstm = _lstm(matrix, bias, projection)
+            ours.update({f"lstms.{stack}.layers.{layer}.lstm.{name}": tensor for name, tensor in lstm.items()})
+    if left:
+        raise CheckpointError(f"the ELMo weights have tensors that its options do not: {', '.join(sorted(left))}")
+    return {name: tensor.contiguous() for name, tensor in ours.items()}
+
+
+def _lstm(matrix: Tensor, bias: Tensor, projection: Tensor) -> dict[str, Tensor]:
+    """A cell of ``tf.nn.rnn_cell.LSTMCell`` as the tensors of ``torch.nn.LSTM``."""
+    i, j, f, o = bias.chunk(4)
+    bias = torch.cat([i, f + _FORGET_BIAS, j, o])
+    i, j, f, o = matrix.T.chunk(4)
+    matrix = torch.cat([i, f, j, o])
+    state_dim = projection.shape[1]
+    return {
+        "weight_ih_l0": matrix[:, :-state_dim],
+        "weight_hh_l0": matrix[:, -state_dim:],
+        "bias_ih_l0": bias,
+        "bias_hh_l0": torch.zeros_like(bias),
+        "weight_hr_l0": projection.T,
+    }

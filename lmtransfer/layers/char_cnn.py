@@ -1,0 +1,117 @@
+"""Words from their characters: convolutions, highway layers and a projection (Kim et al. 2016; Peters et al. 2018).
+
+Shape legend: T tokens, C characters of a word, U distinct words, E width of a character, F filters, D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from lmtransfer.layers.highway import Highway
+
+#: Character ids of ELMo: 0 is no character, byte b is b + 1, then the marks below.
+NUM_CHARACTERS = 262
+#: Stands after a word's end up to the last of its C places; an ordinary character to the convolutions.
+PADDING_CHARACTER = 261
+
+#: Distinct words and characters come in multiples of these: a CPU builds a kernel for each new shape of a bfloat16
+#: product.
+_WORDS_MULTIPLE, _CHARACTERS_MULTIPLE = 128, 8
+
+CharActivation = Literal["relu", "tanh"]
+
+
+class CharacterCnn(nn.Module):
+    """A word's vector from its characters, as in allenai/bilm-tf.
+
+    Convolutions of several widths over the character embeddings, each filter's maximum over the word, the activation
+    *after* the maximum, highway layers, and a projection. Each distinct word of a batch is computed once.
+
+    Args:
+        char_dim: width E of a character.
+        filters: (width in characters, number of filters) of each convolution.
+        num_highway: highway layers.
+        output_dim: width D.
+        activation: of the convolutions.
+    """
+
+    def __init__(
+        self,
+        *,
+        char_dim: int,
+        filters: Sequence[Sequence[int]],
+        num_highway: int,
+        output_dim: int,
+        activation: CharActivation = "relu",
+    ) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(NUM_CHARACTERS, char_dim, padding_idx=0)
+        self.convolutions = nn.ModuleList(nn.Conv1d(char_dim, count, width) for width, count in filters)
+        total = sum(count for _, count in filters)
+        self.highways = nn.ModuleList(Highway(dim=total) for _ in range(num_highway))
+        self.projection = nn.Linear(total, output_dim)
+        self.activation = nn.ReLU() if activation == "relu" else nn.Tanh()
+        self.max_width = max(width for width, _ in filters)
+        self._start(activation)
+
+    @torch.no_grad()
+    def _start(self, activation: CharActivation) -> None:
+        """Draw weights as bilm-tf does."""
+        nn.init.uniform_(self.embedding.weight, -1.0, 1.0)
+        self.embedding.weight[0] = 0.0
+        for convolution in self.convolutions:
+            assert isinstance(convolution, nn.Conv1d)
+            assert convolution.bias is not None
+            if activation == "relu":
+                nn.init.uniform_(convolution.weight, -0.05, 0.05)
+            else:
+                nn.init.normal_(convolution.weight, std=convolution.weight[0].numel() ** -0.5)
+            nn.init.zeros_(convolution.bias)
+        nn.init.normal_(self.projection.weight, std=self.projection.in_features**-0.5)
+        nn.init.zeros_(self.projection.bias)
+
+    def forward(self, chars_TC: Tensor) -> Tensor:
+        """Character ids, any integer dtype, (T, C) -> (T, D)."""
+        chars_UC, word_T = distinct_rows(chars_TC, multiple=_WORDS_MULTIPLE)
+        embedded_UCE = self.embedding(self._trimmed(chars_UC).long())
+        pooled = [_strongest(convolution, embedded_UCE) for convolution in self.convolutions]
+        words_UD = self.activation(torch.cat(pooled, dim=1))
+        for highway in self.highways:
+            words_UD = highway(words_UD)
+        return self.projection(words_UD).index_select(0, word_T)
+
+    def _trimmed(self, chars_UC: Tensor) -> Tensor:
+        """Without the columns in which every filter would see padding alone once more: the maxima stay the same."""
+        width = int((chars_UC != PADDING_CHARACTER).sum(1).max()) + self.max_width
+        return chars_UC[:, : -(-width // _CHARACTERS_MULTIPLE) * _CHARACTERS_MULTIPLE]
+
+
+def _strongest(convolution: nn.Module, embedded_UCE: Tensor) -> Tensor:
+    """Each filter's maximum over its places, (U, F): windows times weights, twice as fast on a CPU as ``conv1d``."""
+    assert isinstance(convolution, nn.Conv1d)
+    assert convolution.bias is not None
+    (width,), char_dim = convolution.kernel_size, embedded_UCE.shape[2]
+    windows = embedded_UCE.flatten(1).unfold(1, width * char_dim, char_dim)
+    weight = convolution.weight.transpose(1, 2).flatten(1)
+    return nn.functional.linear(windows, weight).max(1).values + convolution.bias
+
+
+def distinct_rows(rows_TC: Tensor, *, multiple: int = 1) -> tuple[Tensor, Tensor]:
+    """The distinct rows (U, C), and which of them each row is, int64 (T,).
+
+    There may be a few rows more, up to a ``multiple``. Rows are told apart by a 64-bit hash, which is many times
+    faster than sorting them; that two words of a batch of 4,096 share one is less likely than 1 in 10^9.
+    """
+    generator = torch.Generator().manual_seed(0)
+    factors_C = torch.randint(-(2**62), 2**62, (rows_TC.shape[1],), generator=generator) * 2 + 1
+    hashes_T = (rows_TC.long() * factors_C.to(rows_TC.device)).sum(1)  # wraps around
+    hashes_U, word_T = torch.unique(hashes_T, return_inverse=True)
+    first_U = torch.full_like(hashes_U, len(rows_TC)).scatter_reduce(
+        0, word_T, torch.arange(len(rows_TC), device=rows_TC.device), "amin"
+    )
+    first_U = nn.functional.pad(first_U, (0, -len(first_U) % multiple))
+    return rows_TC.index_select(0, first_U), word_T

@@ -1,0 +1,34 @@
+"""Words as characters, the way ELMo reads them (allenai/bilm-tf, bilm/data.py).
+
+262 ids: 0 is no character, byte b of the UTF-8 spelling is b + 1, then the marks: 257 and 258 stand for the begin and
+the end of a sentence, 259 and 260 for those of a word, 261 fills up. A word has 50 places: its begin, its bytes (the
+first 48), its end, and filling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import numpy as np
+
+MAX_CHARACTERS: Final = 50
+_SENTENCE_BEGIN, _SENTENCE_END, _WORD_BEGIN, _WORD_END, _FILLING = 257, 258, 259, 260, 261
+
+
+def spell(words: Sequence[str]) -> np.ndarray:
+    """Character ids of words, int16, shape (n, 50)."""
+    return _rows([byte + 1 for byte in word.encode("utf-8", "replace")] for word in words)
+
+
+def spell_marks() -> np.ndarray:
+    """Character ids of the begin and of the end of a sentence, int16, shape (2, 50)."""
+    return _rows([[_SENTENCE_BEGIN], [_SENTENCE_END]])
+
+
+def _rows(words: Iterable[Sequence[int]]) -> np.ndarray:
+    rows = [[_WORD_BEGIN, *word[: MAX_CHARACTERS - 2], _WORD_END] for word in words]
+    spelt = np.full((len(rows), MAX_CHARACTERS), _FILLING, dtype=np.int16)
+    for row, characters in zip(spelt, rows, strict=True):
+        row[: len(characters)] = characters
+    return spelt
