@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from lmtransfer.commands._runs import new_encoder
 from lmtransfer.commands._task_data import TaskData
+from lmtransfer.commands._trainer import make_trainer
 from lmtransfer.config.build import build
 from lmtransfer.config.schema import TrainSettings
 from lmtransfer.data.stream import PlannedStream
@@ -21,15 +22,12 @@ from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.training import distributed
-from lmtransfer.training.budget import Budget
 from lmtransfer.training.checkpoint import open_checkpoint
 from lmtransfer.training.hardware import Hardware
-from lmtransfer.training.loop import Trainer
 from lmtransfer.training.progress import Progress
 from lmtransfer.training.run_directory import RunDirectory
 from lmtransfer.training.selection_with_ties import SelectionWithTies
 from lmtransfer.training.state import TrainState
-from lmtransfer.training.trackers import Jsonl, Tracker
 from lmtransfer.training.weights import load_weights
 from lmtransfer.transfer.evaluation import Evaluation, evaluate
 from lmtransfer.transfer.features import FeatureTable, compute_features
@@ -143,22 +141,16 @@ def train_once(
         world_size=distributed.world_size(),
         pin_memory=hardware.device.type == "cuda",
     )
-    trainer = Trainer(
+    trainer = make_trainer(
         learner=learner,
         stream=stream,
         optimizer=_optimizer(setting, learner, source, learning_rate),
-        schedule=build(setting.schedule),
-        budget=Budget(
-            steps=train.steps,
-            tokens=train.tokens,
-            epochs=train.epochs,
-            seconds=train.seconds,
-            steps_per_epoch=stream.steps_per_epoch,
-        ),
+        schedule=setting.schedule,
+        tracker=setting.tracker,
+        train=train,
+        hardware=hardware,
         seed=seed,
-        device=hardware.device,
-        precision=hardware.precision,
-        max_grad_norm=train.max_grad_norm,
+        run=run,
         evaluate=(lambda: score(setting, learner, choosing).metrics) if choose else None,
         eval_every=train.eval_every or stream.steps_per_epoch,
         selection=SelectionWithTies(
@@ -166,10 +158,6 @@ def train_once(
         )
         if setting.checkpoint == "best"
         else None,
-        checkpoints=None if run is None else run.checkpoints,
-        save_every=train.save_every,
-        trackers=[] if run is None else _trackers(setting, run),
-        log_every=train.log_every,
         progress=progress,
     )
     if run is not None and run.checkpoints.newest()[0] is not None:
@@ -260,13 +248,6 @@ class Examples:
                 autocast=hardware.precision.autocast,
             )
         return self.tables[name]
-
-
-def _trackers(setting: Setting, run: RunDirectory) -> list[Tracker]:
-    trackers: list[Tracker] = [Jsonl(folder=run.path)]
-    if setting.tracker["_target_"] != f"{Jsonl.__module__}.{Jsonl.__qualname__}":
-        trackers.append(build(setting.tracker, folder=run.path))
-    return trackers
 
 
 def _choosing_score(setting: Setting, state: TrainState) -> float | None:

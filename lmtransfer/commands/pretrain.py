@@ -5,11 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 import torch
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
-from rich.table import Table
 from torch import nn
 
 from lmtransfer.commands._parts_table import shares_of
@@ -21,18 +19,16 @@ from lmtransfer.commands._pretraining import (
     read_text,
     with_absolute_paths,
 )
-from lmtransfer.commands._validation import validate
+from lmtransfer.commands._pretraining_data import PretrainingData
+from lmtransfer.commands._pretraining_messages import closing, opening
+from lmtransfer.commands._trainer import make_trainer
+from lmtransfer.commands._unigrams import masked_entropy
 from lmtransfer.config.budget import effective_train
 from lmtransfer.config.build import build
 from lmtransfer.config.schema import HardwareSettings, TrainSettings
 from lmtransfer.config.sweep import in_sweep, sweep_name
-from lmtransfer.data.mixture import MixedStore
-from lmtransfer.data.store import TokenStore
-from lmtransfer.data.stream import PlannedStream, evaluation_batches
-from lmtransfer.data.token_shares import token_shares
 from lmtransfer.layers.transformer import TransformerLayer
-from lmtransfer.objectives.learner import PretrainingLearner, needed_reads
-from lmtransfer.objectives.source import PretrainingSource
+from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.randomness import derived_seed
 from lmtransfer.reporting.collect import read_run
 from lmtransfer.reporting.entries import make_entries
@@ -41,20 +37,14 @@ from lmtransfer.reporting.sweeps import make_sweep
 from lmtransfer.reporting.tables import sweep_table, terminal_table
 from lmtransfer.reporting.terminal import report_console
 from lmtransfer.training import distributed
-from lmtransfer.training.budget import Budget
-from lmtransfer.training.evaluation import evaluate_losses
 from lmtransfer.training.hardware import Hardware, setup
 from lmtransfer.training.loop import Trainer
 from lmtransfer.training.model_selection import ModelSelection
 from lmtransfer.training.progress import Progress
 from lmtransfer.training.resume import check_resumable
 from lmtransfer.training.run_directory import RunDirectory
-from lmtransfer.training.trackers import Jsonl
 from lmtransfer.training.versions import versions
-from lmtransfer.training.watchers import UnigramPlateau, Watcher
-
-#: Tokens of a forward pass in validation.
-_EVALUATION_MICRO_BATCH = 8192
+from lmtransfer.training.watchers import UnigramPlateau
 
 
 def run(cfg: DictConfig) -> Path:
@@ -81,9 +71,10 @@ def run(cfg: DictConfig) -> Path:
         parts = build_parts(cfg, text.tokenizer)
         learner = _learner(parts, seed=cfg.seed, hardware=hardware)
         directory = found or _new_directory(cfg, name, plain, text)
-        console.print(_opening(directory, text, parts, hardware, train), soft_wrap=True)
-        entropy = _unigram_entropy(text.prepared.train) if "mlm" in cfg.objective.losses else None
-        trainer = _trainer(cfg, train, directory, text, parts, learner, hardware, entropy)
+        console.print(opening(directory.path, text, parts, hardware, train), soft_wrap=True)
+        entropy = masked_entropy(cfg, text.prepared.train)
+        data = PretrainingData(text, parts, train=train, hardware=hardware, seed=cfg.seed)
+        trainer = _trainer(cfg, train, directory, data, learner, hardware, entropy)
         if found is not None:
             trainer.resume()
         state = trainer.train()
@@ -109,7 +100,7 @@ def run(cfg: DictConfig) -> Path:
             result["parts"] = {name: share.as_dict() for name, share in shares.items()}
         directory.write_result(result)
         if distributed.is_main():
-            _closing(directory, result, Path(cfg.output_root), Console(highlight=False))
+            closing(directory.path, result, output_root=Path(cfg.output_root), console=Console(highlight=False))
     return directory.path
 
 
@@ -163,146 +154,28 @@ def _trainer(
     cfg: DictConfig,
     train: TrainSettings,
     directory: RunDirectory,
-    text: Text,
-    parts: Parts,
+    data: PretrainingData,
     learner: PretrainingLearner,
     hardware: Hardware,
     entropy: float | None,
 ) -> Trainer:
-    reads = needed_reads(parts.objectives)
-    capacity = (train.micro_batch_tokens or train.batch_tokens) if hardware.compile else None
-    few_shapes = hardware.device.type == "cpu"
-
-    def source_of(store: TokenStore | MixedStore, *, seed: int = 0) -> PretrainingSource:
-        return PretrainingSource(
-            store=store,
-            rows=parts.rows,
-            corruption=parts.corruption,
-            seed=seed,
-            reads=reads,
-            capacity=capacity,
-            few_shapes=few_shapes,
-        )
-
-    stream = PlannedStream(
-        source_of(text.prepared.train, seed=cfg.seed),
-        seed=cfg.seed,
-        batch_tokens=train.batch_tokens,
-        micro_batch_tokens=train.micro_batch_tokens,
-        num_workers=train.num_workers,
-        rank=distributed.rank(),
-        world_size=distributed.world_size(),
-        pin_memory=hardware.device.type == "cuda",
-        contiguous=parts.rows.contiguous,
-    )
-    held_out = text.prepared.validation
-
-    def measure(store: TokenStore, most_tokens: int | None) -> dict[str, float]:
-        batches = evaluation_batches(
-            source_of(store),
-            micro_batch_tokens=capacity or _EVALUATION_MICRO_BATCH,
-            max_tokens=most_tokens,
-            rank=distributed.rank(),
-            world_size=distributed.world_size(),
-            contiguous=parts.rows.contiguous,
-        )
-        return evaluate_losses(learner, batches, device=hardware.device, precision=hardware.precision)
-
-    def evaluate() -> dict[str, float]:
-        return validate(measure, held_out, most_tokens=cfg.train.eval_tokens)
-
-    watchers: list[Watcher] = []
-    if entropy is not None:
-        watchers.append(UnigramPlateau(entropy=entropy))
-    has_validation = len(source_of(held_out).plan(0).lengths) > 0 if held_out.num_tokens else False
-    trackers = [Jsonl(folder=directory.path)]
-    if cfg.tracker._target_ != f"{Jsonl.__module__}.{Jsonl.__qualname__}":
-        trackers.append(build(cfg.tracker, folder=directory.path))
-    return Trainer(
+    has_validation = data.has_validation()
+    return make_trainer(
         learner=learner,
-        stream=stream,
+        stream=data.stream,
         optimizer=build(cfg.optimizer, learner=learner),
-        schedule=build(cfg.schedule),
-        budget=Budget(
-            steps=train.steps,
-            tokens=train.tokens,
-            epochs=train.epochs,
-            seconds=train.seconds,
-            steps_per_epoch=stream.steps_per_epoch if train.epochs else None,
-        ),
+        schedule=cfg.schedule,
+        tracker=cfg.tracker,
+        train=train,
+        hardware=hardware,
         seed=cfg.seed,
-        device=hardware.device,
-        precision=hardware.precision,
-        max_grad_norm=train.max_grad_norm,
-        evaluate=evaluate if has_validation else None,
+        run=directory,
+        evaluate=(lambda: data.validate(learner, most_tokens=cfg.train.eval_tokens)) if has_validation else None,
         eval_every=train.eval_every,
         selection=ModelSelection(patience=train.patience) if has_validation else None,
-        checkpoints=directory.checkpoints,
-        save_every=train.save_every,
-        trackers=trackers,
-        log_every=train.log_every,
         progress=Progress(),
-        watchers=watchers,
+        watchers=[] if entropy is None else [UnigramPlateau(entropy=entropy)],
     )
-
-
-def _unigram_entropy(store: TokenStore | MixedStore) -> float:
-    """Entropy in nats of how often each token is drawn."""
-    shares = token_shares(store)
-    shares = shares[shares > 0]
-    return float(-(shares * np.log(shares)).sum())
-
-
-def _opening(directory: RunDirectory, text: Text, parts: Parts, hardware: Hardware, train: TrainSettings) -> str:
-    parameters = sum(p.numel() for p in cast(nn.Module, parts.encoder).parameters())
-    names = " + ".join(objective.name for objective in parts.objectives)
-    budget = next(f"{value:g} {kind}" for kind, value in _budgets(train) if value is not None)
-    return (
-        f"pretraining {type(parts.encoder).__name__} ({parameters / 1e6:.1f}M parameters) with {names} on "
-        f"{text.corpus.name} ({text.prepared.train.num_tokens / 1e6:.1f}M tokens) for {budget}, on {hardware}\n"
-        f"run: {directory.path}"
-    )
-
-
-def _budgets(train: TrainSettings) -> list[tuple[str, float | None]]:
-    return [(kind, getattr(train, kind)) for kind in ("steps", "tokens", "epochs", "seconds")]
-
-
-def _closing(directory: RunDirectory, result: dict[str, Any], output_root: Path, console: Console) -> None:
-    table = Table(box=None, show_header=False)
-    of_parts: dict[str, dict[str, float]] = {}
-    for name, value in result["metrics"].items():
-        loss, _, part = name.partition("/")
-        if part:
-            of_parts.setdefault(part, {})[loss] = value
-        else:
-            table.add_row(f"validation {name}", f"{value:.4f}")
-    if "unigram_entropy" in result:
-        table.add_row(
-            "unigram entropy", f"{result['unigram_entropy']:.4f}  (an MLM loss well below it has learnt context)"
-        )
-    table.add_row("steps, tokens", f"{result['steps']:,}, {result['tokens']:,} ({result['epochs']:.2f} epochs)")
-    table.add_row("speed", f"{result['tokens_per_second']:,.0f} tokens/s over {result['seconds']:,.0f} s, all included")
-    console.print(table)
-    if of_parts:
-        names = list(dict.fromkeys(name for losses in of_parts.values() for name in losses))
-        table = Table("validation", *names, box=None)
-        for part, losses in of_parts.items():
-            table.add_row(part, *(f"{losses[name]:.4f}" if name in losses else "" for name in names))
-        console.print(table)
-    path = _short(directory.path)
-    console.print(
-        f"\nnext, does it help?  lmtransfer finetune init={path} task=python_docs task.num_train=100 seeds=3 "
-        f"control=true"
-        f"\n                     lmtransfer finetune init={path} task=sst2 task.num_train=1000 seeds=3 control=true "
-        f"name=sst2 data_root=<folder>"
-        f"\n                     lmtransfer report {_short(output_root.absolute())}",
-        soft_wrap=True,
-    )
-
-
-def _short(path: Path) -> Path:
-    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
 def _fields(settings: HardwareSettings) -> dict[str, Any]:

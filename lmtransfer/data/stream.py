@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 import torch
@@ -26,6 +26,15 @@ class Lengths(Protocol):
     """The rows of one epoch; at least their lengths in tokens, shape (N,)."""
 
     lengths: np.ndarray
+
+
+@runtime_checkable
+class FillsUp(Protocol):
+    """A source that may fill every batch up to a fixed number of tokens."""
+
+    def set_capacity(self, tokens: int) -> None:
+        """From now on to this number, if it does so at all."""
+        ...
 
 
 class Source(Protocol):
@@ -132,6 +141,8 @@ class PlannedStream:
     def set_micro_batch_tokens(self, tokens: int) -> None:
         """Cut micro-batches of at most ``tokens`` from the next call of ``steps`` on; the steps hold the same rows."""
         self.micro_batch_tokens = tokens
+        if isinstance(self.source, FillsUp):
+            self.source.set_capacity(tokens)
 
     def _batches(self, start: int, micro_batch_tokens: int | None) -> Iterator[Any]:
         """This rank's micro-batches from step ``start`` on."""

@@ -59,6 +59,11 @@ class PretrainingSource:
         self.store, self.rows, self.corruption, self.seed = store, rows, corruption, seed
         self.reads, self.capacity, self.few_shapes = frozenset(reads), capacity, few_shapes
 
+    def set_capacity(self, tokens: int) -> None:
+        """Fill the next batches up to ``tokens`` where they are filled up at all."""
+        if self.capacity is not None:
+            self.capacity = tokens
+
     def plan(self, epoch: int) -> RowPlan:
         """The rows of ``epoch``."""
         drawn = self._drawn_epoch(epoch)

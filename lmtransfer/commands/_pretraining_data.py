@@ -1,0 +1,85 @@
+"""What a pretraining run reads: the stream it trains on, and the batches it is validated on."""
+
+from __future__ import annotations
+
+from lmtransfer.commands._pretraining import Parts, Text
+from lmtransfer.commands._validation import validate
+from lmtransfer.config.schema import TrainSettings
+from lmtransfer.data.mixture import MixedStore
+from lmtransfer.data.store import TokenStore
+from lmtransfer.data.stream import PlannedStream, evaluation_batches
+from lmtransfer.objectives.learner import PretrainingLearner, needed_reads
+from lmtransfer.objectives.source import PretrainingSource
+from lmtransfer.training import distributed
+from lmtransfer.training.evaluation import evaluate_losses
+from lmtransfer.training.hardware import Hardware
+
+#: Most tokens of a forward pass in validation.
+_EVALUATION_MICRO_BATCH = 8192
+
+
+class PretrainingData:
+    """The text as batches that fit the hardware: of one size for compiled models, of few sizes on a CPU.
+
+    Args:
+        text: the corpus.
+        parts: how rows are cut and hidden.
+        train: batch sizes.
+        hardware: where to compute.
+        seed: of rows, masks and order.
+
+    Attributes:
+        stream: the optimiser steps of this rank.
+    """
+
+    def __init__(self, text: Text, parts: Parts, *, train: TrainSettings, hardware: Hardware, seed: int) -> None:
+        self.parts, self.hardware = parts, hardware
+        self.held_out = text.prepared.validation
+        capacity = (train.micro_batch_tokens or train.batch_tokens) if hardware.compile else None
+        self.training = self._source(text.prepared.train, seed=seed, capacity=capacity)
+        self.stream = PlannedStream(
+            self.training,
+            seed=seed,
+            batch_tokens=train.batch_tokens,
+            micro_batch_tokens=train.micro_batch_tokens,
+            num_workers=train.num_workers,
+            rank=distributed.rank(),
+            world_size=distributed.world_size(),
+            pin_memory=hardware.device.type == "cuda",
+            contiguous=parts.rows.contiguous,
+        )
+
+    def has_validation(self) -> bool:
+        """Whether the held-out text gives a single row."""
+        return self.held_out.num_tokens > 0 and len(self._validation(self.held_out).plan(0).lengths) > 0
+
+    def validate(self, learner: PretrainingLearner, *, most_tokens: int | None) -> dict[str, float]:
+        """The losses on held-out text by name, on at most so many of its tokens."""
+
+        def measure(store: TokenStore, most_tokens: int | None) -> dict[str, float]:
+            fitting = min(self.stream.micro_batch_tokens or _EVALUATION_MICRO_BATCH, _EVALUATION_MICRO_BATCH)
+            batches = evaluation_batches(
+                self._validation(store),
+                micro_batch_tokens=self.training.capacity or fitting,
+                max_tokens=most_tokens,
+                rank=distributed.rank(),
+                world_size=distributed.world_size(),
+                contiguous=self.parts.rows.contiguous,
+            )
+            return evaluate_losses(learner, batches, device=self.hardware.device, precision=self.hardware.precision)
+
+        return validate(measure, self.held_out, most_tokens=most_tokens)
+
+    def _validation(self, store: TokenStore | MixedStore) -> PretrainingSource:
+        return self._source(store, seed=0, capacity=self.training.capacity)
+
+    def _source(self, store: TokenStore | MixedStore, *, seed: int, capacity: int | None) -> PretrainingSource:
+        return PretrainingSource(
+            store=store,
+            rows=self.parts.rows,
+            corruption=self.parts.corruption,
+            seed=seed,
+            reads=needed_reads(self.parts.objectives),
+            capacity=capacity,
+            few_shapes=self.hardware.device.type == "cpu",
+        )

@@ -1,0 +1,65 @@
+"""What pretraining says before its first step and after its last."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+from rich.console import Console
+from rich.table import Table
+from torch import nn
+
+from lmtransfer.commands._pretraining import Parts, Text
+from lmtransfer.config.schema import TrainSettings
+from lmtransfer.training.hardware import Hardware
+
+
+def opening(path: Path, text: Text, parts: Parts, hardware: Hardware, train: TrainSettings) -> str:
+    """What is trained, on what, for how long, and where the run lies."""
+    parameters = sum(p.numel() for p in cast(nn.Module, parts.encoder).parameters())
+    names = " + ".join(objective.name for objective in parts.objectives)
+    budgets = ((kind, getattr(train, kind)) for kind in ("steps", "tokens", "epochs", "seconds"))
+    budget = next(f"{value:g} {kind}" for kind, value in budgets if value is not None)
+    return (
+        f"pretraining {type(parts.encoder).__name__} ({parameters / 1e6:.1f}M parameters) with {names} on "
+        f"{text.corpus.name} ({text.prepared.train.num_tokens / 1e6:.1f}M tokens) for {budget}, on {hardware}\n"
+        f"run: {path}"
+    )
+
+
+def closing(path: Path, result: dict[str, Any], *, output_root: Path, console: Console) -> None:
+    """The result as a table, and what to do next."""
+    table = Table(box=None, show_header=False)
+    of_parts: dict[str, dict[str, float]] = {}
+    for name, value in result["metrics"].items():
+        loss, _, part = name.partition("/")
+        if part:
+            of_parts.setdefault(part, {})[loss] = value
+        else:
+            table.add_row(f"validation {name}", f"{value:.4f}")
+    if "unigram_entropy" in result:
+        table.add_row(
+            "unigram entropy", f"{result['unigram_entropy']:.4f}  (an MLM loss well below it has learnt context)"
+        )
+    table.add_row("steps, tokens", f"{result['steps']:,}, {result['tokens']:,} ({result['epochs']:.2f} epochs)")
+    table.add_row("speed", f"{result['tokens_per_second']:,.0f} tokens/s over {result['seconds']:,.0f} s, all included")
+    console.print(table)
+    if of_parts:
+        names = list(dict.fromkeys(name for losses in of_parts.values() for name in losses))
+        table = Table("validation", *names, box=None)
+        for part, losses in of_parts.items():
+            table.add_row(part, *(f"{losses[name]:.4f}" if name in losses else "" for name in names))
+        console.print(table)
+    run = _short(path)
+    console.print(
+        f"\nnext, does it help?  lmtransfer finetune init={run} task=python_docs task.num_train=100 seeds=3 "
+        f"control=true"
+        f"\n                     lmtransfer finetune init={run} task=sst2 task.num_train=1000 seeds=3 control=true "
+        f"name=sst2 data_root=<folder>"
+        f"\n                     lmtransfer report {_short(output_root.absolute())}",
+        soft_wrap=True,
+    )
+
+
+def _short(path: Path) -> Path:
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path

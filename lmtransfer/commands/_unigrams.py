@@ -1,0 +1,22 @@
+"""How often each token occurs: what a masked language model knows before it uses context."""
+
+from __future__ import annotations
+
+import numpy as np
+from omegaconf import DictConfig
+
+from lmtransfer.data.mixture import MixedStore
+from lmtransfer.data.store import TokenStore
+from lmtransfer.data.token_shares import token_shares
+
+
+def unigram_entropy(store: TokenStore | MixedStore) -> float:
+    """Entropy in nats of how often each token is drawn."""
+    shares = token_shares(store)
+    shares = shares[shares > 0]
+    return float(-(shares * np.log(shares)).sum())
+
+
+def masked_entropy(cfg: DictConfig, store: TokenStore | MixedStore) -> float | None:
+    """The unigram entropy where tokens are masked and predicted, or None where they are not."""
+    return unigram_entropy(store) if "mlm" in cfg.objective.losses else None
