@@ -7,7 +7,10 @@ from typing import Any
 
 from lmtransfer.commands._task_training import Arm, Outcome, Setting
 from lmtransfer.metrics.baseline import majority_baseline, majority_label
+from lmtransfer.reporting.layer_weights import joint_layer_weights
 from lmtransfer.reporting.statistics import Spread, difference, spread
+from lmtransfer.transfer.learner import TaskLearner
+from lmtransfer.transfer.reading import ScalarMix
 
 Result = dict[str, Any]
 
@@ -55,7 +58,13 @@ def run_result(
         "steps": state.step,
         "epochs": state.epoch,
         "collapsed": evaluation.collapsed,
+        **layer_weights(outcome.learner),
     }
+
+
+def layer_weights(learner: TaskLearner) -> Result:
+    """The entry ``layer_weights`` of a learner that mixes layers (Peters et al. 2018); nothing for another one."""
+    return {"layer_weights": learner.reading.learnt()} if isinstance(learner.reading, ScalarMix) else {}
 
 
 def joint_result(
@@ -81,8 +90,9 @@ def joint_result(
 
 
 def summary(results: Sequence[Result]) -> Result:
-    """Statistics over seeds: means of all metrics, and mean, median and deviation of the main one."""
+    """Statistics over seeds: means of all metrics and layer weights; mean, median and deviation of the main metric."""
     scores = spread_of(results)
+    mixed = all("layer_weights" in result for result in results)
     return {
         "metrics": {name: spread([r["metrics"][name] for r in results]).mean for name in results[0]["metrics"]},
         "seeds": [{"seed": r["seed"], "metrics": r["metrics"], "collapsed": r["collapsed"]} for r in results],
@@ -91,6 +101,7 @@ def summary(results: Sequence[Result]) -> Result:
         "deviation": scores.deviation,
         "n": scores.n,
         "collapsed": sum(bool(r["collapsed"]) for r in results),
+        **({"layer_weights": joint_layer_weights([r["layer_weights"] for r in results])} if mixed else {}),
     }
 
 

@@ -10,6 +10,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from lmtransfer.reporting.layer_weights import layer_weights_text
 from lmtransfer.reporting.units import count, duration, in_percent, shown, shown_difference
 from lmtransfer.training.run_directory import RunDirectory
 
@@ -72,6 +73,7 @@ def remarks(result: Result) -> list[str]:
                 f"warning: {part['collapsed']} of {part['n']} seeds {label} answer one and the same label: lower the "
                 "learning rate, or train longer"
             )
+    lines += filter(None, [layer_weights_text(result.get("layer_weights"))])
     cut = {split: number for split, number in result.get("num_truncated", {}).items() if number}
     if cut:
         lines.append("examples cut at max_length: " + ", ".join(f"{n:,} of {split}" for split, n in cut.items()))

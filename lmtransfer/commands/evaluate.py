@@ -13,7 +13,7 @@ from rich.console import Console
 
 from lmtransfer.commands._runs import SavedRun, new_encoder, open_saved
 from lmtransfer.commands._task_data import encode_split
-from lmtransfer.commands._task_results import Result, compare, summary
+from lmtransfer.commands._task_results import Result, compare, layer_weights, summary
 from lmtransfer.commands._task_table import print_result, short
 from lmtransfer.config.build import build
 from lmtransfer.config.check import check
@@ -134,6 +134,7 @@ def _score(saved: SavedRun, scoring: _Scoring) -> Result:
         "tokens": int(encoded.lengths.sum()),
         "num_truncated": encoded.num_truncated,
         "num_parameters": sum(parameter.numel() for parameter in learner.parameters()),
+        **layer_weights(learner),
     }
 
 

@@ -11,11 +11,20 @@ import yaml
 
 from lmtransfer.reporting.answer import answer, comparison
 from lmtransfer.reporting.entries import Entry
+from lmtransfer.reporting.layer_weights import layer_weights_text
 from lmtransfer.reporting.lineage import total
 from lmtransfer.reporting.rows import Row, run_name, table_rows
 from lmtransfer.reporting.style import SavedFigure
 from lmtransfer.reporting.sweeps import Sweep, outside
-from lmtransfer.reporting.tables import COLUMNS, cells, metric_heading, sweep_cells, sweep_headings, without_empty
+from lmtransfer.reporting.tables import (
+    COLUMNS,
+    PLUS_MINUS,
+    cells,
+    metric_heading,
+    sweep_cells,
+    sweep_headings,
+    without_empty,
+)
 from lmtransfer.reporting.units import count, duration
 
 _STYLE = """
@@ -160,6 +169,8 @@ def _run_details(entry: Entry) -> str:
     rule = run.result.get("chosen_by")
     said = [run.key, *([rule] if isinstance(rule, str) else [])]
     parts.append(f'<p class="quiet">{escape(": ".join(said))}</p>')
+    learnt = layer_weights_text(run.result.get("layer_weights"), plus_minus=PLUS_MINUS)
+    parts += [f"<p>{escape(learnt)}</p>"] if learnt else []
     versions = next((part.versions for part in (run, *entry.seeds) if part.versions), {})
     for heading, text in (("Configuration", _yaml(run.config)), ("Versions", _yaml(versions))):
         if text:

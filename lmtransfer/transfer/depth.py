@@ -20,8 +20,8 @@ def depths_below_head(encoder: nn.Module, sample: PackedBatch, *, read: Collecti
     """The depth of each parameter of an encoder by its name: 1 for the topmost layer that is read, most for embeddings.
 
     Only layers with parameters of their own are counted, so layers that share theirs count as one (ALBERT: Lan et al.
-    2020), and what comes after the topmost layer, such as a last norm, belongs to it. Parameters that no layer up to the
-    topmost read one depends on have no depth: poolers, the layers above, what only pretraining uses.
+    2020), and what comes after the topmost layer, such as a last norm, belongs to it. Parameters that no layer up to
+    the topmost read one depends on have no depth: poolers, the layers above, what only pretraining uses.
 
     Args:
         encoder: an encoder; its mode, flags and gradients are left as they were.
@@ -63,7 +63,7 @@ def _new_leaves(output: Tensor, seen: set[Any]) -> list[Tensor]:
 
 
 def rate_scales(depths: Mapping[str, int], *, decay: float, gap: bool = False) -> dict[str, float]:
-    """Factors on the learning rate by parameter name: ``decay`` to the power of the depth (Clark et al. 2020, section 3.1).
+    """Factors on the learning rate by parameter name: ``decay`` to the power of the depth.
 
     Args:
         depths: as ``depths_below_head`` tells them.

@@ -39,7 +39,7 @@ class TaskLearner(nn.Module):
         use_pooler: put the encoder's own pooler between composition and head (the family's published head).
 
     Attributes:
-        depths: how far below the head each parameter of the encoder lies, by its name there, once ``arrange`` was called.
+        depths: how far below the head each parameter of the encoder lies, by its name there; known once arranged.
     """
 
     def __init__(

@@ -34,12 +34,12 @@ class TransferMethod:
     A pooler learns as part of the head: at the full rate, from the first step on.
 
     Args:
-        freeze: "frozen" trains the head (and what mixes and composes) only; "full" trains everything; "gradual" lets one
-            layer more learn at a time, from the top (Howard & Ruder 2018, section 3.3).
+        freeze: "frozen" trains the head (and what mixes and composes) only; "full" trains everything; "gradual" lets
+            one layer more learn at a time, from the top (Howard & Ruder 2018, section 3.3).
         layers: ``last``, the number of a layer (0: embeddings), or ``mix`` for ELMo's scalar mix of all.
         pooling: how the tokens of a sequence become one vector.
-        head_hidden_dim: width of a hidden layer in the head, tanh unless the family says otherwise; null: a linear head, or
-            the family's.
+        head_hidden_dim: width of a hidden layer in the head, tanh unless the family says otherwise; null: a linear
+            head, or the family's.
         dropout: in the head.
         mix_layer_norm: normalise layers before mixing them.
         lstm_dim: units of each direction with ``pooling=bilstm``.
@@ -47,8 +47,8 @@ class TransferMethod:
         layer_decay: learning rate of each layer over that of the layer above it, the head's being the optimiser's own:
             the topmost layer learns at ``layer_decay`` times that rate, the embeddings of L layers at
             ``layer_decay ** (L + 1)`` times (Howard & Ruder 2018, section 3.2; Clark et al. 2020).
-        layer_decay_gap: one more factor between head and topmost layer: a quirk of the published ELECTRA code, which its
-            author calls a mistake (google-research/electra, issues 51 and 64).
+        layer_decay_gap: one more factor between head and topmost layer: a quirk of the published ELECTRA code, which
+            its author calls a mistake (google-research/electra, issues 51 and 64).
         unfreeze_share: with ``freeze=gradual``, the share of the budget after which everything learns.
     """
 
@@ -69,13 +69,13 @@ class TransferMethod:
     ) -> None:
         if not 0 < layer_decay <= 1:
             raise ConfigError(
-                f"transfer.layer_decay={layer_decay}: a layer's rate over that of the layer above it must lie in (0, 1], "
-                "such as 0.8; 1 gives every layer the same rate"
+                f"transfer.layer_decay={layer_decay}: a layer's rate over that of the layer above it must lie in "
+                "(0, 1], such as 0.8; 1 gives every layer the same rate"
             )
         if freeze == "frozen" and layer_decay != 1:
             raise ConfigError(
-                f"transfer.layer_decay={layer_decay} with transfer.freeze=frozen: no layer learns; choose transfer=full "
-                "or transfer=gradual, or leave it at 1"
+                f"transfer.layer_decay={layer_decay} with transfer.freeze=frozen: no layer learns; choose "
+                "transfer=full or transfer=gradual, or leave it at 1"
             )
         self.freezing = _freezing(freeze, unfreeze_share)
         self.layers = layers
@@ -92,8 +92,8 @@ class TransferMethod:
         """How the tokens of a sequence become one vector with this encoder.
 
         Raises:
-            ConfigError: a token that has seen nothing but itself, which is the first of a causal encoder and the last of
-                a backward one; or a family's pooler over anything but the last layer.
+            ConfigError: a token that has seen nothing but itself, which is the first of a causal encoder and the last
+                of a backward one; or a family's pooler over anything but the last layer.
         """
         if self.pooling == "cls" and encoder.attention == "causal":
             raise ConfigError(

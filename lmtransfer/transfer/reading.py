@@ -6,7 +6,7 @@ Shape legend: T tokens of a packed batch, D width, L layers above the embedding 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -60,7 +60,7 @@ class ScalarMix(nn.Module):
     The scalars start at 0 (equal weights) and gamma at 1.
 
     Where we differ: the optional layer norm without parameters takes its mean and variance over the positions and
-    features of each sequence, not of the whole batch, so that a sentence's vector does not depend on its batch mates.
+    features of each sequence, not of all real positions of the batch, so that a sentence's vector does not depend on its batch mates.
 
     Args:
         num_layers: L of the encoder.
@@ -73,6 +73,11 @@ class ScalarMix(nn.Module):
         self.layer_norm = layer_norm
         self.scalars = nn.Parameter(torch.zeros(num_layers + 1))
         self.gamma = nn.Parameter(torch.ones(()))
+
+    def learnt(self) -> dict[str, Any]:
+        """``gamma``, and ``weights``: softmax(s), one a layer from the embeddings up, as plain numbers."""
+        weights = torch.softmax(self.scalars.detach().double(), dim=0)
+        return {"gamma": float(self.gamma.detach()), "weights": weights.tolist()}
 
     def forward(self, layers: Sequence[Tensor], lengths: Tensor) -> Tensor:
         """L + 1 tensors (T, D) -> (T, D), float32."""
