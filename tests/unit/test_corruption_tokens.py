@@ -121,60 +121,6 @@ def test_the_row_itself_is_left_alone_and_the_generator_decides() -> None:
     assert not np.array_equal(first.positions, other.positions)
 
 
-def words_of(row: Row) -> list[list[int]]:
-    """Positions of each word: an even token begins one, and nothing special is in one."""
-    words: list[list[int]] = []
-    for position, token in enumerate(row.tokens.tolist()):
-        if token in SPECIAL:
-            continue
-        joins = token % 2 == 1 and words and words[-1][-1] == position - 1
-        if joins:
-            words[-1].append(position)
-        else:
-            words.append([position])
-    return words
-
-
-@pytest.mark.parametrize("mask_prob", [0.15, 0.5, 0.8])
-def test_whole_words_are_hidden_whole(mask_prob: float) -> None:
-    corruption = TokenMasking(mask_prob=mask_prob, whole_words=True, tokenizer=TOKENIZER)
-    rng = np.random.default_rng(0)
-    rates = []
-    for draw in range(500):
-        row = random_row(rng, 80)
-        hidden = set(corruption.corrupt(row, np.random.default_rng(draw)).positions.tolist())
-        words = words_of(row)
-        assert hidden == {p for word in words if hidden & set(word) for p in word}
-        assert 0 < len(hidden) <= round(mask_prob * 80)
-        rates.append(len(hidden) / 80)
-    assert np.mean(rates) == pytest.approx(mask_prob, abs=0.02)
-
-
-def test_a_word_is_replaced_in_one_way() -> None:
-    corruption = TokenMasking(mask_prob=0.5, mask_share=0.5, random_share=0.0, whole_words=True, tokenizer=TOKENIZER)
-    row = row_of([1, *[10, 11, 13] * 30, 2])
-    tokens = corruption.corrupt(row, np.random.default_rng(0)).tokens[1:-1].reshape(30, 3)
-    kinds = {tuple(word) for word in tokens.tolist()}
-    assert kinds == {(10, 11, 13), (3, 3, 3)}
-
-
-def test_a_special_token_ends_a_word() -> None:
-    corruption = TokenMasking(mask_prob=0.15, whole_words=True, tokenizer=TOKENIZER)
-    row = row_of([1, 11, 2, 13, 0, 15, 2])
-    hidden = {tuple(corruption.corrupt(row, np.random.default_rng(draw)).positions.tolist()) for draw in range(30)}
-    assert hidden == {(1,), (3,), (5,)}
-
-
-def test_a_row_of_one_long_word_hides_it_all() -> None:
-    corruption = TokenMasking(mask_prob=0.15, whole_words=True, tokenizer=TOKENIZER)
-    assert corruption.corrupt(row_of([1, 10, 11, 13, 15, 2]), np.random.default_rng(0)).positions.tolist() == [
-        1,
-        2,
-        3,
-        4,
-    ]
-
-
 def test_no_corruption_leaves_rows_as_they_are() -> None:
     row = random_row(np.random.default_rng(0), 20)
     tokens, positions, targets = NoCorruption().corrupt(row, np.random.default_rng(0))[:3]

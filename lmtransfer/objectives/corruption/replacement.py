@@ -42,7 +42,7 @@ class Replacement:
             units: number of the unit that each belongs to, from 0, shape (m,).
             rng: decides.
         """
-        kind = rng.random(int(units[-1]) + 1)[units]
+        kind = rng.random(int(units[-1]) + 1 if len(units) else 0)[units]
         replaced = np.where(kind < self.mask_share, np.int32(self.mask_id), tokens)
         is_random = (kind >= self.mask_share) & (kind < self.mask_share + self.random_share)
         count = int(np.count_nonzero(is_random))

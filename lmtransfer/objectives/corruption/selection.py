@@ -1,14 +1,14 @@
-"""Which units of a row are hidden: single tokens, whole words. What replaces them is decided elsewhere.
-
-A selection is a function of (tokens, maskable positions, budget, rng) that returns positions and, where units are
-larger than a token, the number of the unit that each belongs to (so that a replacement may be drawn for a unit).
-"""
+"""Which tokens of a row are hidden, in units such as words or spans. What replaces them is decided elsewhere."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 import numpy as np
+
+from lmtransfer.tokenizers.base import Tokenizer
 
 
 class Chosen(NamedTuple):
@@ -17,17 +17,33 @@ class Chosen(NamedTuple):
     Attributes:
         positions: indices into the row, int64, ascending, shape (m,).
         units: number of the unit that each belongs to, from 0 in order, int64, shape (m,).
+        per_target: further numbers of each position by name, int64, shape (m,) each.
     """
 
     positions: np.ndarray
     units: np.ndarray
+    per_target: Mapping[str, np.ndarray] = MappingProxyType({})
 
 
 class Selection(Protocol):
-    """Chooses units of a row until a budget of tokens is spent."""
+    """Chooses units of a row until a budget of tokens is spent.
+
+    Attributes:
+        gives: names in ``Chosen.per_target``.
+    """
+
+    gives: tuple[str, ...]
+
+    def bind(self, tokenizer: Tokenizer) -> None:
+        """Learn what it needs of the vocabulary, once, before the first row.
+
+        Raises:
+            ConfigError: the vocabulary does not have it.
+        """
+        ...
 
     def choose(self, tokens: np.ndarray, maskable: np.ndarray, budget: int, rng: np.random.Generator) -> Chosen:
-        """Choose at most ``budget`` tokens.
+        """Choose about ``budget`` tokens, and none that is not in ``maskable``.
 
         Args:
             tokens: the row, int32.
@@ -39,44 +55,15 @@ class Selection(Protocol):
 
 
 class SingleTokens:
-    """Each token is a unit; exactly the budget is chosen."""
+    """Each token is a unit; exactly the budget is chosen (Devlin et al. 2019, section 3.1)."""
+
+    gives: tuple[str, ...] = ()
+
+    def bind(self, tokenizer: Tokenizer) -> None:
+        """See ``Selection``; nothing is needed."""
 
     def choose(self, tokens: np.ndarray, maskable: np.ndarray, budget: int, rng: np.random.Generator) -> Chosen:
         """See ``Selection``."""
         positions = rng.permutation(maskable)[:budget]
         positions.sort()
         return Chosen(positions, np.arange(budget))
-
-
-class WholeWords:
-    """Each word is a unit: a piece that begins a word and those after it that do not.
-
-    As the whole-word masking of google-research/bert: words come in random order, and one that would exceed the
-    budget is passed over. A row whose first word in that order exceeds it, and all others too, hides that first word,
-    so that each row has something to predict.
-
-    Args:
-        starts_word: bool per id: whether the piece begins a word.
-    """
-
-    def __init__(self, *, starts_word: np.ndarray) -> None:
-        self.starts_word = starts_word
-
-    def choose(self, tokens: np.ndarray, maskable: np.ndarray, budget: int, rng: np.random.Generator) -> Chosen:
-        """See ``Selection``."""
-        begins = self.starts_word[tokens[maskable]]
-        begins[1:] |= np.diff(maskable) > 1
-        begins[0] = True
-        edges = np.append(np.flatnonzero(begins), len(maskable))
-        sizes = np.diff(edges)
-        order = rng.permutation(len(sizes))
-        left, taken = budget, []
-        for word, size in zip(order.tolist(), sizes[order].tolist(), strict=True):
-            if size <= left:
-                taken.append(word)
-                left -= size
-                if not left:
-                    break
-        words = np.sort(np.array(taken or [int(order[0])]))
-        positions = np.concatenate([maskable[edges[word] : edges[word + 1]] for word in words])
-        return Chosen(positions, np.repeat(np.arange(len(words)), sizes[words]))

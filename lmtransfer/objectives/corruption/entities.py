@@ -1,0 +1,113 @@
+"""Named entities as units (ERNIE), found by their capital letters."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from lmtransfer.errors import ConfigError
+from lmtransfer.objectives.corruption.selection import Chosen
+from lmtransfer.objectives.corruption.words import Words, words_of
+from lmtransfer.tokenizers.base import Tokenizer
+
+_FIRST_WORD = re.compile(r"\w+")
+_SENTENCE_END = re.compile(r"[.!?]\W*$")
+
+
+class Entities:
+    """Each named entity is a unit, and so is each word outside of them (Sun et al. 2019, section 3.2).
+
+    Entities come in random order until they have their share of the budget; words outside of them fill up the rest.
+    (ERNIE masks words, phrases and entities in stages, one after another; here each row has words and entities.)
+
+    An entity is a run of capitalised words without punctuation between them. No entities are: a single word that
+    begins a sentence or a row, the pronoun I, and a run of more than ``max_words``, which is a headline. This finds no
+    entities in languages that write other words with capital letters too, nor in those without capital letters.
+
+    Args:
+        entity_share: entities are hidden until they make up this share of the budget; own choice.
+        max_words: longest entity.
+
+    Raises:
+        ConfigError: ``entity_share`` is no share, or ``max_words`` less than 1.
+    """
+
+    gives: tuple[str, ...] = ()
+
+    def __init__(self, *, entity_share: float = 0.5, max_words: int = 6) -> None:
+        if not 0 <= entity_share <= 1:
+            raise ConfigError(
+                f"objective.corruption.selection.entity_share={entity_share} is no share: use a number from 0 to 1"
+            )
+        if max_words < 1:
+            raise ConfigError(f"objective.corruption.selection.max_words={max_words} is not allowed: use 1 or more")
+        self.entity_share, self.max_words = entity_share, max_words
+
+    def bind(self, tokenizer: Tokenizer) -> None:
+        """See ``Selection``.
+
+        Raises:
+            ConfigError: the vocabulary has no capital letters.
+        """
+        self.starts_word = tokenizer.starts_word
+        special = tokenizer.is_special.tolist()
+        self.texts = ["" if special[i] else tokenizer.decode([i]) for i in range(tokenizer.num_pieces)]
+        if not any(text.strip()[:1].isupper() for text in self.texts):
+            raise ConfigError(
+                "objective/corruption=entities finds named entities by their capital letters, and the tokenizer has "
+                "none: use tokenizer.lowercase=false, or objective/corruption=spans"
+            )
+
+    def choose(self, tokens: np.ndarray, maskable: np.ndarray, budget: int, rng: np.random.Generator) -> Chosen:
+        """See ``Selection``; at most the budget is chosen, unless each unit exceeds it: then one word."""
+        words = words_of(tokens, maskable, self.starts_word)
+        edges = words.edges.tolist()
+        entities = self.entities(tokens, words)
+        outside = np.ones(len(words.follows), dtype=bool)
+        for start, end in entities:
+            outside[start:end] = False
+        taken, left = [], budget
+        for number in rng.permutation(len(entities)).tolist():
+            if budget - left >= self.entity_share * budget:
+                break
+            start, end = entities[number]
+            if edges[end] - edges[start] <= left:
+                taken.append((start, end))
+                left -= edges[end] - edges[start]
+        order = rng.permutation(np.flatnonzero(outside)).tolist()
+        for word in order:
+            if not left:
+                break
+            if edges[word + 1] - edges[word] <= left:
+                taken.append((word, word + 1))
+                left -= edges[word + 1] - edges[word]
+        return words.chosen(taken or [(word, word + 1) for word in order[:1]] or entities[:1])
+
+    def entities(self, tokens: np.ndarray, words: Words) -> list[tuple[int, int]]:
+        """First word and end of each entity of a row, in order."""
+        ids = tokens[words.positions].tolist()
+        edges, follows = words.edges.tolist(), words.follows.tolist()
+        texts = ["".join(self.texts[i] for i in ids[edges[w] : edges[w + 1]]).strip() for w in range(len(follows))]
+        found, start = [], 0
+        while start < len(texts):
+            end = start + 1
+            if _is_capitalised(texts[start]):
+                while end < len(texts) and follows[end] and texts[end - 1][-1].isalnum() and _is_name(texts[end]):
+                    end += 1
+                begins_sentence = start == 0 or not follows[start] or _SENTENCE_END.search(texts[start - 1])
+                if end - start <= self.max_words and not (begins_sentence and end - start == 1):
+                    found.append((start, end))
+            start = end
+        return found
+
+
+def _is_capitalised(text: str) -> bool:
+    """Whether the first letter of a word, after quotes and brackets, is a capital; the pronoun I does not count."""
+    first = _FIRST_WORD.search(text)
+    return first is not None and first[0][0].isupper() and first[0] != "I"
+
+
+def _is_name(text: str) -> bool:
+    """Whether a word goes on with an entity: capitalised, and nothing before the capital letter."""
+    return text[:1].isupper() and _is_capitalised(text)
