@@ -60,7 +60,8 @@ class ScalarMix(nn.Module):
     The scalars start at 0 (equal weights) and gamma at 1.
 
     Where we differ: the optional layer norm without parameters takes its mean and variance over the positions and
-    features of each sequence, not of all real positions of the batch, so that a sentence's vector does not depend on its batch mates.
+    features of each sequence, not of all real positions of the batch, so that a sentence's vector does not depend on
+    its batch mates.
 
     Args:
         num_layers: L of the encoder.
