@@ -75,6 +75,7 @@ class Twin(nn.Module):
         bias: add a bias to the projection.
     """
 
+    is_encoder = True  # its matrices are an encoder's to optimisers, though it lives in an objective
     pooler = None
     family_head = FamilyHead(token="first")
 

@@ -55,9 +55,11 @@ def classify(learner: nn.Module) -> list[NamedParameter]:
     """Every trainable parameter once, in the order of ``named_parameters()``.
 
     The encoder is the learner's attribute ``encoder`` where there is one (a head's matrices are not hidden ones),
-    else the learner itself.
+    else the learner itself; a further one, such as ELECTRA's generator, is a module that says ``is_encoder = True``.
     """
-    hidden = _hidden_linears(getattr(learner, "encoder", learner))
+    encoders = [getattr(learner, "encoder", learner)]
+    encoders += [module for module in learner.modules() if getattr(module, "is_encoder", False)]
+    hidden = set().union(*(_hidden_linears(encoder) for encoder in encoders))
     owners: dict[int, list[nn.Module]] = {}
     for owner, parameter in _owners(learner):
         owners.setdefault(id(parameter), []).append(owner)

@@ -26,6 +26,7 @@ from lmtransfer.objectives.masked_lm import MaskedLanguageModel
 from lmtransfer.objectives.replaced_token import ReplacedTokenDetection
 from lmtransfer.objectives.rows.stream import LanguageStream
 from lmtransfer.objectives.source import PretrainingSource
+from lmtransfer.training.parameters import classify
 from lmtransfer.training.weights import aliases, load_weights, weights
 
 TOKENIZER = NumberTokenizer()
@@ -214,6 +215,18 @@ def test_the_generator_is_a_smaller_twin_over_the_same_embeddings(name: str) -> 
 )
 def test_shapes_of_twins(dim: int, size: float, shape: tuple[int, int, int]) -> None:
     assert twin_shape(dim=dim, hidden_dim=4 * dim, size=size) == shape
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_optimisers_treat_the_generators_matrices_as_those_of_an_encoder(name: str) -> None:
+    learner = learner_of(ENCODERS[name]())
+    kinds = {item.name: item.kind for item in classify(learner)}
+    for key, kind in kinds.items():
+        in_block = ".stack.layers." in key and "norm" not in key and key.endswith("weight")
+        assert (kind == "hidden") == in_block, key
+        assert (kind == "embedding") == (key.startswith("encoder.embeddings.") and "norm" not in key), key
+    splits = {item.name: item.splits for item in classify(learner)}
+    assert splits["objectives.rtd.generator.stack.layers.1.attention.query_key_value.weight"] == 3
 
 
 @pytest.mark.parametrize("name", ENCODERS)
