@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
+from lmtransfer.commands._compile import compile_blocks
 from lmtransfer.commands._runs import new_encoder
 from lmtransfer.commands._task_data import TaskData
 from lmtransfer.commands._trainer import make_trainer
@@ -160,6 +162,8 @@ def train_once(
         else None,
         progress=progress,
     )
+    if hardware.compile and not learner.freezing.frozen:
+        compile_blocks(learner)
     if run is not None and run.checkpoints.newest()[0] is not None:
         trainer.resume()
     state = trainer.train()
@@ -196,7 +200,8 @@ def score(setting: Setting, learner: TaskLearner, source: TaskSource) -> Evaluat
     """The task's metrics of a learner."""
     hardware = setting.hardware
     metrics = setting.task.metrics()
-    return evaluate(learner, source, metrics, device=hardware.device, autocast=hardware.precision.autocast)
+    with torch.compiler.set_stance("force_eager"):  # each batch is of another shape, and met once
+        return evaluate(learner, source, metrics, device=hardware.device, autocast=hardware.precision.autocast)
 
 
 class Examples:
@@ -229,7 +234,7 @@ class Examples:
         """Examples of the training split, by their place in ``TaskData.train``."""
         encoded = self.setting.data.train.select(rows)
         if not self.frozen or len(rows) == 0:
-            return TaskSource(encoded)
+            return TaskSource(encoded, few_sizes=self.setting.hardware.compile)
         table = self._table("train", self.setting.data.train.select(self.rows))
         return TaskSource(encoded, table.select(np.searchsorted(self.rows, rows)))
 

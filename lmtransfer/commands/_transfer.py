@@ -22,11 +22,11 @@ from lmtransfer.config.check import check
 from lmtransfer.config.schema import HardwareSettings
 from lmtransfer.config.sweep import in_sweep, sweep_name
 from lmtransfer.data.cache import default_cache_dir
+from lmtransfer.durable import write_text
 from lmtransfer.errors import ConfigError
 from lmtransfer.reporting.units import shown
 from lmtransfer.tasks.base import Task
 from lmtransfer.training import distributed
-from lmtransfer.training.durable import write_text
 from lmtransfer.training.hardware import setup
 from lmtransfer.training.progress import Progress
 from lmtransfer.training.resume import check_resumable
@@ -120,10 +120,8 @@ def _setting(cfg: DictConfig, command: str, source: SavedRun, console: Console) 
         device=hardware_settings.device,
         precision=hardware_settings.precision,
         threads=hardware_settings.threads,
-        compile=hardware_settings.compile,
+        compile=hardware_settings.compile is True,  # auto leaves it: few labels are learnt in less time than it takes
     )
-    if hardware_settings.compile is True:
-        console.print("hardware.compile=true is ignored: labelled batches vary in shape, and each would be compiled")
     cache_dir = default_cache_dir() if cfg.cache_dir is None else Path(cfg.cache_dir).expanduser().absolute()
     task: Task = build(cfg.task, data_root=cfg.data_root, cache_dir=str(cache_dir))
     method: TransferMethod = build(cfg.transfer)

@@ -54,6 +54,12 @@ class TaskBatch:
         )
 
 
+def coarse_size(num_tokens: int) -> int:
+    """The next of few sizes: multiples of an eighth of the next power of two (four sizes a doubling), and of 32."""
+    step = max(TOKENS_MULTIPLE, (1 << (num_tokens - 1).bit_length()) // 8)
+    return -(-num_tokens // step) * step
+
+
 class FeatureRows(Protocol):
     """Features kept by example."""
 
@@ -79,11 +85,15 @@ class TaskSource:
     Args:
         encoded: the examples.
         features: a frozen encoder's features of the same examples, or None.
+        few_sizes: fill batches up to one of few sizes, for compiled models; at most a fifth of the tokens is filler.
     """
 
-    def __init__(self, encoded: EncodedExamples, features: FeatureRows | None = None) -> None:
+    def __init__(
+        self, encoded: EncodedExamples, features: FeatureRows | None = None, *, few_sizes: bool = False
+    ) -> None:
         self.encoded = encoded
         self.features = features
+        self.few_sizes = few_sizes
 
     def plan(self, epoch: int) -> ExamplePlan:
         """All examples; the stream shuffles them."""
@@ -94,12 +104,13 @@ class TaskSource:
         rows = np.asarray(row_ids, dtype=np.int64)
         chosen = self.encoded.select(rows)
         edges = chosen.offsets[1:-1]
-        missing = -len(chosen.tokens_T) % TOKENS_MULTIPLE
+        size = len(chosen.tokens_T)
+        capacity = coarse_size(size) if self.few_sizes else size + -size % TOKENS_MULTIPLE
         return TaskBatch(
             packed=pack(
                 np.split(chosen.tokens_T, edges),
                 np.split(chosen.segments_T, edges),
-                capacity=len(chosen.tokens_T) + missing,
+                capacity=capacity,
                 max_length=int(chosen.lengths.max()),
             ),
             labels_B=torch.from_numpy(chosen.labels),
