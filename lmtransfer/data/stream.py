@@ -121,6 +121,11 @@ class PlannedStream:
         """Optimiser steps of the first epoch."""
         return self.steps_in(0)
 
+    @property
+    def mean_length(self) -> float:
+        """Mean length of the first epoch's rows, in tokens."""
+        return float(np.mean(self._plans[0].lengths))
+
     def steps_in(self, epoch: int) -> int:
         """Optimiser steps of one epoch."""
         return len(self._edges(epoch, self._plans[epoch].lengths)[1]) - 1
@@ -244,7 +249,8 @@ def _evaluation_lanes(
     source: Source, plan: Any, micro_batch_tokens: int, max_tokens: int | None, rank: int, world_size: int
 ) -> Iterator[Any]:
     longest = int(plan.lengths.max(initial=1))
-    num_lanes = min(max(micro_batch_tokens // longest, 1), len(plan.lengths))
+    num_full = int((plan.lengths == longest).sum())
+    num_lanes = min(max(micro_batch_tokens // longest, 1), num_full)
     order, edges = lanes(plan.lengths, batch_examples=num_lanes)
     num_steps = len(edges) - 1
     if max_tokens is not None:

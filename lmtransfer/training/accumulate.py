@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lmtransfer.randomness import derived_seed
 from lmtransfer.training import distributed
-from lmtransfer.training.carry import detached
+from lmtransfer.training.carry import detached, recut
 from lmtransfer.training.learner import Learner, Loss, Step
 from lmtransfer.training.precision import Precision
 
@@ -72,6 +72,7 @@ def accumulate(
     """
     counts = _step_counts(learner, step.micro_batches)
     result = Accumulated(counts=counts, tokens=int(counts.pop(_TOKENS)))
+    carries = recut(carries, [len(batch.keys) for batch in step.micro_batches]) if step.micro_batches else {}
     out_of_memory = False
     try:
         for place, batch in enumerate(step.micro_batches):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
+
+from lmtransfer.errors import TrainingError
 
 
 def map_tensors(carry: Any, function: Callable[[Tensor], Tensor]) -> Any:
@@ -17,6 +20,47 @@ def map_tensors(carry: Any, function: Callable[[Tensor], Tensor]) -> Any:
     if isinstance(carry, dict):
         return {key: map_tensors(item, function) for key, item in carry.items()}
     return carry
+
+
+def recut(carries: Mapping[int, Any], sizes: Sequence[int]) -> dict[int, Any]:
+    """The carries of a step's micro-batches, for another cut of the same rows into micro-batches.
+
+    Each tensor has a row a sequence, first dimension first.
+
+    Args:
+        carries: by place in the step; those of places that the step does not have are of no use any more.
+        sizes: sequences of each micro-batch of the step to come.
+
+    Raises:
+        TrainingError: they are carries of another number of rows.
+    """
+    places = sorted(carries)
+    rows = [_num_rows(carries[place]) for place in places]
+    if not places or rows == [None] * len(rows) or rows == list(sizes):
+        return dict(carries)
+    if None in rows or sum(n for n in rows if n is not None) != sum(sizes):
+        raise TrainingError(
+            f"the state that is carried on belongs to micro-batches of {rows} sequences, and these have {list(sizes)}: "
+            f"go on with the train.micro_batch_tokens and the number of processes that the run was started with"
+        )
+    names: dict[str, list[Tensor]] = {}
+    structure = None
+    for place in places:
+        tensors, structure = flatten(carries[place])
+        for name, tensor in tensors.items():
+            names.setdefault(name, []).append(tensor)
+    parts = {name: torch.cat(tensors).split(list(sizes)) for name, tensors in names.items()}
+    assert structure is not None
+    return {
+        place: unflatten({name: pieces[place] for name, pieces in parts.items()}, structure)
+        for place in range(len(sizes))
+    }
+
+
+def _num_rows(carry: Any) -> int | None:
+    """Rows of the tensors of a nest; None where it has none."""
+    tensors, _ = flatten(carry)
+    return next((len(tensor) for tensor in tensors.values() if tensor.ndim), None)
 
 
 def detached(carry: Any) -> Any:

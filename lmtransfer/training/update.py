@@ -107,7 +107,7 @@ class Updater:
         updated = finite and math.isfinite(norm)
         overflowed = finite and not updated and scaler is not None
         if finite:
-            self.carries.update(passed.carries)
+            self.carries = passed.carries
             if scaler is not None:
                 scaler.update(overflowed=overflowed)
         if updated:
