@@ -9,8 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lmtransfer.tokenizers.sentencepiece import SentencePieceTokenizer
+from lmtransfer.tokenizers.base import Tokenizer
+from lmtransfer.tokenizers.byte_bpe import ByteBpeTokenizer
 from lmtransfer.tokenizers.train import SentencePieceTrainer
+from lmtransfer.tokenizers.train_byte_bpe import ByteBpeTrainer
 
 TEXT = [
     "The old man said that the sea was calm, and the boat went out at dawn.",
@@ -20,8 +22,11 @@ TEXT = [
 ]
 
 
-@pytest.fixture(scope="module", params=["unigram", "bpe", "cased", "bytes"])
-def tokenizer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> SentencePieceTokenizer:
+@pytest.fixture(scope="module", params=["unigram", "bpe", "cased", "bytes", "byte_bpe", "byte_bpe_lowercase"])
+def tokenizer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    if request.param.startswith("byte_bpe"):
+        byte_trainer = ByteBpeTrainer(vocab_size=290, lowercase="lowercase" in request.param)
+        return byte_trainer.train(iter(TEXT), tmp_path_factory.mktemp("tokenizer"))
     trainer = SentencePieceTrainer(
         kind="bpe" if request.param == "bpe" else "unigram",
         vocab_size=400 if request.param == "bytes" else 120,
@@ -33,7 +38,7 @@ def tokenizer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     return trainer.train(iter(TEXT), tmp_path_factory.mktemp("tokenizer"))
 
 
-def words_by_offsets(tokenizer: SentencePieceTokenizer, text: str) -> list[str]:
+def words_by_offsets(tokenizer: Tokenizer, text: str) -> list[str]:
     """The text of each word, from the first character of its first token to the last of its last."""
     encoding = tokenizer.encode(text)
     spans: list[list[int]] = []
@@ -69,7 +74,9 @@ FAMILY = "\U0001f468\u200d\U0001f469\u200d\U0001f467"
         ("the \ud800 sea\udfff", ["the", "sea"]),
     ],
 )  # fmt: skip
-def test_words_are_exact(tokenizer: SentencePieceTokenizer, text: str, words: list[str]) -> None:
+def test_words_are_exact(tokenizer: Tokenizer, text: str, words: list[str]) -> None:
+    if isinstance(tokenizer, ByteBpeTokenizer):
+        words = text.split()  # nothing is normalised
     assert words_by_offsets(tokenizer, text) == words
 
 
@@ -80,10 +87,14 @@ ALPHABET = [
 ]
 
 
-def test_offsets_are_monotone_and_cover_everything_but_white_space(tokenizer: SentencePieceTokenizer) -> None:
+def test_offsets_are_monotone_and_cover_everything_but_white_space(tokenizer: Tokenizer) -> None:
     rng = random.Random(0)
     blank_alone = {c for c in ALPHABET if not tokenizer.encode(c).ids.size}
-    assert {" ", "\t", "\u00a0", "\u200b", "\ufeff", "\u2581", "\x01", "\ud800"} <= blank_alone
+    assert {" ", "\t", "\u00a0", "\u3000"} <= blank_alone
+    if isinstance(tokenizer, ByteBpeTokenizer):
+        assert all(character.isspace() for character in blank_alone)
+    else:
+        assert {"\u200b", "\ufeff", "\u2581", "\x01", "\ud800"} <= blank_alone
     assert not {"a", "\u0301", "\u00ad", "\U0001f600"} & blank_alone
     for _ in range(1500):
         text = "".join(rng.choices(ALPHABET, k=rng.randint(0, 25)))
@@ -99,7 +110,7 @@ def test_offsets_are_monotone_and_cover_everything_but_white_space(tokenizer: Se
         assert missing <= blank_alone, (text, missing - blank_alone)
 
 
-def test_offsets_and_fast_path_give_the_same_ids(tokenizer: SentencePieceTokenizer) -> None:
+def test_offsets_and_fast_path_give_the_same_ids(tokenizer: Tokenizer) -> None:
     rng = random.Random(1)
     texts = ["".join(rng.choices(ALPHABET, k=rng.randint(0, 40))) for _ in range(300)] + TEXT
     for text, ids in zip(texts, tokenizer.encode_ids(texts), strict=True):
@@ -107,7 +118,7 @@ def test_offsets_and_fast_path_give_the_same_ids(tokenizer: SentencePieceTokeniz
         np.testing.assert_array_equal(ids, tokenizer.encode(text).ids)
 
 
-def test_word_starts_are_the_white_space_words(tokenizer: SentencePieceTokenizer, tmp_path: Path) -> None:
+def test_word_starts_are_the_white_space_words(tokenizer: Tokenizer, tmp_path: Path) -> None:
     text = " ".join(TEXT) + " q\u00fcq \U0001f600 zebra! (x)"
     encoding = tokenizer.encode(text)
     assert encoding.word_starts.sum() == len(text.split())

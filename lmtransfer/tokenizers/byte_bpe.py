@@ -1,0 +1,191 @@
+"""Text to ids by byte-pair encoding of UTF-8 bytes, as GPT-2 and RoBERTa read it.
+
+Radford et al., "Language models are unsupervised multitask learners", 2019, section 2.2. All 256 bytes are pieces, so
+that no text is unknown. Ids 0 to 3 are ``[UNK]`` (which never occurs), ``[CLS]``, ``[SEP]`` and ``[MASK]``; no text can
+spell them.
+
+A word is what stands between white space: it starts at a piece that begins with a space. Where we differ from GPT-2's:
+a text's first word gets a space too, and any white space is one space, so that a token's id alone tells whether it
+begins a word.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from itertools import chain
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import tokenizers
+
+from lmtransfer.errors import CheckpointError
+from lmtransfer.tokenizers.base import Encoding
+from lmtransfer.tokenizers.saved import SPECIALS, padded_size, read_model, write_model
+
+KIND: Final = "byte_bpe"
+MODEL_FILE: Final = "byte_bpe.json"
+#: How people read the space that a word begins with.
+META: Final = "\u2581"
+
+_VERSION = 1  # raise it when the same model would give other ids or word starts
+_KNOWN_WORDS = 1 << 17  # whose ids are kept; some 30 MB
+_SURROGATES = re.compile("[\ud800-\udfff]")
+
+
+class ByteBpeTokenizer:
+    """A byte-level model of the ``tokenizers`` library as a ``Tokenizer``.
+
+    Args:
+        model: the serialised tokenizer (the bytes of ``byte_bpe.json``).
+        training: what it was trained on, for people: counts and settings; no part of the fingerprint.
+
+    Raises:
+        CheckpointError: ``model`` is no such tokenizer, or its first pieces are not the four specials.
+    """
+
+    unk_id, cls_id, sep_id, mask_id = range(len(SPECIALS))
+
+    def __init__(self, model: bytes, training: Mapping[str, Any] | None = None) -> None:
+        self._model = model
+        self.training: dict[str, Any] = dict(training or {})
+        # The library would start a thread for each core, and corpora are prepared by several processes.
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+        try:
+            described = json.loads(model)
+            vocabulary: dict[str, int] = described["model"]["vocab"]
+            if described["pre_tokenizer"]["type"] != "ByteLevel" or described["added_tokens"]:
+                raise ValueError("it is not byte-level, or has added tokens")
+            self._library = tokenizers.Tokenizer.from_buffer(model)
+        except Exception as error:  # the library raises Exception itself
+            raise CheckpointError(f"not a byte-level tokenizer ({error}); train or copy it again") from None
+        by_id = {token_id: piece for piece, token_id in vocabulary.items()}
+        first = tuple(by_id.get(i, "") for i in range(len(SPECIALS)))
+        if first != SPECIALS or sorted(by_id) != list(range(len(by_id))):
+            raise CheckpointError(
+                f"the tokenizer begins with the pieces {', '.join(first)}; "
+                f"lmtransfer needs {', '.join(SPECIALS)} as ids 0 to 3: train one with `lmtransfer prepare`"
+            )
+        self.num_pieces = len(by_id)
+        self.vocab_size = padded_size(self.num_pieces)
+        letters = _byte_letters()
+        self._bytes = [bytes(letters[letter] for letter in by_id[i]) for i in range(len(SPECIALS), self.num_pieces)]
+        self.is_special = np.ones(self.vocab_size, dtype=bool)
+        self.is_special[len(SPECIALS) : self.num_pieces] = False
+        self.starts_word = np.zeros(self.vocab_size, dtype=bool)
+        self.starts_word[: len(SPECIALS)] = True
+        self.starts_word[len(SPECIALS) : self.num_pieces] = [piece.startswith(b" ") for piece in self._bytes]
+        self.fingerprint: str = sha256(b"%s %d " % (KIND.encode(), _VERSION) + model).hexdigest()
+        self._known: dict[str, list[int]] = {}
+
+    def __reduce__(self) -> tuple[type[ByteBpeTokenizer], tuple[bytes, dict[str, Any]]]:
+        return type(self), (self._model, self.training)
+
+    @classmethod
+    def load(cls, folder: Path) -> ByteBpeTokenizer:
+        """Read what ``save`` wrote.
+
+        Raises:
+            CheckpointError: a file is missing or unreadable, or ``byte_bpe.json`` does not have the recorded checksum.
+        """
+        model, description = read_model(folder, MODEL_FILE)
+        return cls(model, description.get("training"))
+
+    def save(self, folder: Path) -> None:
+        """Write ``byte_bpe.json`` and ``tokenizer.json`` into ``folder`` (made if missing)."""
+        description = {
+            "kind": KIND,
+            "fingerprint": self.fingerprint,
+            "num_pieces": self.num_pieces,
+            "vocab_size": self.vocab_size,
+            "training": self.training,
+        }
+        write_model(folder, MODEL_FILE, self._model, description)
+
+    def encode(self, text: str) -> Encoding:
+        """One text, with offsets.
+
+        Of a character whose bytes are several tokens, each has its whole span; a token that is a space alone, before
+        a word that it has no piece with, has an empty one at the word's start.
+        """
+        clean = spaced(text)
+        encoding = self._library.encode(clean)
+        ids = np.array(encoding.ids, dtype=np.int32)
+        spans = np.array(encoding.offsets, dtype=np.int32).reshape(-1, 2)
+        # Both texts have the same letters in the same order, so places among them lead back to the original.
+        is_letter = np.array([not character.isspace() for character in clean], dtype=bool)
+        letters_before = np.append(0, np.cumsum(is_letter))
+        place_of_letter = np.array([i for i, character in enumerate(text) if not character.isspace()], dtype=np.int32)
+        first, last = letters_before[spans[:, 0]], letters_before[spans[:, 1]]
+        starts = place_of_letter[first]
+        ends = np.where(first < last, place_of_letter[last - 1] + 1, starts)
+        return Encoding(ids, np.stack([starts, ends], axis=1).astype(np.int32), self.starts_word[ids])
+
+    def encode_ids(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Many texts, ids only (int32): each distinct word is encoded once, which is several times as fast."""
+        words = [_words(text) for text in texts]
+        if len(self._known) > _KNOWN_WORDS:
+            self._known.clear()
+        new = list(dict.fromkeys(word for text in words for word in text if word not in self._known))
+        encodings = self._library.encode_batch_fast([" " + word for word in new])
+        self._known.update((word, encoding.ids) for word, encoding in zip(new, encodings, strict=True))
+        return [np.fromiter(chain.from_iterable(map(self._known.__getitem__, text)), np.int32) for text in words]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text for ids, words apart by one space; specials are written in brackets, broken characters as U+FFFD."""
+        parts: list[str] = []
+        run = bytearray()
+        for token_id in [*map(int, ids), self.cls_id]:  # a special at the end closes the last run
+            if len(SPECIALS) <= token_id < self.num_pieces:
+                run += self._bytes[token_id - len(SPECIALS)]
+                continue
+            if run:
+                parts.append(run.decode(errors="replace").removeprefix(" "))
+                run = bytearray()
+            parts.append(self.piece(token_id))
+        return " ".join(parts[:-1])
+
+    def piece(self, token_id: int) -> str:
+        """The piece of one id, as people read it: U+2581 for its space, ``<0xE2>`` for bytes that are no character.
+
+        Padding of the vocabulary is ``[unused9]``.
+
+        Raises:
+            ValueError: ``token_id`` is not in the vocabulary.
+        """
+        if not 0 <= token_id < self.vocab_size:
+            raise ValueError(f"token id {token_id} is outside a vocabulary of {self.vocab_size}")
+        if token_id < len(SPECIALS):
+            return SPECIALS[token_id]
+        if token_id >= self.num_pieces:
+            return f"[unused{token_id}]"
+        return _readable(self._bytes[token_id - len(SPECIALS)])
+
+
+def spaced(text: str) -> str:
+    """One space before each word and no other white space, as the library gets it.
+
+    Lone surrogates, which have no UTF-8 form, are U+FFFD.
+    """
+    return "".join(" " + word for word in _words(text))
+
+
+def _words(text: str) -> list[str]:
+    return (text if text.isascii() else _SURROGATES.sub("\ufffd", text)).split()
+
+
+def _byte_letters() -> dict[str, int]:
+    """The byte that each letter of the library's vocabularies stands for: itself if visible, else from U+0100 on."""
+    visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    hidden = sorted(set(range(256)) - set(visible))
+    return {chr(byte): byte for byte in visible} | {chr(256 + place): byte for place, byte in enumerate(hidden)}
+
+
+def _readable(piece: bytes) -> str:
+    shown = piece.decode(errors="surrogateescape")
+    shown = _SURROGATES.sub(lambda found: f"<0x{ord(found[0]) - 0xDC00:02X}>", shown)
+    return META + shown[1:] if shown.startswith(" ") else shown
