@@ -1,0 +1,309 @@
+"""Windows that go on from one another in parallel lanes, and a model with a memory that reads them."""
+
+from __future__ import annotations
+
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from objective_fakes import NumberTokenizer, random_documents, store_of
+
+from lmtransfer.data.batch import pack
+from lmtransfer.data.step_plan import lanes
+from lmtransfer.data.stream import PlannedStream, evaluation_batches
+from lmtransfer.errors import ConfigError, TrainingError
+from lmtransfer.models.transformer_xl import TransformerXlEncoder
+from lmtransfer.objectives.causal_lm import LanguageModel
+from lmtransfer.objectives.corruption.base import NoCorruption
+from lmtransfer.objectives.learner import PretrainingLearner
+from lmtransfer.objectives.rows.stream import LanguageStream
+from lmtransfer.objectives.source import PretrainingSource
+from lmtransfer.training.budget import Budget
+from lmtransfer.training.carry import recut
+from lmtransfer.training.checkpoint import Checkpoints
+from lmtransfer.training.evaluation import evaluate_losses
+from lmtransfer.training.loop import Trainer
+from lmtransfer.training.optimizers import AdamW
+from lmtransfer.training.schedules import Linear
+
+TOKENIZER = NumberTokenizer()
+LENGTH = 8
+
+
+def _source(tmp_path: Path, *, documents: int = 9, few_shapes: bool = False) -> PretrainingSource:
+    return PretrainingSource(
+        store=store_of(tmp_path / "s", random_documents(documents)),
+        rows=LanguageStream(max_length=LENGTH, frame="none", contiguous=True, tokenizer=TOKENIZER),
+        corruption=NoCorruption(),
+        seed=0,
+        few_shapes=few_shapes,
+    )
+
+
+def _stream(tmp_path: Path, **changes: Any) -> PlannedStream:
+    settings: dict[str, Any] = {"seed": 0, "batch_tokens": 4 * LENGTH + 3, "contiguous": True} | changes
+    return PlannedStream(_source(tmp_path), **settings)
+
+
+def _learner(**changes: Any) -> PretrainingLearner:
+    torch.manual_seed(0)
+    arguments: dict[str, Any] = {"memory_length": 12, "dropout": 0.0, "norm": "pre"} | changes
+    encoder = TransformerXlEncoder(vocab_size=96, dim=16, num_layers=2, num_heads=2, hidden_dim=32, **arguments)
+    return PretrainingLearner(encoder, [LanguageModel()])
+
+
+def _trainer(tmp_path: Path, learner: PretrainingLearner, *, steps: int = 9, **changes: Any) -> Trainer:
+    source = _source(tmp_path)
+    settings: dict[str, Any] = {
+        "stream": PlannedStream(source, seed=0, batch_tokens=4 * LENGTH, contiguous=True),
+        "optimizer": AdamW(learner=learner, learning_rate=0.01),
+        "schedule": Linear(),
+        "budget": Budget(steps=steps),
+        "seed": 3,
+        "max_grad_norm": 1.0,
+    }
+    return Trainer(learner=learner, **(settings | changes))
+
+
+class TestPlan:
+    """Which row is where."""
+
+    @pytest.mark.parametrize(("num_rows", "num_lanes"), [(12, 3), (14, 3), (5, 5), (7, 1)])
+    def test_each_lane_is_a_stretch_of_the_text(self, num_rows: int, num_lanes: int) -> None:
+        lengths = np.array([LENGTH] * num_rows + [3])
+        order, edges = lanes(lengths, batch_examples=num_lanes)
+        steps = [order[first:last].tolist() for first, last in zip(edges, edges[1:], strict=False)]
+        num_steps = num_rows // num_lanes
+        assert steps == [[lane * num_steps + step for lane in range(num_lanes)] for step in range(num_steps)]
+        by_tokens, _ = lanes(lengths, batch_tokens=num_lanes * LENGTH + LENGTH - 1)
+        assert np.array_equal(order, by_tokens)
+
+    def test_too_few_rows_or_tokens_are_refused(self) -> None:
+        with pytest.raises(ConfigError, match="4 rows of 8 tokens, fewer than a step reads side by side"):
+            lanes(np.array([8, 8, 8, 8, 2]), batch_examples=5)
+        with pytest.raises(ConfigError, match="batch_tokens=7 is less than a row"):
+            lanes(np.array([8, 8]), batch_tokens=7)
+
+
+class TestStream:
+    """Steps of lanes."""
+
+    def test_each_row_goes_on_where_the_same_row_of_the_step_before_ended(self, tmp_path: Path) -> None:
+        stream = _stream(tmp_path)
+        in_epoch = stream.steps_in(0)
+        assert in_epoch > 5
+        steps = list(islice(stream.steps(), 2 * in_epoch + 1))
+        batches = [step.micro_batches[0] for step in steps]
+        assert all(len(step.micro_batches) == 1 and batch.num_tokens == 32 for step, batch in zip(steps, batches))
+        assert [batch.follows for batch in batches] == ([False] + [True] * (in_epoch - 1)) * 2 + [False]
+        for before, after in zip(batches, batches[1:], strict=False):
+            if not after.follows:
+                continue
+            tokens, following = (batch.inputs.tokens_T.view(4, LENGTH) for batch in (before, after))
+            assert torch.equal(before.labels["next_token"], following[:, 0])
+            assert torch.equal(after.labels["previous_token"], tokens[:, -1])
+        text = _source(tmp_path).plan(0)
+        first = torch.stack([batch.inputs.tokens_T.view(4, LENGTH) for batch in batches[:in_epoch]], 1)
+        rows = [text.row(i).tokens for i in range(4 * in_epoch)]
+        assert first.reshape(-1).tolist() == np.concatenate(rows).tolist()
+
+    @pytest.mark.parametrize("num_workers", [1, 3])
+    @pytest.mark.filterwarnings("ignore:This DataLoader will create")
+    def test_workers_change_nothing(self, tmp_path: Path, num_workers: int) -> None:
+        alone = _taken(_stream(tmp_path, micro_batch_tokens=16), 12)
+        assert _taken(_stream(tmp_path, micro_batch_tokens=16, num_workers=num_workers), 12) == alone
+
+    @pytest.mark.parametrize("start", [1, 4, 11])
+    def test_a_resumed_stream_goes_on_with_the_same_steps(self, tmp_path: Path, start: int) -> None:
+        assert _taken(_stream(tmp_path), 5, start) == _taken(_stream(tmp_path), start + 5)[start:]
+
+    def test_micro_batches_and_ranks_keep_the_lanes(self, tmp_path: Path) -> None:
+        whole = _taken(_stream(tmp_path), 12)
+        for world_size in (1, 2):
+            ranks = [
+                _taken(_stream(tmp_path, micro_batch_tokens=16, rank=rank, world_size=world_size), 12)
+                for rank in range(world_size)
+            ]
+            for number, ((_, rows),) in enumerate(whole):
+                parts = [batch for steps in ranks for batch in steps[number]]
+                assert [len(keys) for _, keys in parts] == [2, 2]
+                assert tuple(key for _, keys in parts for key in keys) == rows
+
+
+def _taken(stream: PlannedStream, count: int, start: int = 0) -> list[Any]:
+    """What there is of the steps' micro-batches: whether they follow, and which tokens they hold."""
+    return [
+        [(batch.follows, batch.keys) for batch in step.micro_batches] for step in islice(stream.steps(start), count)
+    ]
+
+
+class TestMemory:
+    """A model that reads lanes with its memory."""
+
+    def test_lanes_of_one_text_have_the_loss_of_one_long_row(self, tmp_path: Path) -> None:
+        source = _source(tmp_path)
+        plan = source.plan(0)
+        num_full = int((plan.lengths == LENGTH).sum())
+        size = num_full * LENGTH
+        learner = _learner(memory_length=size, max_length=size + 1).double().eval()
+        batches = evaluation_batches(source, micro_batch_tokens=LENGTH, contiguous=True)
+        measured = evaluate_losses(learner, batches)
+        text = np.concatenate([plan.row(i).tokens for i in range(len(plan.lengths))])
+        tokens = np.append(text, text[0])[: size + 1].astype(np.int64)  # the documents form a ring
+        encoder: Any = learner.encoder
+        with torch.no_grad():
+            logits = encoder(pack([tokens[:-1]])).last @ encoder.token_embedding.weight.T
+        expected = torch.nn.functional.cross_entropy(logits, torch.from_numpy(tokens[1:])).item()
+        assert measured["lm"] == pytest.approx(expected, rel=1e-9)
+
+    def test_evaluation_of_lanes_counts_each_token_once(self, tmp_path: Path) -> None:
+        source = _source(tmp_path)
+        lengths = source.plan(0).lengths
+        num_full = int((lengths == LENGTH).sum())
+        for lanes_wide in (1, 3, 10_000):
+            batches = list(evaluation_batches(source, micro_batch_tokens=lanes_wide * LENGTH, contiguous=True))
+            wide = min(lanes_wide, num_full)
+            assert [len(batch.keys) for batch in batches] == [wide] * (num_full // wide)
+            assert [batch.follows for batch in batches] == [False] + [True] * (len(batches) - 1)
+            keys = [key for batch in batches for key in batch.keys]
+            assert len(set(keys)) == len(keys)
+        some = list(evaluation_batches(source, micro_batch_tokens=24, max_tokens=100, contiguous=True))
+        assert [batch.num_tokens for batch in some] == [24] * 4
+        shares = [
+            list(evaluation_batches(source, micro_batch_tokens=24, contiguous=True, rank=rank, world_size=2))
+            for rank in range(2)
+        ]
+        both = [a.keys + b.keys for a, b in zip(*shares, strict=True)]
+        assert both == [b.keys for b in evaluation_batches(source, micro_batch_tokens=24, contiguous=True)]
+
+    @pytest.mark.parametrize("few_shapes", [False, True])
+    def test_micro_batches_change_no_gradient(self, tmp_path: Path, few_shapes: bool) -> None:
+        weights = []
+        for micro_batch_tokens in (None, 16, 8):
+            learner = _learner().double()
+            stream = PlannedStream(
+                _source(tmp_path, few_shapes=few_shapes),
+                seed=0,
+                batch_tokens=4 * LENGTH,
+                micro_batch_tokens=micro_batch_tokens,
+                contiguous=True,
+            )
+            _trainer(tmp_path, learner, stream=stream).train()
+            weights.append(torch.cat([parameter.detach().flatten() for parameter in learner.parameters()]))
+        torch.testing.assert_close(weights[0], weights[1], atol=1e-9, rtol=1e-6)
+        torch.testing.assert_close(weights[0], weights[2], atol=1e-9, rtol=1e-6)
+
+    def test_the_memory_is_used_and_dropped_at_an_epochs_start(self, tmp_path: Path) -> None:
+        learner = _learner().double().eval()
+        stream = _stream(tmp_path)
+        in_epoch = stream.steps_in(0)
+        carry: Any = None
+        for step in islice(stream.steps(), in_epoch + 1):
+            (batch,) = step.micro_batches
+            with_memory, after = learner.losses(batch, carry)
+            alone, _ = learner.losses(batch, None)
+            same = torch.equal(with_memory["lm"].sum, alone["lm"].sum)
+            assert same == (step.number in (0, in_epoch))
+            carry = after
+            assert [tuple(rows.shape) for rows in carry] == [(4, 12 if batch.follows else 8, 16)] * 2
+
+    @pytest.mark.parametrize("micro_batch_tokens", [None, 16])
+    @pytest.mark.parametrize("stop", [3, 4, 13])
+    def test_resumed_with_memory_is_bit_identical(
+        self, tmp_path: Path, stop: int, micro_batch_tokens: int | None
+    ) -> None:
+        def trainer(folder: Path, steps: int) -> Trainer:
+            learner = _learner(dropout=0.2)
+            stream = _stream(tmp_path, micro_batch_tokens=micro_batch_tokens)
+            checkpoints = Checkpoints(folder / "checkpoints")
+            return _trainer(tmp_path, learner, steps=steps, stream=stream, checkpoints=checkpoints)
+
+        straight = trainer(tmp_path / "a", 17)
+        straight.train()
+        torch.manual_seed(99)
+        # The schedule follows the budget, so the first part has the whole one and is interrupted.
+        broken = trainer(tmp_path / "b", 17)
+        broken.save_every = stop
+        steps, original = iter(range(stop)), broken.updater.step
+
+        def interrupted(step: Any, *, factor: float) -> Any:
+            if next(steps, None) is None:
+                raise KeyboardInterrupt
+            return original(step, factor=factor)
+
+        broken.updater.step = interrupted  # type: ignore[method-assign]
+        with pytest.raises(KeyboardInterrupt):
+            broken.train()
+        resumed = trainer(tmp_path / "b", 17)
+        resumed.resume()
+        assert resumed.state.step == stop
+        assert resumed.updater.carries[0] is not None
+        resumed.train()
+        ours, theirs = resumed.learner.state_dict(), straight.learner.state_dict()
+        assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+    def test_thirty_two_windows_are_learnt_by_heart(self, tmp_path: Path) -> None:
+        source = _source(tmp_path, documents=60)
+        torch.manual_seed(0)
+        encoder = TransformerXlEncoder(
+            vocab_size=96, dim=32, num_layers=2, num_heads=2, hidden_dim=64, dropout=0.0, memory_length=LENGTH
+        )
+        learner = PretrainingLearner(encoder, [LanguageModel()])
+        plan = source.plan(0)
+        # Four windows of each of eight lanes, read one after the other.
+        batches = [source.build(0, plan, np.arange(8) * 4 + k, follows=k > 0) for k in range(4)]
+        optimizer = torch.optim.AdamW(learner.parameters(), lr=1e-2, weight_decay=0.0)
+        mean, first = 9.9, None
+        for _ in range(200):
+            carry, total, count, hits = None, torch.zeros(()), 0, 0.0
+            for batch in batches:
+                losses, carry = learner.losses(batch, carry)
+                total, count = total + losses["lm"].sum, count + losses["lm"].count
+                hits += losses["lm_accuracy"].sum.item()
+            mean = total.item() / count
+            first = first or mean
+            if mean < 0.3:
+                break
+            optimizer.zero_grad()
+            (total / count).backward()
+            optimizer.step()
+        assert first == pytest.approx(4.6, abs=0.4)  # ln 96: nothing is known yet
+        assert mean < 0.3
+        assert hits / count > 0.9
+
+
+class TestRecut:
+    """Carries for another cut into micro-batches."""
+
+    def test_rows_keep_their_order(self) -> None:
+        memory = [torch.arange(12.0).view(6, 2), torch.arange(6.0).view(6, 1)]
+        whole = {0: tuple(memory)}
+        parts = recut(whole, [2, 4])
+        assert [[len(tensor) for tensor in parts[place]] for place in (0, 1)] == [[2, 2], [4, 4]]
+        again = recut(recut(parts, [1, 2, 3]), [6])
+        assert list(again) == [0]
+        assert all(torch.equal(mine, tensor) for mine, tensor in zip(again[0], memory, strict=True))
+        assert recut({0: None, 1: None}, [3]) == {0: None, 1: None}
+        assert recut({}, [3]) == {}
+
+    def test_another_number_of_rows_is_refused(self) -> None:
+        with pytest.raises(TrainingError, match="micro_batch_tokens"):
+            recut({0: torch.zeros(6, 2)}, [3, 4])
+
+    def test_a_smaller_micro_batch_in_the_middle_of_a_run_changes_no_loss(self, tmp_path: Path) -> None:
+        weights = []
+        for smaller in (None, 16):
+            learner = _learner().double()
+            stream = _stream(tmp_path)
+            trainer = _trainer(tmp_path, learner, stream=stream, steps=6)
+            steps = islice(stream.steps(), 6)
+            for number, step in enumerate(steps):
+                if smaller and number >= 3:
+                    stream.set_micro_batch_tokens(smaller)
+                    step = next(iter(stream.steps(number)))
+                trainer.updater.step(step, factor=1.0)
+            weights.append(torch.cat([parameter.detach().flatten() for parameter in learner.parameters()]))
+        torch.testing.assert_close(weights[0], weights[1], atol=1e-9, rtol=1e-6)
