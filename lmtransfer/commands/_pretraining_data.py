@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from lmtransfer.commands._pretraining import Parts, Text
 from lmtransfer.commands._validation import validate
 from lmtransfer.config.schema import TrainSettings
 from lmtransfer.data.mixture import MixedStore
 from lmtransfer.data.store import TokenStore
 from lmtransfer.data.stream import PlannedStream, evaluation_batches
+from lmtransfer.errors import DataError
 from lmtransfer.objectives.learner import PretrainingLearner, needed_reads
 from lmtransfer.objectives.source import PretrainingSource
 from lmtransfer.training import distributed
@@ -49,9 +52,16 @@ class PretrainingData:
             contiguous=parts.rows.contiguous,
         )
 
-    def has_validation(self) -> bool:
-        """Whether the held-out text gives a single row."""
-        return self.held_out.num_tokens > 0 and len(self._validation(self.held_out).plan(0).lengths) > 0
+    def has_validation(self, *, note: Callable[[str], None]) -> bool:
+        """Whether the held-out text gives rows; where it has too few documents for them, ``note`` is told why not."""
+        if not self.held_out.num_tokens:
+            return False
+        stores = self.held_out.parts.values() if isinstance(self.held_out, MixedStore) else [self.held_out]
+        try:
+            return all(len(self._validation(store).plan(0).lengths) > 0 for store in stores)
+        except DataError as error:
+            note(f"no validation, and no best checkpoint: {error}")
+            return False
 
     def validate(self, learner: PretrainingLearner, *, most_tokens: int | None) -> dict[str, float]:
         """The losses on held-out text by name, on at most so many of its tokens."""

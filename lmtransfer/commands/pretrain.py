@@ -10,6 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 from torch import nn
 
+from lmtransfer.commands._compile import compile_blocks
 from lmtransfer.commands._parts_table import shares_of
 from lmtransfer.commands._pretraining import (
     Parts,
@@ -23,11 +24,11 @@ from lmtransfer.commands._pretraining_data import PretrainingData
 from lmtransfer.commands._pretraining_messages import closing, opening
 from lmtransfer.commands._trainer import make_trainer
 from lmtransfer.commands._unigrams import masked_entropy
+from lmtransfer.commands._utilisation import pretraining_flops
 from lmtransfer.config.budget import effective_train
 from lmtransfer.config.build import build
 from lmtransfer.config.schema import HardwareSettings, TrainSettings
 from lmtransfer.config.sweep import in_sweep, sweep_name
-from lmtransfer.layers.transformer import TransformerLayer
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.randomness import derived_seed
 from lmtransfer.reporting.collect import read_run
@@ -37,6 +38,7 @@ from lmtransfer.reporting.sweeps import make_sweep
 from lmtransfer.reporting.tables import sweep_table, terminal_table
 from lmtransfer.reporting.terminal import report_console
 from lmtransfer.training import distributed
+from lmtransfer.training.flops import peak_flops
 from lmtransfer.training.hardware import Hardware, setup
 from lmtransfer.training.loop import Trainer
 from lmtransfer.training.model_selection import ModelSelection
@@ -144,9 +146,7 @@ def _learner(parts: Parts, *, seed: int, hardware: Hardware) -> PretrainingLearn
         torch.manual_seed(derived_seed(seed, "heads"))
         learner = PretrainingLearner(parts.encoder, list(parts.objectives)).to(hardware.device)
     if hardware.compile:
-        for module in learner.modules():
-            if isinstance(module, TransformerLayer):
-                module.compile(dynamic=False)
+        compile_blocks(learner)
     return learner
 
 
@@ -159,7 +159,10 @@ def _trainer(
     hardware: Hardware,
     entropy: float | None,
 ) -> Trainer:
-    has_validation = data.has_validation()
+    peak = peak_flops(hardware.device)
+    flops = None if peak is None else pretraining_flops(data, learner)
+    progress = Progress(flops_per_token=flops, peak_flops=peak)
+    has_validation = data.has_validation(note=progress.note)
     return make_trainer(
         learner=learner,
         stream=data.stream,
@@ -173,7 +176,7 @@ def _trainer(
         evaluate=(lambda: data.validate(learner, most_tokens=cfg.train.eval_tokens)) if has_validation else None,
         eval_every=train.eval_every,
         selection=ModelSelection(patience=train.patience) if has_validation else None,
-        progress=Progress(),
+        progress=progress,
         watchers=[] if entropy is None else [UnigramPlateau(entropy=entropy)],
     )
 

@@ -22,12 +22,12 @@ from typing import Protocol, cast
 from filelock import FileLock
 
 from lmtransfer.data.documents import Corpus
-from lmtransfer.data.durable import staged_folder, write_json
 from lmtransfer.data.filling import Progress, fill
 from lmtransfer.data.mixture import MixedStore, MixtureCorpus
 from lmtransfer.data.statistics import CorpusStatistics
 from lmtransfer.data.store import STORE_FORMAT, TokenStore
 from lmtransfer.data.tokenising import BLOCK_CHARACTERS
+from lmtransfer.durable import staged_folder, write_json
 from lmtransfer.errors import DataError
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.tokenizers.load import load_tokenizer

@@ -10,7 +10,7 @@ import json
 import time
 from pathlib import Path
 
-from lmtransfer.data.durable import file_hash, write_json
+from lmtransfer.durable import file_hash, write_json
 
 _WORTH_REMEMBERING_BYTES = 1 << 22
 _SETTLED_SECONDS = 5.0

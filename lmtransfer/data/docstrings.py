@@ -15,9 +15,9 @@ from pathlib import Path
 
 from lmtransfer.data.docstring_source import Docstring, read_source
 from lmtransfer.data.documents import Notes
-from lmtransfer.data.durable import write_json
 from lmtransfer.data.python_sources import SourceFile, find_library, source_files
 from lmtransfer.data.workers import follow_parent
+from lmtransfer.durable import write_json
 from lmtransfer.errors import DataError
 
 _VERSION = 1  # raise it when the same sources would give other docstrings

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lmtransfer.data.durable import file_hash, staged_folder
+from lmtransfer.durable import file_hash, staged_folder
 
 SHARD_FILES = ("tokens.npy", "sentence_lengths.npy", "document_lengths.npy")
 

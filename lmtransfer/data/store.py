@@ -23,8 +23,8 @@ from pathlib import Path
 
 import numpy as np
 
-from lmtransfer.data.durable import file_hash, write_json
 from lmtransfer.data.shards import Shard, describe, load_array, write_shard, write_starts
+from lmtransfer.durable import file_hash, write_json
 from lmtransfer.errors import DataError
 
 STORE_FORMAT = 1

@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 
 from lmtransfer.data.documents import Corpus
-from lmtransfer.data.durable import staged_folder, write_json
 from lmtransfer.data.sentences import sentence_spans
 from lmtransfer.data.shards import Shard, write_shard
 from lmtransfer.data.split import text_hash
 from lmtransfer.data.statistics import CorpusStatistics
+from lmtransfer.durable import staged_folder, write_json
 from lmtransfer.tokenizers.base import Tokenizer
 
 SIDES = ("train", "validation")

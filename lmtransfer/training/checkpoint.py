@@ -23,8 +23,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from lmtransfer.durable import flush
 from lmtransfer.errors import CheckpointError
-from lmtransfer.training.durable import flush
 
 MANIFEST = "manifest.json"
 STATE = "state.json"

@@ -20,10 +20,10 @@ from typing import Any
 
 import yaml
 
+from lmtransfer.durable import write_text
 from lmtransfer.errors import RunDirectoryError
 from lmtransfer.training import distributed
 from lmtransfer.training.checkpoint import Checkpoints
-from lmtransfer.training.durable import write_text
 
 #: The keys of every ``result.json``.
 RESULT_KEYS = (

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from lmtransfer.training.durable import write_text
+from lmtransfer.durable import write_text
 
 
 class Tracker(Protocol):

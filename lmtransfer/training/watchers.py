@@ -98,6 +98,8 @@ class NonFiniteGuard:
 class UnigramPlateau:
     """Tells when a masked language model has learnt more than how often each token occurs.
 
+    The entropy stands in every record as ``unigram_entropy``, so that a run that is not finished shows it too.
+
     Small models sit for long at the entropy of the unigram distribution, and finetune no better than random weights
     until they leave it. The loss is smoothed over about 50 steps; it is on the plateau while it is no more than
     ``margin`` below the entropy.
@@ -125,6 +127,7 @@ class UnigramPlateau:
 
     def observe(self, outcome: Outcome, state: TrainState, *, used: float) -> Sequence[str]:
         """See the class; the step at which the plateau was left is added to the record as ``plateau_left_at``."""
+        state.record["unigram_entropy"] = round(self.entropy, 4)
         value = outcome.losses.get(self.loss)
         if value is None or not outcome.updated or self.left_at is not None:
             return ()

@@ -14,7 +14,8 @@ from typing import Any
 _CHUNK_BYTES = 1 << 20
 
 
-def _sync(path: Path) -> None:
+def flush(path: Path) -> None:
+    """Make what was written to ``path`` (a file, or a folder's entries) survive a power cut."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -25,16 +26,18 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
+def write_text(path: Path, text: str) -> None:
+    """Replace the contents of ``path``, so that it holds the whole of the new text, or what it held before."""
+    staged = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    staged.write_text(text, encoding="utf-8")
+    flush(staged)
+    staged.replace(path)
+    flush(path.parent)
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write ``value`` as JSON so that ``path`` holds the whole of it, or what it held before."""
-    staged = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with staged.open("w", encoding="utf-8") as file:
-        json.dump(value, file, indent=1, ensure_ascii=True)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-    staged.replace(path)
-    _sync(path.parent)
+    write_text(path, json.dumps(value, indent=1, ensure_ascii=True) + "\n")
 
 
 @contextmanager
@@ -50,12 +53,12 @@ def staged_folder(folder: Path) -> Iterator[Path]:
         yield staged
         for file in staged.rglob("*"):
             if file.is_file():
-                _sync(file)
-        _sync(staged)
+                flush(file)
+        flush(staged)
         if folder.exists():
             shutil.rmtree(folder)
         staged.replace(folder)
-        _sync(folder.parent)
+        flush(folder.parent)
     finally:
         shutil.rmtree(staged, ignore_errors=True)
 
