@@ -13,6 +13,15 @@ from lmtransfer.layers.layout import Layout
 from lmtransfer.layers.rotary import Rotation
 
 
+class HeadNorm(nn.RMSNorm):
+    """Root-mean-square norm over the features of each head, in the states' own number format under autocast."""
+
+    def forward(self, states: Tensor) -> Tensor:
+        """(T, H, K) -> (T, H, K)."""
+        assert self.weight is not None
+        return nn.functional.rms_norm(states, self.normalized_shape, self.weight.to(states.dtype), self.eps)
+
+
 class SelfAttention(nn.Module):
     """Multi-head self-attention (Vaswani et al. 2017, section 3.2) with one fused projection.
 
@@ -46,8 +55,8 @@ class SelfAttention(nn.Module):
         self.attention_dropout, self.causal, self.window = dropout, causal, window
         self.query_key_value = nn.Linear(dim, 3 * dim, bias=bias)
         self.query_key_value.muon_splits = 3  # type: ignore[assignment]  # three matrices, stored as one
-        self.query_norm = nn.RMSNorm(self.head_dim, eps=norm_eps) if query_key_norm else nn.Identity()
-        self.key_norm = nn.RMSNorm(self.head_dim, eps=norm_eps) if query_key_norm else nn.Identity()
+        self.query_norm = HeadNorm(self.head_dim, eps=norm_eps) if query_key_norm else nn.Identity()
+        self.key_norm = HeadNorm(self.head_dim, eps=norm_eps) if query_key_norm else nn.Identity()
         self.output = nn.Linear(dim, dim, bias=bias)
 
     def forward(
