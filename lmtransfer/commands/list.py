@@ -1,4 +1,4 @@
-"""Show the models, objectives, corpora, tasks and recipes there are, with sources and costs."""
+"""Show the models, objectives, corpora, tasks, recipes and studies there are, with sources and costs."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ KINDS = {
     "optimizers": "optimizer",
     "schedules": "schedule",
     "recipes": "experiment",
+    "studies": "study",
 }
 
 

@@ -28,6 +28,7 @@ SMALL = {
     "probe": _ON_TASKS,
     "finetune": _ON_TASKS,
     "evaluate": ["hardware.threads=1"],
+    "study": ["only=[masked]", "pretrain.steps=2", "transfers.probe.seeds=1"],
 }
 _BUDGETS = {"train.steps", "train.tokens", "train.epochs", "train.seconds"}
 

@@ -1,0 +1,201 @@
+"""The runs of a study: which commands, with which words, in which order."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
+
+from lmtransfer.config.budget import KINDS
+from lmtransfer.config.nearest import hint
+from lmtransfer.errors import ConfigError
+
+PRETRAIN = "pretrain"
+_COMMANDS = ("probe", "finetune")
+_SETTINGS = ("command", "task", "num_train", "split", "seeds", "control", "words")
+_NAME = re.compile(r"[\w.-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One run of a study.
+
+    Attributes:
+        recipe: which row of the table it is for.
+        stage: ``pretrain``, or the name of a transfer.
+        command: the command that makes it.
+        words: of that command.
+        run: its run directory, absolute.
+    """
+
+    recipe: str
+    stage: str
+    command: str
+    words: tuple[str, ...]
+    run: Path
+
+    @property
+    def key(self) -> str:
+        """What it is called: ``pretrain of bert``."""
+        return f"{self.stage} of {self.recipe}"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A study.
+
+    Attributes:
+        name: of its folder.
+        folder: absolute; the runs lie in it as in any output root.
+        recipes: names of the rows.
+        transfers: by name, the command of each.
+        jobs: in the order in which they are done: a recipe's pretraining, its transfers, the next recipe.
+    """
+
+    name: str
+    folder: Path
+    recipes: tuple[str, ...]
+    transfers: Mapping[str, str]
+    jobs: tuple[Job, ...]
+
+
+def make_plan(cfg: DictConfig) -> Plan:
+    """The runs that a configuration asks for.
+
+    Raises:
+        ConfigError: every problem of the study's own keys.
+    """
+    content = cast("dict[str, Any]", OmegaConf.to_container(cfg, resolve=True))
+    problems: list[str] = []
+    name, transfers = _name(content, problems), _transfers(content, problems)
+    recipes = _recipes(content, transfers, problems)
+    shared = _shared(content, problems)
+    if problems:
+        raise ConfigError(problems)
+    folder = Path(content["output_root"]).expanduser().absolute() / "study" / name
+    everywhere = [f"output_root={folder}", "resume=true"]
+    everywhere += [f"{key}={Path(value).expanduser().absolute()}" for key in ("data_root", "cache_dir")
+                   if (value := content.get(key))]  # fmt: skip
+    jobs = []
+    for recipe, words in recipes.items():
+        run = folder / PRETRAIN / recipe
+        own = _beside(shared, words[PRETRAIN])
+        jobs.append(Job(recipe, PRETRAIN, PRETRAIN, (*own, f"name={recipe}", *everywhere), run))
+        for transfer, (command, settings) in transfers.items():
+            called = recipe if list(transfers) == [transfer] or transfer == command else f"{recipe}-{transfer}"
+            own = [*_beside(settings, words.get(transfer, ())), f"init={run}", f"name={called}", *everywhere]
+            jobs.append(Job(recipe, transfer, command, tuple(own), folder / command / called))
+    commands = {transfer: command for transfer, (command, _) in transfers.items()}
+    return Plan(name, folder, tuple(recipes), commands, tuple(jobs))
+
+
+def _name(content: Mapping[str, Any], problems: list[str]) -> str:
+    name = str(content["name"])
+    if content["name"] is None or not _NAME.fullmatch(name):
+        problems.append(f"name={name}: a study is named by letters, digits, '_', '-' and '.'")
+    return name
+
+
+def _recipes(
+    content: Mapping[str, Any], transfers: Mapping[str, Any], problems: list[str]
+) -> dict[str, dict[str, list[str]]]:
+    """The words of each recipe, by stage."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for recipe, given in content["recipes"].items():
+        where = f"recipes.{recipe}"
+        if given is None:
+            continue
+        if not _NAME.fullmatch(recipe):
+            problems.append(f"{where}: a recipe is named by letters, digits, '_', '-' and '.'")
+        by_stage = given if isinstance(given, Mapping) else {PRETRAIN: given}
+        stages = [PRETRAIN, *transfers]
+        problems += [
+            f"{where}.{stage}: there is no such transfer; {hint(stage, stages, what='they')}"
+            for stage in by_stage
+            if stage not in stages
+        ]
+        named = {stage: _words(words, f"{where}.{stage}", problems) for stage, words in by_stage.items()}
+        found[recipe] = {PRETRAIN: [], **named}
+    only = content["only"]
+    if only is not None:
+        wanted = [str(name) for name in (only if isinstance(only, list) else [only])]
+        problems += [
+            f"only={name}: there is no such recipe; {hint(name, list(found), what='recipes')}"
+            for name in wanted
+            if name not in found
+        ]
+        found = {name: words for name, words in found.items() if name in wanted}
+    if not found and not problems:
+        problems.append("recipes: nothing to pretrain; choose a study (lmtransfer list studies), or give recipes=")
+    return found
+
+
+def _shared(content: Mapping[str, Any], problems: list[str]) -> list[str]:
+    """The words of every pretraining."""
+    settings = content[PRETRAIN]
+    budgets = [kind for kind in KINDS if settings[kind] is not None]
+    typed = HydraConfig.get().overrides.task if HydraConfig.initialized() else []
+    named = {str(word).lstrip("+").partition("=")[0] for word in typed}
+    budgets = [kind for kind in budgets if f"{PRETRAIN}.{kind}" in named] or budgets  # the command line wins
+    if len(budgets) > 1:
+        given = " and ".join(f"{PRETRAIN}.{kind}={settings[kind]}" for kind in budgets)
+        problems.append(f"{given}: keep one budget, and set the other to null")
+    words = [] if settings["corpus"] is None else [f"corpus={settings['corpus']}"]
+    words += [f"train.{kind}={settings[kind]}" for kind in budgets]
+    return _beside(words, _words(settings["words"], f"{PRETRAIN}.words", problems))
+
+
+def _transfers(content: Mapping[str, Any], problems: list[str]) -> dict[str, tuple[str, list[str]]]:
+    """The command and the words of each transfer."""
+    found: dict[str, tuple[str, list[str]]] = {}
+    for name, given in content["transfers"].items():
+        where = f"transfers.{name}"
+        if given is None:
+            continue
+        if not isinstance(given, Mapping):
+            problems.append(f"{where}={given}: needs the keys {', '.join(_SETTINGS)}")
+            continue
+        problems += [
+            f"{where}.{key}: there is no such key; {hint(key, _SETTINGS, what='keys')}"
+            for key in given
+            if key not in _SETTINGS
+        ]
+        command = str(given.get("command", name))
+        if command not in _COMMANDS:
+            problems.append(f"{where}.command={command}: must be one of {', '.join(_COMMANDS)}")
+        if name == PRETRAIN or not _NAME.fullmatch(str(name)):
+            problems.append(f"{where}: a transfer has a name of its own, of letters, digits, '_', '-' and '.'")
+        keys = {"task": "task", "num_train": "task.num_train", "split": "split", "seeds": "seeds", "control": "control"}
+        words = [f"{keys[key]}={_text(given[key])}" for key in keys if given.get(key) is not None]
+        found[str(name)] = (command, _beside(words, _words(given.get("words") or [], f"{where}.words", problems)))
+    return found
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _words(given: Any, where: str, problems: list[str]) -> list[str]:
+    """The words of a command line: a list, or one text as it would be typed."""
+    words = [str(word) for word in given] if isinstance(given, list) else shlex.split(str(given))
+    problems += [
+        f"{where}: '{word}' is not key=value"
+        for word in words
+        if "=" not in word or word.startswith("-")
+    ]  # fmt: skip
+    return words
+
+
+def _beside(shared: Sequence[str], own: Sequence[str]) -> list[str]:
+    """Shared words without those whose key (or whose budget) a run's own words set, then these."""
+    keys = {word.partition("=")[0].lstrip("+") for word in own}
+    budgets = {f"train.{kind}" for kind in KINDS}
+    if keys & budgets:
+        keys |= budgets
+    return [*(word for word in shared if word.partition("=")[0].lstrip("+") not in keys), *own]

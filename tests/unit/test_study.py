@@ -1,0 +1,261 @@
+"""Studies: which commands they run with which words, what happens to runs that fail, and the table."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from os import getpid, kill
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+from rich.console import Console
+
+from lmtransfer.cli import main
+from lmtransfer.commands import study
+from lmtransfer.commands._study_plan import make_plan
+from lmtransfer.commands._study_process import last_words, run_apart
+from lmtransfer.errors import ConfigError
+from tests.unit.reporting_fakes import pretraining, transfer
+
+CONFIG = """
+name: mine
+only: null
+recipes:
+  small: model=bert_tiny train.steps=7
+  other: {pretrain: [objective=mlm, corpus=novels], probe: transfer.layers=mix, few: seeds=9}
+pretrain: {corpus: fra, steps: null, tokens: null, epochs: null, seconds: 5, words: seed=3}
+transfers:
+  probe: {command: probe, task: sst2, seeds: 2, control: true}
+  few: {command: finetune, task: sst2, num_train: 100, seeds: 2, control: false, words: [split=test]}
+data_root: null
+output_root: out
+cache_dir: null
+"""
+
+
+def config(**changes: Any) -> Any:
+    return OmegaConf.merge(OmegaConf.create(CONFIG), OmegaConf.create(changes))
+
+
+def test_the_words_of_each_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    plan = make_plan(config())
+    folder = tmp_path / "out/study/mine"
+    end = [f"output_root={folder}", "resume=true"]
+    jobs = {job.key: list(job.words) for job in plan.jobs}
+    assert list(jobs) == [
+        f"{stage} of {recipe}" for recipe in ("small", "other") for stage in ("pretrain", "probe", "few")
+    ]
+    # A recipe's own words win: a budget against any other budget, a corpus against the study's.
+    assert jobs["pretrain of small"] == ["corpus=fra", "seed=3", "model=bert_tiny", "train.steps=7", "name=small", *end]
+    expected = ["train.seconds=5", "seed=3", "objective=mlm", "corpus=novels", "name=other", *end]
+    assert jobs["pretrain of other"] == expected
+    init = f"init={folder}/pretrain/other"
+    expected = ["task=sst2", "seeds=2", "control=true", "transfer.layers=mix", init, "name=other", *end]
+    assert jobs["probe of other"] == expected
+    expected = [
+        "task=sst2",
+        "task.num_train=100",
+        "control=false",
+        "split=test",
+        "seeds=9",
+        init,
+        "name=other-few",
+        *end,
+    ]
+    assert jobs["few of other"] == expected
+    assert {job.key: job.run for job in plan.jobs}["few of small"] == folder / "finetune/small-few"
+    assert make_plan(config(only=["other"])).recipes == ("other",)
+    assert make_plan(config(recipes={"small": None})).recipes == ("other",)
+
+
+def test_every_mistake_in_a_study_is_named() -> None:
+    with pytest.raises(ConfigError) as caught:
+        make_plan(
+            config(
+                name="a/b",
+                only=["smal"],
+                recipes={"small": "model", "b c": "seed=1", "other": {"prob": "seed=1"}},
+                pretrain={"steps": 3},
+                transfers={"probe": {"command": "evaluate"}, "few": {"seed": 1}},
+            )
+        )
+    told = "\n".join(caught.value.problems)
+    for text in (
+        "name=a/b",
+        "only=smal: there is no such recipe; did you mean 'small'",
+        "recipes.small.pretrain: 'model' is not key=value",
+        "recipes.b c: ",
+        "recipes.other.prob: there is no such transfer; did you mean 'probe'",
+        "pretrain.steps=3 and pretrain.seconds=5: keep one",
+        "transfers.probe.command=evaluate: must be one of probe, finetune",
+        "transfers.few.seed: there is no such key; did you mean 'seeds'",
+    ):
+        assert text in told
+    with pytest.raises(ConfigError, match="nothing to pretrain"):
+        make_plan(config(recipes={"small": None, "other": None}))
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LMTRANSFER_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("LMTRANSFER_DATA", raising=False)
+    return tmp_path
+
+
+Fake = Callable[..., list[str]]
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
+    """Makes the runs of a study by hand; gives the names of those that were started."""
+
+    def install(fail: tuple[str, ...] = (), code: int = 2) -> list[str]:
+        started: list[str] = []
+
+        def run(words: list[str], log: Path, console: Console, *, heading: str) -> int:
+            given = dict(word.split("=", 1) for word in words[1:] if "=" in word)
+            folder = Path(given["output_root"]) / words[0] / given["name"]
+            started.append(f"{words[0]} {given['name']}")
+            log.parent.mkdir(parents=True, exist_ok=True)
+            log.write_text("step 1\nlmtransfer: no more room\n  at all\n")
+            if started[-1] in fail:
+                return code
+            if words[0] == "pretrain":
+                final = 4.0 if given["name"] == "masked" else 5.0
+                pretraining(folder, final=final)
+            else:
+                better = 0.1 if given["name"] == "masked" else 0.0
+                transfer(
+                    folder,
+                    [0.60 + better, 0.62 + better],
+                    controls=[0.58, 0.60],
+                    command=words[0],
+                    init=given["init"],
+                )
+            return 0
+
+        monkeypatch.setattr(study, "run_apart", run)
+        return started
+
+    return install
+
+
+def test_a_study_makes_one_table(world: Path, fake: Fake, capsys: pytest.CaptureFixture[str]) -> None:
+    started = fake()
+    assert main(["study", "study=tiny"]) == 0
+    assert started == ["pretrain masked", "probe masked", "pretrain left_to_right", "probe left_to_right"]
+    out = capsys.readouterr().out
+    assert "study tiny" in out
+    folder = world / "runs/study/tiny"
+    records = json.loads((folder / "tiny.json").read_text())
+    first = records[0]
+    assert first["recipe"] == "masked"
+    assert (first["parameters"], first["tokens"], first["validation_mlm"]) == (5_300_000, 409600, 4.1)
+    assert first["probe"] == pytest.approx(0.71)
+    assert first["probe_deviation"] == pytest.approx(math.sqrt(0.0002))
+    assert first["probe_control"] == pytest.approx(0.59)
+    assert first["probe_difference"] == pytest.approx(0.12)
+    assert first["probe_standard_error"] == pytest.approx(math.sqrt(0.0002))
+    assert [record["probe_verdict"] for record in records] == ["better", "no difference shown"]
+    with (folder / "tiny.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [float(row["validation_loss"]) for row in rows] == [4.5, 5.5]
+    markdown = (folder / "tiny.md").read_text().splitlines()
+    assert markdown[2].startswith("| masked | bert 4x256 pre-norm | mlm+nsp | 5.3M | 410k | 13.7k | 4.500 |")
+    assert markdown[2].endswith("| 71.0 \u00b1 1.4 | 59.0 \u00b1 1.4 | +12.0 \u00b1 1.4 better |")
+
+
+def test_what_is_finished_is_skipped_and_what_failed_is_done_again(
+    world: Path, fake: Fake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    started = fake(fail=("pretrain masked", "probe left_to_right"))
+    assert main(["study", "study=tiny"]) == 2
+    assert started == ["pretrain masked", "pretrain left_to_right", "probe left_to_right"]
+    err = capsys.readouterr().err
+    assert "3 of 4 runs failed" in err
+    assert "pretrain of masked: no more room at all (runs/study/tiny/logs/pretrain-masked.log)" in err
+    assert "probe of masked: there is nothing to begin from" in err
+    assert len(json.loads((world / "runs/study/tiny/tiny.json").read_text())) == 1
+    started = fake()
+    assert main(["study", "study=tiny"]) == 0
+    assert started == ["pretrain masked", "probe masked", "probe left_to_right"]
+    started = fake()
+    assert main(["study", "study=tiny"]) == 0
+    assert started == []
+
+
+def test_an_interruption_ends_the_study(world: Path, fake: Fake, capsys: pytest.CaptureFixture[str]) -> None:
+    started = fake(fail=("probe masked",), code=75)
+    assert main(["study", "study=tiny"]) == 75
+    assert started == ["pretrain masked", "probe masked"]
+    assert "the same command goes on with it" in capsys.readouterr().err
+
+
+def test_runs_that_were_made_otherwise_are_not_mixed(
+    world: Path, fake: Fake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake()
+    assert main(["study", "study=tiny"]) == 0
+    started = fake()
+    assert main(["study", "study=tiny", "pretrain.steps=21"]) == 2
+    said = (
+        "pretrain of masked: runs/study/tiny/pretrain/masked was made with train.steps=20, and now it is train.steps=21"
+    )
+    assert said in capsys.readouterr().err
+    assert started == []
+    assert main(["study", "study=tiny", "pretrain.seconds=9", "name=more"]) == 0  # the command line's budget wins
+    assert "train.seconds=9" in json.loads((world / "runs/study/more/study.json").read_text())["pretrain of masked"]
+
+
+def test_all_commands_are_checked_before_any_starts(
+    world: Path, fake: Fake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    started = fake()
+    words = ['+recipes.a="model=brt_tiny train.stps=4"', '+recipes.b="model.dim=x"', "transfers.probe.task=sst3"]
+    assert main(["study", "study=tiny", *words]) == 2
+    err = capsys.readouterr().err
+    for text in (
+        "pretrain of a: model=brt_tiny: there is no such model; did you mean 'bert_tiny'",
+        "pretrain of a: train.stps=4: there is no such key; did you mean 'train.steps'",
+        "pretrain of b: model.dim: 'x' is not an integer",
+        "probe of masked: task=sst3: there is no such task; did you mean 'sst2'",
+    ):
+        assert text in err
+    assert started == []
+    assert not (world / "runs").exists()
+
+
+def test_a_run_has_a_process_of_its_own_and_a_log(tmp_path: Path) -> None:
+    console = Console(quiet=True)
+    assert run_apart(["--version"], tmp_path / "logs/a.log", console, heading="a") == 0
+    assert (tmp_path / "logs/a.log").read_text().startswith("lmtransfer ")
+    assert run_apart(["pretran"], tmp_path / "logs/b.log", console, heading="b") == 2
+    assert last_words(tmp_path / "logs/b.log").startswith("there is no command 'pretran'")
+
+
+def test_a_signal_is_passed_on_and_the_run_may_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "python"
+    script.write_text("#!/bin/sh\ntrap 'echo saved; exit 75' TERM\necho ready\nwhile :; do sleep 0.05; done\n")
+    script.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(script))
+    log = tmp_path / "a.log"
+
+    def interrupt() -> None:
+        while "ready" not in (log.read_text() if log.is_file() else ""):
+            time.sleep(0.05)
+        kill(getpid(), signal.SIGTERM)
+
+    threading.Thread(target=interrupt).start()
+    assert run_apart(["pretrain"], log, Console(quiet=True), heading="a") == 75
+    assert log.read_text().split() == ["ready", "saved"]
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
