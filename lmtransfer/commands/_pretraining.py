@@ -15,6 +15,7 @@ from lmtransfer.commands._runs import encoder_weights, new_encoder, open_saved
 from lmtransfer.config.build import build
 from lmtransfer.config.check import check
 from lmtransfer.config.parts import settle_parts
+from lmtransfer.config.target import resolve
 from lmtransfer.data.cache import PreparedCorpus, default_cache_dir, prepare, tokenizer_for
 from lmtransfer.data.documents import Corpus
 from lmtransfer.errors import ConfigError
@@ -91,6 +92,18 @@ def check_pretraining(cfg: DictConfig, *, primary: str, more_nodes: Mapping[str,
         saved = open_saved(cfg.init, key="init")
         with open_dict(cfg):
             cfg.model = OmegaConf.create(OmegaConf.to_container(saved.model_node, resolve=True))
+    else:
+        _check_characters(cfg)
+
+
+def _check_characters(cfg: DictConfig) -> None:
+    """Refuse a model that reads characters with a tokenizer that spells no words."""
+    model, tokenizer = (resolve(cfg[key]._target_, key=key) for key in ("model", "tokenizer"))
+    if getattr(model, "reads_characters", False) and not getattr(tokenizer, "gives_characters", False):
+        raise ConfigError(
+            f"tokenizer: {tokenizer.__name__} makes pieces of words, and {model.__name__} reads words as characters: "
+            "use tokenizer=words, or model=elmo_subword_laptop with this tokenizer"
+        )
 
 
 def read_text(cfg: DictConfig, *, num_workers: int | None = None) -> Text:

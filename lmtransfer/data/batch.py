@@ -24,7 +24,7 @@ class PackedBatch:
         cu_seqlens: (B + 1) int32 offsets; sequence b is ``tokens_T[cu_seqlens[b]:cu_seqlens[b + 1]]``.
         lengths: the same lengths as Python integers, so that no device is asked for them.
         num_real: how many of the B sequences are real; any after them are filler, which no loss counts.
-        chars_TC: character ids of each word, int64, for character models only.
+        chars_TC: character ids of each word, int16, where the tokenizer spells words (see ``tokenizers.characters``).
     """
 
     tokens_T: Tensor
@@ -64,9 +64,9 @@ class PackedBatch:
         }
         return replace(self, **moved)
 
-    def with_tokens(self, tokens_T: Tensor) -> PackedBatch:
-        """The same sequences with other token ids (a corruption, a generator's samples)."""
-        return replace(self, tokens_T=tokens_T)
+    def with_tokens(self, tokens_T: Tensor, chars_TC: Tensor | None = None) -> PackedBatch:
+        """The same sequences with other token ids (a corruption, a generator's samples) and the characters of those."""
+        return replace(self, tokens_T=tokens_T, chars_TC=chars_TC)
 
 
 def pack(

@@ -29,4 +29,4 @@ class Highway(nn.Module):
     def forward(self, words_WD: Tensor) -> Tensor:
         """(W, D) -> (W, D)."""
         gate_WD = torch.sigmoid(self.gate(words_WD))
-        return torch.lerp(words_WD, torch.relu(self.transform(words_WD)), gate_WD.to(words_WD.dtype))
+        return words_WD + gate_WD * (torch.relu(self.transform(words_WD)) - words_WD)

@@ -41,6 +41,8 @@ class PretrainingSource:
         reads: where the objectives need the last layer; see ``Objective.reads``.
         capacity: tokens of every batch, filled up with sequences that no loss counts, so that shapes are static, for
             compiled models; None for batches of their own size.
+        characters: character ids of each token id, int16, shape (V, 50), for batches with the characters of their
+            tokens; None for batches without.
         few_shapes: without ``capacity``, fill tokens and places up to multiples of 32: a CPU builds a kernel for each
             new shape of a bfloat16 product.
     """
@@ -55,9 +57,11 @@ class PretrainingSource:
         reads: Collection[Read] = frozenset[Read](("all",)),
         capacity: int | None = None,
         few_shapes: bool = False,
+        characters: np.ndarray | None = None,
     ) -> None:
         self.store, self.rows, self.corruption, self.seed = store, rows, corruption, seed
         self.reads, self.capacity, self.few_shapes = frozenset(reads), capacity, few_shapes
+        self.characters = None if characters is None else torch.from_numpy(characters)
 
     def set_capacity(self, tokens: int) -> None:
         """Fill the next batches up to ``tokens`` where they are filled up at all."""
@@ -87,12 +91,13 @@ class PretrainingSource:
             capacity=self._capacity(sum(len(row.tokens) for row in rows)),
             max_length=self.rows.max_length,
         )
+        original = original.with_tokens(original.tokens_T, self._spelt(original.tokens_T))
         cu_seqlens = original.cu_seqlens.numpy()
         inputs = original
         if any(part.tokens is not row.tokens for part, row in zip(corrupted, rows, strict=True)):
             tokens_T = original.tokens_T.clone()
             tokens_T[: cu_seqlens[len(rows)]] = torch.from_numpy(np.concatenate([part.tokens for part in corrupted]))
-            inputs = original.with_tokens(tokens_T)
+            inputs = original.with_tokens(tokens_T, self._spelt(tokens_T))
         positions, targets, weights, num_targets = self._targets(corrupted, cu_seqlens)
         reads, read_index = self._reads(positions, cu_seqlens, len(rows))
         return PretrainingBatch(
@@ -123,6 +128,10 @@ class PretrainingSource:
             return _up(size, _FEW_MULTIPLE) if self.few_shapes else size
         expected = self.corruption.expected_targets(self.capacity) + more
         return _up(max(size, expected + expected // 16, 1), _STATIC_MULTIPLE)
+
+    def _spelt(self, tokens_T: Tensor) -> Tensor | None:
+        """The tokens' characters, (T, 50); words outside the vocabulary are spelt as [UNK]."""
+        return None if self.characters is None else self.characters.index_select(0, tokens_T)
 
     def _drawn_epoch(self, epoch: int) -> int:
         return 0 if self.corruption.static_masking else epoch

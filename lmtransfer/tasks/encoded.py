@@ -10,15 +10,29 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lmtransfer.tokenizers.base import Tokenizer
+from lmtransfer.tokenizers.base import CharacterTokenizer, Tokenizer
+from lmtransfer.tokenizers.characters import spell
 
 #: The label of an example whose gold label is hidden.
 NO_LABEL = -1
 
 
 @dataclass(frozen=True, slots=True)
+class Spelling:
+    """How the words of examples are spelt, words outside the vocabulary included; four bytes a token.
+
+    Attributes:
+        table: character ids, those of the vocabulary first and then each other word's once, int16, shape (W, 50).
+        rows_T: row of the table of each token, int32.
+    """
+
+    table: np.ndarray
+    rows_T: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
 class EncodedExamples:
-    """Examples ready to be packed; five bytes a token.
+    """Examples ready to be packed; five bytes a token, nine where words are spelt.
 
     Attributes:
         ids: the examples' names, N of them.
@@ -27,6 +41,7 @@ class EncodedExamples:
         offsets: example i is ``tokens_T[offsets[i]:offsets[i + 1]]``, int64, shape (N + 1,).
         labels: label indices, int64, shape (N,); -1 where hidden.
         num_truncated: how many examples lost tokens to ``max_length``.
+        spelling: of the same tokens, where the tokenizer spells words.
     """
 
     ids: tuple[str, ...]
@@ -35,6 +50,7 @@ class EncodedExamples:
     offsets: np.ndarray
     labels: np.ndarray
     num_truncated: int
+    spelling: Spelling | None = None
 
     def __len__(self) -> int:
         """N."""
@@ -61,6 +77,7 @@ class EncodedExamples:
             offsets=offsets,
             labels=self.labels[indices],
             num_truncated=self.num_truncated,
+            spelling=None if self.spelling is None else Spelling(self.spelling.table, self.spelling.rows_T[where]),
         )
 
 
@@ -112,14 +129,33 @@ def encode_texts(
             pieces += [second[:keep_second], sep]
             lengths[i] += keep_second + 1
             segments.append(np.full(keep_second + 1, min(1, num_segments - 1), dtype=np.int8))
+    tokens_T = np.concatenate(pieces).astype(np.int32, copy=False) if pieces else np.zeros(0, np.int32)
+    spelling = None
+    if isinstance(tokenizer, CharacterTokenizer):
+        sides = [texts] if text_pairs is None else [texts, text_pairs]
+        spelling = _spelling(tokenizer, tokens_T, [text for example in zip(*sides, strict=True) for text in example])
     return EncodedExamples(
         ids=tuple(ids),
-        tokens_T=np.concatenate(pieces).astype(np.int32, copy=False) if pieces else np.zeros(0, np.int32),
+        tokens_T=tokens_T,
         segments_T=np.concatenate(segments) if segments else np.zeros(0, np.int8),
         offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
         labels=np.array([NO_LABEL if label is None else label for label in labels], dtype=np.int64),
         num_truncated=num_truncated,
+        spelling=spelling,
     )
+
+
+def _spelling(tokenizer: CharacterTokenizer, tokens_T: np.ndarray, texts: Sequence[str]) -> Spelling:
+    """The spelling of the tokens of ``texts``, of each of which there is a beginning and then [SEP]."""
+    rows_T = tokens_T.copy()
+    added: dict[str, int] = {}
+    edges = np.append(0, np.flatnonzero(tokens_T == tokenizer.sep_id) + 1)
+    for text, start, stop in zip(texts, edges[:-1], edges[1:], strict=True):
+        unknown = start + np.flatnonzero(tokens_T[start:stop] == tokenizer.unk_id)
+        if len(unknown):
+            words = tokenizer.unknown_words(text)[: len(unknown)]
+            rows_T[unknown] = [added.setdefault(word, tokenizer.vocab_size + len(added)) for word in words]
+    return Spelling(np.concatenate([tokenizer.characters, spell(list(added))]), rows_T)
 
 
 def longest_first(first: int, second: int, room: int) -> tuple[int, int]:

@@ -106,13 +106,17 @@ class TaskSource:
         edges = chosen.offsets[1:-1]
         size = len(chosen.tokens_T)
         capacity = coarse_size(size) if self.few_sizes else size + -size % TOKENS_MULTIPLE
+        packed = pack(
+            np.split(chosen.tokens_T, edges),
+            np.split(chosen.segments_T, edges),
+            capacity=capacity,
+            max_length=int(chosen.lengths.max()),
+        )
+        if chosen.spelling is not None:
+            spelt = chosen.spelling.table[np.pad(chosen.spelling.rows_T, (0, capacity - size))]
+            packed = packed.with_tokens(packed.tokens_T, torch.from_numpy(spelt))
         return TaskBatch(
-            packed=pack(
-                np.split(chosen.tokens_T, edges),
-                np.split(chosen.segments_T, edges),
-                capacity=capacity,
-                max_length=int(chosen.lengths.max()),
-            ),
+            packed=packed,
             labels_B=torch.from_numpy(chosen.labels),
             rows=tuple(int(row) for row in rows),
             keys=chosen.ids,

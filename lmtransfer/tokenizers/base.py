@@ -24,11 +24,14 @@ class Encoding:
             together they cover every character but white space. A span may be empty where normalisation made one
             character into several tokens.
         word_starts: True where a token begins a word, bool, shape (n,).
+        characters: character ids of each token as it is spelt, int16, shape (n, 50), where tokens are whole words and
+            the tokenizer spells them.
     """
 
     ids: np.ndarray
     offsets: np.ndarray
     word_starts: np.ndarray
+    characters: np.ndarray | None = None
 
 
 @runtime_checkable
@@ -73,3 +76,23 @@ class Tokenizer(Protocol):
     def save(self, folder: Path) -> None:
         """Write everything needed to load it again into ``folder`` (made if missing)."""
         ...
+
+
+@runtime_checkable
+class CharacterTokenizer(Tokenizer, Protocol):
+    """A tokenizer of whole words that spells them for models that read characters.
+
+    Attributes:
+        characters: character ids of each id (see ``tokenizers.characters``), int16, shape (vocab_size, 50).
+    """
+
+    characters: np.ndarray
+
+    def unknown_words(self, text: str) -> list[str]:
+        """The words of a text that are ``[UNK]`` in ``encode_ids``, in their order."""
+        ...
+
+
+def characters_of(tokenizer: Tokenizer) -> np.ndarray | None:
+    """Character ids of each id, int16, shape (vocab_size, 50), or None where the tokenizer spells no words."""
+    return tokenizer.characters if isinstance(tokenizer, CharacterTokenizer) else None

@@ -1,0 +1,141 @@
+"""Text to whole words, each with an id if it is frequent, and with its characters in any case.
+
+Words are runs of letters, digits and underscores; any other visible character is a word of its own. Ids 0 to 3 are
+``[UNK]``, ``[CLS]``, ``[SEP]`` and ``[MASK]``, which no text can spell; the others are sorted by frequency.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from lmtransfer.errors import CheckpointError
+from lmtransfer.tokenizers.base import Encoding
+from lmtransfer.tokenizers.characters import spell, spell_marks
+from lmtransfer.tokenizers.saved import SPECIALS, padded_size, read_model, write_model
+
+KIND: Final = "words"
+MODEL_FILE: Final = "words.txt"
+
+_VERSION = 1  # raise it when the same words would give other ids or characters
+_WORD = re.compile(r"\w+|[^\w\s]")
+
+
+class WordTokenizer:
+    """A vocabulary of words as a ``Tokenizer``, and as a ``CharacterTokenizer``.
+
+    In ``characters``, ``[CLS]`` and ``[SEP]`` are ELMo's marks of a sentence's begin and end, and the other specials
+    are spelt as they are written.
+
+    Args:
+        words: the vocabulary without its specials, the most frequent word first.
+        lowercase: fold the case of text before anything else.
+        training: what it was made of, for people: counts and settings; no part of the fingerprint.
+
+    Raises:
+        CheckpointError: a word is there twice, or is empty, or holds white space.
+    """
+
+    unk_id, cls_id, sep_id, mask_id = range(len(SPECIALS))
+
+    def __init__(self, words: Sequence[str], *, lowercase: bool, training: Mapping[str, Any] | None = None) -> None:
+        self.words, self.lowercase = tuple(words), lowercase
+        self.training: dict[str, Any] = dict(training or {})
+        self._ids = {word: i for i, word in enumerate(self.words, start=len(SPECIALS))}
+        if len(self._ids) < len(self.words) or any(word.split() != [word] for word in self.words):
+            raise CheckpointError("not a vocabulary of words: one is there twice, or is not one word; copy it again")
+        self.num_pieces = len(SPECIALS) + len(self.words)
+        self.vocab_size = padded_size(self.num_pieces)
+        self.is_special = np.ones(self.vocab_size, dtype=bool)
+        self.is_special[len(SPECIALS) : self.num_pieces] = False
+        self.starts_word = np.ones(self.vocab_size, dtype=bool)
+        model = self._model()
+        self.fingerprint: str = sha256(b"%s %d %d " % (KIND.encode(), _VERSION, lowercase) + model).hexdigest()
+        unused = [self.piece(i) for i in range(self.num_pieces, self.vocab_size)]
+        self.characters: np.ndarray = spell([*SPECIALS, *self.words, *unused])
+        self.characters[[self.cls_id, self.sep_id]] = spell_marks()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _made, (self.words, self.lowercase, self.training)
+
+    @classmethod
+    def load(cls, folder: Path) -> WordTokenizer:
+        """Read what ``save`` wrote.
+
+        Raises:
+            CheckpointError: a file is missing or unreadable, or ``words.txt`` does not have the recorded checksum.
+        """
+        model, description = read_model(folder, MODEL_FILE)
+        words = model.decode("utf-8", "replace").split("\n")[:-1]
+        return cls(words, lowercase=bool(description.get("lowercase")), training=description.get("training"))
+
+    def save(self, folder: Path) -> None:
+        """Write ``words.txt`` and ``tokenizer.json`` into ``folder`` (made if missing)."""
+        description = {
+            "kind": KIND,
+            "fingerprint": self.fingerprint,
+            "num_pieces": self.num_pieces,
+            "vocab_size": self.vocab_size,
+            "lowercase": self.lowercase,
+            "training": self.training,
+        }
+        write_model(folder, MODEL_FILE, self._model(), description)
+
+    def encode(self, text: str) -> Encoding:
+        """One text, with offsets, and with the characters of all its words, unknown ones included."""
+        spans = [match.span() for match in _WORD.finditer(text)]
+        words = [self._folded(text[start:end]) for start, end in spans]
+        return Encoding(
+            ids=self._ids_of(words),
+            offsets=np.array(spans, dtype=np.int32).reshape(-1, 2),
+            word_starts=np.ones(len(words), dtype=bool),
+            characters=spell(words),
+        )
+
+    def encode_ids(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Many texts, ids only (int32)."""
+        return [self._ids_of([self._folded(word) for word in _WORD.findall(text)]) for text in texts]
+
+    def unknown_words(self, text: str) -> list[str]:
+        """The words that are ``[UNK]`` in ``encode_ids``, in their order."""
+        return [word for found in _WORD.findall(text) if (word := self._folded(found)) not in self._ids]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Words with one space between them; specials are written in brackets."""
+        return " ".join(self.piece(int(token_id)) for token_id in ids)
+
+    def piece(self, token_id: int) -> str:
+        """The word of one id; ``[unused9]`` for padding of the vocabulary.
+
+        Raises:
+            ValueError: ``token_id`` is not in the vocabulary.
+        """
+        if not 0 <= token_id < self.vocab_size:
+            raise ValueError(f"token id {token_id} is outside a vocabulary of {self.vocab_size}")
+        if token_id < len(SPECIALS):
+            return SPECIALS[token_id]
+        return self.words[token_id - len(SPECIALS)] if token_id < self.num_pieces else f"[unused{token_id}]"
+
+    def _ids_of(self, words: Sequence[str]) -> np.ndarray:
+        ids = self._ids
+        return np.fromiter((ids.get(word, self.unk_id) for word in words), dtype=np.int32, count=len(words))
+
+    def _folded(self, word: str) -> str:
+        return word.lower() if self.lowercase else word
+
+    def _model(self) -> bytes:
+        return "".join(f"{word}\n" for word in self.words).encode("utf-8", "replace")
+
+
+def split_words(text: str, *, lowercase: bool) -> list[str]:
+    """The words of a text, as ``WordTokenizer`` looks them up."""
+    return [word.lower() if lowercase else word for word in _WORD.findall(text)]
+
+
+def _made(words: Sequence[str], lowercase: bool, training: Mapping[str, Any]) -> WordTokenizer:
+    return WordTokenizer(words, lowercase=lowercase, training=training)
