@@ -1,7 +1,8 @@
 """How far below the head each parameter of an encoder lies: what layer-wise rates and gradual unfreezing go by.
 
 A parameter belongs to the lowest layer whose values depend on it. That is read off the graph of one forward pass, so it
-holds for every encoder, however its modules are named or shared.
+holds for every encoder, however its modules are named or shared. A block is one, and lies where the topmost of its
+parameters does: an encoder may mention some of them early, at no weight, so that they always have a gradient.
 """
 
 from __future__ import annotations
@@ -43,9 +44,18 @@ def depths_below_head(encoder: nn.Module, sample: PackedBatch, *, read: Collecti
     for place, layer in enumerate(layers):
         for leaf in _new_leaves(layer, seen):
             found.setdefault(id(leaf), place)
+    for block in _blocks(encoder):
+        own = [id(parameter) for parameter in block.parameters() if id(parameter) in found]
+        found.update(dict.fromkeys(own, max((found[leaf] for leaf in own), default=0)))
     places = sorted({found[id(parameter)] for parameter in named.values() if id(parameter) in found}, reverse=True)
     depth = {place: number for number, place in enumerate(places, start=1)}
     return {name: depth[found[id(parameter)]] for name, parameter in named.items() if id(parameter) in found}
+
+
+def _blocks(encoder: nn.Module) -> list[nn.Module]:
+    """The members of the innermost module lists."""
+    members = [block for stack in encoder.modules() if isinstance(stack, nn.ModuleList) for block in stack]
+    return [block for block in members if not any(isinstance(part, nn.ModuleList) for part in block.modules())]
 
 
 def _new_leaves(output: Tensor, seen: set[Any]) -> list[Tensor]:

@@ -95,6 +95,11 @@ class TransferMethod:
             ConfigError: a token that has seen nothing but itself, which is the first of a causal encoder and the last
                 of a backward one; or a family's pooler over anything but the last layer.
         """
+        if encoder.attention == "none" and self.pooling in ("cls", "last_token"):
+            raise ConfigError(
+                f"transfer.pooling={self.pooling}: static word vectors know nothing of the words around them; "
+                "use mean, max, bilstm or attention"
+            )
         if self.pooling == "cls" and encoder.attention == "causal":
             raise ConfigError(
                 "transfer.pooling=cls: a causal encoder's first token has seen nothing but itself; "

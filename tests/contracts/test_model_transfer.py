@@ -1,0 +1,99 @@
+"""Every file of conf/model in every way of transfer: builds, learns with all that is to learn, keeps what is frozen."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+from test_model_configs import CONFIGS, _encoder, _rows, pack
+from torch import nn
+
+from lmtransfer.config.build import build
+from lmtransfer.config.paths import conf_dir
+from lmtransfer.tasks.source import TaskBatch
+from lmtransfer.training.optimizers import AdamW
+from lmtransfer.transfer.learner import LOSS, TaskLearner
+
+WAYS: dict[str, tuple[str, dict[str, Any]]] = {
+    "probe": ("frozen", {}),
+    "probe_mix": ("frozen", {"layers": "mix", "mix_layer_norm": True}),
+    "probe_bilstm": ("frozen", {"layers": 0, "pooling": "bilstm", "lstm_dim": 8}),
+    "finetune": ("full", {}),
+    "finetune_mix": ("full", {"layers": "mix", "pooling": "mean", "layer_decay": 0.8}),
+    "gradual": ("gradual", {}),
+}
+
+
+def _batch() -> TaskBatch:
+    rows = _rows([9, 4, 17, 2])
+    return TaskBatch(pack(rows), torch.tensor([0, 1, 2, 1]), (0, 1, 2, 3), ("a", "b", "c", "d"))
+
+
+def _learner(path: Path, way: str) -> tuple[TaskLearner, AdamW]:
+    name, changes = WAYS[way]
+    node = OmegaConf.merge(OmegaConf.load(conf_dir() / "transfer" / f"{name}.yaml"), changes)
+    method = build(OmegaConf.create({"transfer": node}).transfer)
+    learner = method.learner(_encoder(path), num_labels=3, seed=0)
+    learner.arrange(_batch())
+    return learner, AdamW(learner=learner, learning_rate=0.01, lr_scales=method.lr_scales(learner))
+
+
+def _hash(module: nn.Module) -> str:
+    digest = hashlib.sha256()
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        digest.update(name.encode() + tensor.detach().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _step(learner: TaskLearner, optimizer: AdamW, used: float) -> None:
+    learner.train()
+    learner.follow(used)
+    losses, _ = learner.losses(_batch())
+    (losses[LOSS].sum / losses[LOSS].count).backward()
+    without = [name for name, p in learner.named_parameters() if p.requires_grad and p.grad is None]
+    assert without == []
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_all_that_is_to_learn_does_and_nothing_else(path: Path, way: str) -> None:
+    learner, optimizer = _learner(path, way)
+    encoder, head = _hash(learner.encoder), _hash(learner.head)
+    _step(learner, optimizer, used=0.0)
+    assert _hash(learner.head) != head
+    pooler = learner.encoder.pooler if learner.use_pooler else None
+    only_head = way != "finetune" and way != "finetune_mix" and (pooler is None or way != "gradual")
+    assert (_hash(learner.encoder) == encoder) is only_head
+    if way == "gradual":
+        moved = _hash(learner.encoder)
+        _step(learner, optimizer, used=0.5)
+        assert _hash(learner.encoder) != moved
+        assert all(learner.encoder.get_parameter(name).requires_grad for name in learner.depths)
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_depths_are_those_of_the_blocks(path: Path) -> None:
+    """A second opinion on depths: the place of each block in its list, where layers are not shared."""
+    learner, _ = _learner(path, "finetune")
+    encoder, depths = learner.encoder, learner.depths
+    lists = [module for module in encoder.modules() if isinstance(module, nn.ModuleList)]
+    names = {id(parameter): name for name, parameter in encoder.named_parameters()}
+    checked = 0
+    for blocks in lists:
+        if len(blocks) != encoder.num_layers or encoder.num_layers < 2:
+            continue
+        found = [{depths.get(names[id(p)]) for p in block.parameters()} for block in blocks]
+        if {len(values) for values in found} == {1} and found != [{max(depths.values())}] * len(blocks):
+            assert found == [{encoder.num_layers - place} for place in range(len(blocks))]
+            checked += 1
+    lowest = max(depths.values())
+    if encoder.token_embedding is not None:
+        assert depths[names[id(encoder.token_embedding.weight)]] == lowest
+    assert checked or lowest <= 2, "no list of blocks has depths of its own"
+    assert set(range(1, lowest + 1)) == set(depths.values())
