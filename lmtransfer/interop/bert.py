@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from lmtransfer.interop.key_map import Rewrite, linear
 
-_EMBEDDINGS = [
+#: Of BERT, and of the families that have its tables.
+EMBEDDINGS = [
     Rewrite("embeddings.token.weight", ("embeddings.word_embeddings.weight",)),
     Rewrite("embeddings.position.weight", ("embeddings.position_embeddings.weight",)),
     Rewrite("embeddings.segment.weight", ("embeddings.token_type_embeddings.weight",)),
 ]
 _OURS, _THEIRS = "stack.layers.{i}", "encoder.layer.{i}"
-_PROJECTIONS = [
+#: What is not norms of its layers.
+BLOCKS = [
     *linear(
         f"{_OURS}.attention.query_key_value",
         f"{_THEIRS}.attention.self.query",
@@ -31,9 +33,9 @@ IGNORED = (r"embeddings\.position_ids",)
 
 #: ``transformers.BertModel`` and our post-norm ``BertEncoder``.
 BERT = [
-    *_EMBEDDINGS,
+    *EMBEDDINGS,
     *linear("embeddings.norm", "embeddings.LayerNorm"),
-    *_PROJECTIONS,
+    *BLOCKS,
     *linear(f"{_OURS}.attention_norm", f"{_THEIRS}.attention.output.LayerNorm"),
     *linear(f"{_OURS}.feed_forward_norm", f"{_THEIRS}.output.LayerNorm"),
     *_POOLER,
@@ -41,8 +43,8 @@ BERT = [
 
 #: ``transformers.MegatronBertModel`` and our pre-norm ``BertEncoder``.
 MEGATRON_BERT = [
-    *_EMBEDDINGS,
-    *_PROJECTIONS,
+    *EMBEDDINGS,
+    *BLOCKS,
     *linear(f"{_OURS}.attention_norm", f"{_THEIRS}.attention.ln"),
     *linear(f"{_OURS}.feed_forward_norm", f"{_THEIRS}.ln"),
     *linear("stack.final_norm", "encoder.ln"),

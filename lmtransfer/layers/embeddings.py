@@ -21,6 +21,8 @@ class InputEmbeddings(nn.Module):
         norm: apply LayerNorm to the sum (post-norm families).
         norm_eps: its epsilon.
         dropout: probability of dropping a feature of the result.
+        position_offset: rows at the front of the position embedding that no token uses.
+        type_row: without segments, add one learnt row to every token.
     """
 
     def __init__(
@@ -33,17 +35,22 @@ class InputEmbeddings(nn.Module):
         norm: bool,
         norm_eps: float,
         dropout: float,
+        position_offset: int = 0,
+        type_row: bool = False,
     ) -> None:
         super().__init__()
+        self.position_offset = position_offset
         self.token = nn.Embedding(vocab_size, dim)
-        self.position = nn.Embedding(max_length, dim)
-        self.segment = nn.Embedding(num_segments, dim) if num_segments > 1 else None
+        self.position = nn.Embedding(max_length + position_offset, dim)
+        self.segment = nn.Embedding(num_segments, dim) if num_segments > 1 or type_row else None
         self.norm = nn.LayerNorm(dim, eps=norm_eps) if norm else nn.Identity()
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, batch: PackedBatch) -> Tensor:
         """(T, D)."""
-        hidden_TD = self.token(batch.tokens_T) + self.position(batch.positions_T)
+        positions_T = batch.positions_T + self.position_offset if self.position_offset else batch.positions_T
+        hidden_TD = self.token(batch.tokens_T) + self.position(positions_T)
         if self.segment is not None:
-            hidden_TD = hidden_TD + self.segment(batch.segments_T)
+            one = self.segment.num_embeddings == 1
+            hidden_TD = hidden_TD + (self.segment.weight[0] if one else self.segment(batch.segments_T))
         return self.dropout(self.norm(hidden_TD))
