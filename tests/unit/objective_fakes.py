@@ -13,8 +13,10 @@ from lmtransfer.data.batch import PackedBatch
 from lmtransfer.data.store import TokenStore, write_store
 from lmtransfer.models.base import EncoderOutput, Reads
 from lmtransfer.models.bert import BertEncoder
+from lmtransfer.models.electra import ElectraEncoder
 from lmtransfer.models.elmo_subword import ElmoSubwordEncoder
 from lmtransfer.models.gpt import GptEncoder
+from lmtransfer.models.modern import ModernEncoder
 from lmtransfer.tokenizers.base import Encoding
 
 NUM_PIECES = 90
@@ -47,6 +49,13 @@ class NumberTokenizer:
 
     def save(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
+
+
+class CasedTokenizer(NumberTokenizer):
+    """The same with letters: even ids begin words, those below 44 with a capital (``Ab``), and odd ones go on."""
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return "".join("cd" if i % 2 else "Ab" if i < 44 else "ab" for i in ids)
 
 
 def random_documents(
@@ -120,3 +129,34 @@ def fitting(directions: Sequence[str]) -> nn.Module:
     """The encoder of these for the first of an objective's directions."""
     made = {"bidirectional": bert, "causal": gpt, "backward": backward_elmo, "concatenated": elmo}
     return made[directions[0]]()
+
+
+def electra(seed: int = 0, **changes: object) -> ElectraEncoder:
+    """An ELECTRA of the same size, with embeddings of half its width."""
+    torch.manual_seed(seed)
+    arguments: dict[str, object] = {
+        "vocab_size": 96,
+        "embedding_dim": 8,
+        "dim": 16,
+        "num_layers": 2,
+        "num_heads": 2,
+        "hidden_dim": 32,
+        "max_length": 64,
+        "dropout": 0.0,
+    }
+    return ElectraEncoder(**{**arguments, **changes})  # type: ignore[arg-type]
+
+
+def modern(seed: int = 0, **changes: object) -> ModernEncoder:
+    """A modern encoder of the same size, whose second layer sees four tokens to each side."""
+    torch.manual_seed(seed)
+    arguments: dict[str, object] = {
+        "vocab_size": 96,
+        "dim": 16,
+        "num_layers": 2,
+        "num_heads": 2,
+        "hidden_dim": 32,
+        "max_length": 64,
+        "window": 8,
+    }
+    return ModernEncoder(**{**arguments, **changes})  # type: ignore[arg-type]

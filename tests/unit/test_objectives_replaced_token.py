@@ -9,14 +9,12 @@ from typing import Any
 
 import pytest
 import torch
-from objective_fakes import NumberTokenizer, bert, random_documents, store_of
+from objective_fakes import NumberTokenizer, bert, electra, modern, random_documents, store_of
 from torch import nn
 
 from lmtransfer.data.batch import PackedBatch, pack
 from lmtransfer.data.store import TokenStore
 from lmtransfer.errors import ConfigError
-from lmtransfer.models.electra import ElectraEncoder
-from lmtransfer.models.modern import ModernEncoder
 from lmtransfer.models.twin import twin_shape
 from lmtransfer.objectives import replaced_token
 from lmtransfer.objectives.batch import PretrainingBatch
@@ -30,18 +28,6 @@ from lmtransfer.training.parameters import classify
 from lmtransfer.training.weights import aliases, load_weights, weights
 
 TOKENIZER = NumberTokenizer()
-
-
-def electra(seed: int = 0, **changes: Any) -> ElectraEncoder:
-    torch.manual_seed(seed)
-    arguments = {"vocab_size": 96, "embedding_dim": 8, "dim": 16, "num_layers": 2, "num_heads": 2, "hidden_dim": 32}
-    return ElectraEncoder(**{**arguments, "max_length": 64, "dropout": 0.0, **changes})
-
-
-def modern(seed: int = 0, **changes: Any) -> ModernEncoder:
-    torch.manual_seed(seed)
-    arguments = {"vocab_size": 96, "dim": 16, "num_layers": 2, "num_heads": 2, "hidden_dim": 32, "max_length": 64}
-    return ModernEncoder(**{**arguments, "window": 8, **changes})
 
 
 ENCODERS: dict[str, Callable[..., Any]] = {"electra": electra, "modern": modern}
