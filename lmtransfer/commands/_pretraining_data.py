@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from lmtransfer.commands._pretraining import Parts, Text
+from lmtransfer.commands._unigrams import observe
 from lmtransfer.commands._validation import validate
 from lmtransfer.config.schema import TrainSettings
 from lmtransfer.data.mixture import MixedStore
@@ -13,6 +14,7 @@ from lmtransfer.data.stream import PlannedStream, evaluation_batches
 from lmtransfer.errors import DataError
 from lmtransfer.objectives.learner import PretrainingLearner, needed_reads
 from lmtransfer.objectives.source import PretrainingSource
+from lmtransfer.tokenizers.base import characters_of
 from lmtransfer.training import distributed
 from lmtransfer.training.evaluation import evaluate_losses
 from lmtransfer.training.hardware import Hardware
@@ -37,7 +39,9 @@ class PretrainingData:
 
     def __init__(self, text: Text, parts: Parts, *, train: TrainSettings, hardware: Hardware, seed: int) -> None:
         self.parts, self.hardware = parts, hardware
+        observe(parts, text)
         self.held_out = text.prepared.validation
+        self.characters = characters_of(text.tokenizer)
         capacity = (train.micro_batch_tokens or train.batch_tokens) if hardware.compile else None
         self.training = self._source(text.prepared.train, seed=seed, capacity=capacity)
         self.stream = PlannedStream(
@@ -90,6 +94,7 @@ class PretrainingData:
             corruption=self.parts.corruption,
             seed=seed,
             reads=needed_reads(self.parts.objectives),
+            characters=self.characters,
             capacity=capacity,
             few_shapes=self.hardware.device.type == "cpu",
         )

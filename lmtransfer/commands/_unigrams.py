@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from omegaconf import DictConfig
 
+from lmtransfer.commands._pretraining import Parts, Text
 from lmtransfer.data.mixture import MixedStore
 from lmtransfer.data.store import TokenStore
 from lmtransfer.data.token_shares import token_shares
@@ -20,3 +21,9 @@ def unigram_entropy(store: TokenStore | MixedStore) -> float:
 def masked_entropy(cfg: DictConfig, store: TokenStore | MixedStore) -> float | None:
     """The unigram entropy where tokens are masked and predicted, or None where they are not."""
     return unigram_entropy(store) if "mlm" in cfg.objective.losses else None
+
+
+def observe(parts: Parts, text: Text) -> None:
+    """Tell a corruption that draws words by their frequency (one with a method ``observe``) what it is."""
+    if hasattr(parts.corruption, "observe"):
+        parts.corruption.observe(token_shares(text.prepared.train))

@@ -17,6 +17,7 @@ from lmtransfer.commands._inspect_rows import LEGEND, PLAIN_LEGEND, STRIP_LEGEND
 from lmtransfer.commands._inspect_tables import corpus_table, cost_table, packing_table, parameter_table, rates_table
 from lmtransfer.commands._parts_table import parts_table
 from lmtransfer.commands._pretraining import Parts, build_parts, check_pretraining, read_text
+from lmtransfer.commands._unigrams import observe
 from lmtransfer.config.build import build
 from lmtransfer.config.schema import HardwareSettings, TrainSettings
 from lmtransfer.data.stream import PlannedStream
@@ -27,7 +28,7 @@ from lmtransfer.objectives.rows.base import RowPlan, Rows
 from lmtransfer.objectives.source import PretrainingSource
 from lmtransfer.objectives.views import RowCounts, count_rows, row_views
 from lmtransfer.randomness import derived_seed, permutation
-from lmtransfer.tokenizers.base import Tokenizer
+from lmtransfer.tokenizers.base import Tokenizer, characters_of
 from lmtransfer.training.hardware import Hardware, setup
 
 #: Rows that are built together when rates are counted.
@@ -51,6 +52,7 @@ def run(cfg: DictConfig) -> None:
     with Console(stderr=True).status("reading the corpus"):
         text = read_text(cfg)
     parts = build_parts(cfg, text.tokenizer)
+    observe(parts, text)
     learner = _learner(parts, seed=cfg.seed, hardware=hardware)
     source = PretrainingSource(
         store=text.prepared.train,
@@ -58,6 +60,7 @@ def run(cfg: DictConfig) -> None:
         corruption=parts.corruption,
         seed=cfg.seed,
         reads=needed_reads(parts.objectives),
+        characters=characters_of(text.tokenizer),
     )
     stream = PlannedStream(
         source, seed=cfg.seed, batch_tokens=train.batch_tokens, micro_batch_tokens=train.micro_batch_tokens

@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from lmtransfer.data.batch import PackedBatch
 
 #: Which tokens the state of a token has seen: all ("bidirectional"), itself and those before it ("causal"), itself and
-#: those after it ("backward"), or a causal half followed by a backward half of the same width ("concatenated": ELMo).
-Direction = Literal["bidirectional", "causal", "backward", "concatenated"]
+#: those after it ("backward"), a causal half followed by a backward half of the same width ("concatenated": ELMo), or
+#: itself alone ("none": static word vectors).
+Direction = Literal["bidirectional", "causal", "backward", "concatenated", "none"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,14 @@ Shape legend: M prediction positions, D width.
 
 from __future__ import annotations
 
+import pkgutil
 from collections.abc import Callable
-from typing import Any, Literal, Protocol, runtime_checkable
+from importlib import import_module
+from typing import Any, Literal, Protocol, cast, runtime_checkable
 
 from torch import nn
 
+import lmtransfer.objectives
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import Direction, Encoder, EncoderOutput, Reads
@@ -73,19 +76,23 @@ def direction_problem(objective: Objective | type[Objective], attention: Directi
     """Why ``objective`` is meaningless for an encoder with this attention, or None if it is not."""
     if attention in objective.directions:
         return None
-    fitting = {
-        "bidirectional": "mlm, nsp or mlm_nsp",
-        "causal": "lm",
-        "backward": "backward_lm",
-        "concatenated": "bilm",
-    }
-    examples = {"bidirectional": "bert_mini", "causal": "gpt_mini", "concatenated": "elmo_laptop"}
-    model = next((examples[direction] for direction in objective.directions if direction in examples), None)
+    fitting = ", ".join(objectives_for(attention))
     return (
         f"objective={objective.name} needs {' or '.join(objective.directions)} attention, and model.attention is "
-        f"{attention}: use objective={fitting[attention]} with this model, or a model "
-        f"{f'such as {model}' if model else 'of that direction'} with this objective"
+        f"{attention}: use another objective with this model (its kind has {fitting}), or another model with this "
+        f"objective (lmtransfer list models)"
     )
+
+
+def objectives_for(attention: Direction) -> list[str]:
+    """The names of all objectives of this package that fit encoders with this attention."""
+    found = set()
+    for info in pkgutil.iter_modules(lmtransfer.objectives.__path__, "lmtransfer.objectives."):
+        if not info.ispkg:
+            for thing in vars(import_module(info.name)).values():
+                if isinstance(thing, type) and attention in getattr(thing, "directions", ()):
+                    found.add(cast(type[Objective], thing).name)
+    return sorted(found)
 
 
 def check_direction(objective: Objective | type[Objective], attention: Direction) -> None:

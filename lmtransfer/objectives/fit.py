@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import Encoder
@@ -35,13 +35,28 @@ def check_fit(*, encoder: Encoder, objectives: Sequence[Objective], rows: Rows, 
                 f"objective.losses.{objective.name} needs rows with the label '{objective.label}', and "
                 f"{type(rows).__name__} has none: use objective/rows=sentence_pairs"
             )
-    hides, predicts = not isinstance(corruption, NoCorruption), any(o.reads == "masked" for o in objectives)
-    names = ", ".join(o.name for o in objectives)
-    if predicts and not hides:
-        problems.append(f"objective.losses ({names}) predicts hidden tokens: use objective/corruption=tokens")
-    if hides and not predicts:
-        problems.append(
-            f"objective.corruption hides tokens that no objective predicts ({names}): use objective/corruption=none"
-        )
+    problems += _corruption_problems(objectives, corruption)
     if problems:
         raise ConfigError(problems)
+
+
+def _corruption_problems(objectives: Sequence[Objective], corruption: Corruption) -> Iterator[str]:
+    """What the objectives miss in the corruption, and the reverse.
+
+    An objective with the attribute ``needs`` reads numbers of those names that a corruption ``gives``.
+    """
+    names = ", ".join(o.name for o in objectives)
+    hides, predicts = not isinstance(corruption, NoCorruption), any(o.reads == "masked" for o in objectives)
+    for objective in objectives:
+        needs, gives = getattr(objective, "needs", ()), getattr(corruption, "gives", ())
+        predicts = predicts or bool(needs)
+        if not set(needs) <= set(gives):
+            yield (
+                f"objective.losses.{objective.name} needs {' and '.join(needs)} of each token from the corruption: "
+                f"use objective/corruption={getattr(objective, 'needs_from', '')}"
+            )
+            return
+    if predicts and not hides:
+        yield f"objective.losses ({names}) predicts hidden tokens: use objective/corruption=tokens"
+    if hides and not predicts:
+        yield f"objective.corruption hides tokens that no objective predicts ({names}): use objective/corruption=none"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from objective_fakes import NUM_PIECES, NumberTokenizer
+from objective_fakes import NUM_PIECES, CasedTokenizer, NumberTokenizer
 
 from lmtransfer.errors import ConfigError
 from lmtransfer.objectives.corruption.entities import Entities
@@ -25,15 +25,7 @@ from lmtransfer.tokenizers.train import SentencePieceTrainer
 SPECIAL = [0, 1, 2, 3]
 
 
-class LetterTokenizer(NumberTokenizer):
-    """Even ids begin words, as before; those below 44 are capitalised (``Ab``), odd ones go on (``cd``)."""
-
-    def decode(self, ids: list[int]) -> str:  # type: ignore[override]
-        texts = {i: ("Ab" if i < 44 else "ab") if i % 2 == 0 else "cd" for i in range(4, NUM_PIECES)}
-        return "".join(texts[i] for i in ids)
-
-
-TOKENIZER = LetterTokenizer()
+TOKENIZER = CasedTokenizer()
 SELECTIONS: dict[str, Callable[[], Selection]] = {
     "whole_words": WholeWords,
     "ngrams": NGrams,

@@ -1,0 +1,109 @@
+"""The span-boundary objective (SpanBERT).
+
+Shape legend: M prediction positions, D width, P width of a position, E width of the token embedding.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from lmtransfer.errors import ConfigError
+from lmtransfer.layers.cross_entropy import cross_entropy_sum
+from lmtransfer.layers.feed_forward import Activation, activation_module
+from lmtransfer.layers.self_attention import truncated_normal_
+from lmtransfer.models.base import Direction, Encoder
+from lmtransfer.objectives.base import Encode, Read, check_direction, tied_embedding
+from lmtransfer.objectives.batch import PretrainingBatch
+from lmtransfer.training.learner import Loss
+
+
+class SpanBoundaryObjective(nn.Module):
+    """Predicts each token of a hidden span from the tokens just outside it (Joshi et al. 2020, section 3.2).
+
+    The states of the two tokens and an embedding of how far the target is from the left one pass two dense layers, each
+    with an activation and a LayerNorm; the token embedding is the output matrix, with a bias of its own.
+    Losses: "sbo", the cross entropy in nats summed over hidden tokens; "sbo_accuracy" beside it.
+
+    Where we differ from the published code, which leaves targets beyond the last position out: they share it.
+
+    Args:
+        weight: of the loss in the total.
+        position_dim: width P of the position embeddings.
+        num_positions: distances from the left that are told apart.
+        activation: of the dense layers.
+        norm_eps: epsilon of the LayerNorms.
+
+    Raises:
+        ConfigError: a width or a number of positions below 1.
+    """
+
+    name = "sbo"
+    directions: tuple[Direction, ...] = ("bidirectional",)
+    reads: Read = "all"
+    label: str | None = None
+    uses_pooler = False
+    needs = ("left", "right")
+    needs_from = "spans"
+
+    def __init__(
+        self,
+        *,
+        weight: float = 1.0,
+        position_dim: int = 200,
+        num_positions: int = 20,
+        activation: Activation = "gelu",
+        norm_eps: float = 1e-12,
+    ) -> None:
+        super().__init__()
+        for name, value in (("position_dim", position_dim), ("num_positions", num_positions)):
+            if value < 1:
+                raise ConfigError(f"objective.losses.sbo.{name}={value} is not allowed: use 1 or more")
+        self.weight, self.norm_eps = weight, norm_eps
+        self.position = nn.Embedding(num_positions, position_dim)
+        self.activation = activation_module(activation)
+
+    def bind(self, encoder: Encoder) -> None:
+        """See ``Objective``."""
+        check_direction(self, encoder.attention)
+        width = tied_embedding(self, encoder).embedding_dim
+        self.dense = nn.Linear(2 * encoder.dim + self.position.embedding_dim, encoder.dim)
+        self.norm = nn.LayerNorm(encoder.dim, eps=self.norm_eps)
+        self.output = nn.Linear(encoder.dim, width)
+        self.output_norm = nn.LayerNorm(width, eps=self.norm_eps)
+        self.bias = nn.Parameter(torch.zeros(encoder.vocab_size))
+        self.apply(truncated_normal_)
+        self._encoder = (encoder,)  # a tuple, so that the encoder's weights are not this module's a second time
+
+    def transform(self, left_MD: Tensor, right_MD: Tensor, place_M: Tensor) -> Tensor:
+        """States ready for the output matrix, (M, E).
+
+        Args:
+            left_MD: states of the tokens before the spans.
+            right_MD: states of the tokens after them.
+            place_M: how far each target is from the left one, from 1, int64.
+        """
+        position_MP = self.position((place_M - 1).clamp(0, self.position.num_embeddings - 1))
+        joined = torch.cat([left_MD, right_MD, position_MP.to(left_MD.dtype)], dim=1)
+        hidden_MD = self.norm(self.activation(self.dense(joined)))
+        return self.output_norm(self.activation(self.output(hidden_MD)))
+
+    def counts(self, batch: PretrainingBatch) -> dict[str, int]:
+        """See ``Objective``; hidden tokens."""
+        return {"sbo": batch.num_targets, "sbo_accuracy": batch.num_targets}
+
+    def losses(self, batch: PretrainingBatch, encode: Encode) -> dict[str, Loss]:
+        """See ``Objective``."""
+        last_TD = encode(batch.inputs, batch.reads).last
+        left_M, right_M = batch.per_target["left"], batch.per_target["right"]
+        hidden_ME = self.transform(
+            last_TD.index_select(0, batch.positions_M - left_M),
+            last_TD.index_select(0, batch.positions_M + right_M),
+            left_M,
+        )
+        output_VE = tied_embedding(self, self._encoder[0]).weight
+        total, hits_M = cross_entropy_sum(hidden_ME, output_VE, self.bias, batch.targets_M, batch.weights_M)
+        return {
+            "sbo": Loss(total, batch.num_targets, self.weight),
+            "sbo_accuracy": Loss((hits_M * batch.weights_M).sum(), batch.num_targets, 0.0),
+        }

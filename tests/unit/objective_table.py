@@ -1,0 +1,107 @@
+"""Which model each file of conf/objective is meant for: what the tests over all objectives are driven by.
+
+A new objective is one line in ``MEANT_FOR``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+from objective_fakes import CasedTokenizer, NumberTokenizer, backward_elmo
+from omegaconf import OmegaConf
+
+from lmtransfer.config.build import build
+from lmtransfer.data.store import TokenStore
+from lmtransfer.objectives.fit import check_fit
+from lmtransfer.objectives.learner import PretrainingLearner, needed_reads
+from lmtransfer.objectives.source import PretrainingSource
+
+CONF = Path(__file__).parents[2] / "conf"
+NAMES = sorted(path.stem for path in (CONF / "objective").glob("*.yaml"))
+
+#: Sizes of a small model, for the arguments that it has.
+SMALL: dict[str, Any] = {"dim": 32, "num_layers": 2, "num_heads": 2, "hidden_dim": 64, "max_length": 64}
+SMALL.update({"cell_dim": 48, "embedding_dim": 32, "norm": "pre", "dropout": 0.0})
+
+
+@dataclass(frozen=True)
+class Meant:
+    """What an objective is meant for.
+
+    Attributes:
+        model: a file of conf/model, built small; or what makes an encoder.
+        tokenizer: of the text.
+        learnt: below which mean a loss counts as learnt by heart, where that is not 0.1 (some of it may be unknowable).
+        changes: other sizes of the model in that test.
+    """
+
+    model: str | Callable[[], Any] = "bert_laptop"
+    tokenizer: Callable[[], NumberTokenizer] = NumberTokenizer
+    learnt: Mapping[str, float] = field(default_factory=dict)
+    changes: Mapping[str, Any] = field(default_factory=dict)
+
+
+MEANT_FOR = {
+    "backward_lm": Meant(backward_elmo, learnt={"backward_lm": 0.35}),  # a row's last word cannot be foretold
+    "bilm": Meant("elmo_subword_laptop", learnt={"bilm": 0.35}),
+    "cbow": Meant("word_embeddings_laptop", changes={"dim": 96}),
+    "lm": Meant("gpt_mini", learnt={"lm": 0.3}),  # nor a window's first
+    "lm_lanes": Meant("transformer_xl_laptop", learnt={"lm": 0.3}),
+    "mlm": Meant(),
+    "mlm_entities": Meant(tokenizer=CasedTokenizer),
+    "mlm_laptop": Meant(),
+    "mlm_ngrams": Meant(),
+    "mlm_nsp": Meant(),
+    "mlm_spans": Meant(),
+    "mlm_whole_words": Meant(),
+    "nsp": Meant(),
+    "plm": Meant("xlnet_laptop"),
+    "rtd": Meant("electra_laptop"),
+    # Each word of 86 has many others around it, some of which are also its noise: see test_word_vectors.py.
+    "skipgram": Meant("word_embeddings_laptop", changes={"dim": 96}, learnt={"skipgram": 1.5}),
+}
+
+
+def meant(name: str) -> Meant:
+    """The line of an objective; the test fails if there is none."""
+    if name not in MEANT_FOR:
+        pytest.fail(
+            f"conf/objective/{name}.yaml has no line in tests/unit/objective_table.py: add which model it is for"
+        )
+    return MEANT_FOR[name]
+
+
+def objective_node(name: str, *overrides: str) -> Any:
+    """The composed config of an objective."""
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        return compose(overrides=[f"+objective={name}", *overrides]).objective
+
+
+def small_model(name: str, **changes: Any) -> Any:
+    """A file of conf/model, built small for the vocabulary of ``NumberTokenizer``."""
+    node = OmegaConf.create({"model": OmegaConf.load(CONF / "model" / f"{name}.yaml")}).model
+    for key, value in {**SMALL, **changes}.items():
+        if key in node:
+            node[key] = value
+    torch.manual_seed(0)
+    return build(node, vocab_size=NumberTokenizer.vocab_size)
+
+
+def built(
+    name: str, store: TokenStore, *overrides: str, changes: Mapping[str, Any] | None = None
+) -> tuple[PretrainingLearner, PretrainingSource, Any]:
+    """Learner, batches and config of an objective with the model it is meant for."""
+    line, node = meant(name), objective_node(name, *overrides)
+    tokenizer = line.tokenizer()
+    rows, corruption = build(node.rows, tokenizer=tokenizer), build(node.corruption, tokenizer=tokenizer)
+    objectives = [build(loss, tokenizer=tokenizer) for loss in node.losses.values()]
+    encoder = small_model(line.model, **(changes or {})) if isinstance(line.model, str) else line.model()
+    check_fit(encoder=encoder, objectives=objectives, rows=rows, corruption=corruption)
+    source = PretrainingSource(store=store, rows=rows, corruption=corruption, seed=0, reads=needed_reads(objectives))
+    return PretrainingLearner(encoder, objectives), source, node
