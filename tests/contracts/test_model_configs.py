@@ -19,6 +19,7 @@ from lmtransfer.data.batch import PackedBatch
 from lmtransfer.data.batch import pack as pack_tokens
 from lmtransfer.errors import DataError
 from lmtransfer.models.base import Encoder, Reads
+from lmtransfer.training.weights import load_weights, weights
 
 VOCABULARY = 97
 SMALL: dict[str, Any] = {"dim": 32, "num_layers": 2, "num_heads": 2, "hidden_dim": 64, "max_length": 64, "dropout": 0.0}
@@ -112,12 +113,12 @@ class TestModel:
 
     def test_weights_save_and_load(self, path: Path, tmp_path: Path) -> None:
         encoder = _encoder(path).eval()
-        save_file({name: tensor.contiguous() for name, tensor in encoder.state_dict().items()}, tmp_path / "w")
+        save_file({name: tensor.contiguous() for name, tensor in weights(encoder).items()}, tmp_path / "w")
         torch.manual_seed(1)
         other = _encoder(path).eval()
         for parameter in other.parameters():
             parameter.data.normal_()
-        other.load_state_dict(load_file(tmp_path / "w"))
+        load_weights(other, load_file(tmp_path / "w"))
         batch = pack(_rows([11, 8]))
         assert torch.equal(encoder(batch).last, other(batch).last)
 

@@ -1,0 +1,131 @@
+"""ALBERT (Lan et al. 2020, https://arxiv.org/abs/1909.11942).
+
+Shape legend: T tokens, N read positions, E width of the embeddings, D width.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, cast
+
+from torch import nn
+
+from lmtransfer.data.batch import PackedBatch
+from lmtransfer.errors import ConfigError
+from lmtransfer.layers.embeddings import InputEmbeddings
+from lmtransfer.layers.feed_forward import Activation
+from lmtransfer.layers.self_attention import truncated_normal_
+from lmtransfer.layers.transformer import NormPlace, TransformerLayer
+from lmtransfer.models.base import Direction, EncoderOutput, FamilyHead, Reads
+from lmtransfer.models.bert import Pooler
+from lmtransfer.models.transformer import TransformerStack, check_length
+
+#: Which weights all layers have in common (Lan et al. 2020, table 4).
+Sharing = Literal["all", "attention", "ffn", "none"]
+
+
+class AlbertEncoder(nn.Module):
+    """BERT with factorised embeddings (section 3.1) and layers that share their weights.
+
+    Args:
+        vocab_size: rows of the token embedding.
+        embedding_dim: width E of the embeddings, which a linear layer takes to D.
+        dim: width D.
+        num_layers: transformer layers.
+        num_heads: attention heads; must divide ``dim``.
+        hidden_dim: width of the feed-forward layers.
+        share: what the layers have in common: "all" of their weights, "attention" or "ffn" (each with the LayerNorm of
+            its branch), or "none".
+        max_length: longest sequence in tokens.
+        num_segments: segment ids told apart; 1 means none.
+        norm: "post" is the published model; "pre" trains at higher learning rates. The embeddings are normalised in
+            both.
+        norm_eps: LayerNorm's epsilon.
+        activation: of the feed-forward layers.
+        dropout: of embeddings and of each branch.
+        attention_dropout: of attention weights.
+
+    Raises:
+        ConfigError: ``num_heads`` does not divide ``dim``, or ``share`` is unknown.
+    """
+
+    attention: Direction = "bidirectional"
+    family_head = FamilyHead(token="first", pooled=True)
+
+    def __init__(
+        self,
+        *,
+        vocab_size: int,
+        embedding_dim: int,
+        dim: int,
+        num_layers: int,
+        num_heads: int,
+        hidden_dim: int,
+        share: Sharing = "all",
+        max_length: int = 512,
+        num_segments: int = 2,
+        norm: NormPlace = "post",
+        norm_eps: float = 1e-12,
+        activation: Activation = "gelu_tanh",
+        dropout: float = 0.0,
+        attention_dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        if dim % num_heads:
+            raise ConfigError(f"model.num_heads={num_heads} does not divide model.dim={dim}: choose a divisor of {dim}")
+        self.dim, self.num_layers, self.max_length = dim, num_layers, max_length
+        self.vocab_size, self.num_segments = vocab_size, num_segments
+        self.embeddings = InputEmbeddings(
+            vocab_size=vocab_size,
+            dim=embedding_dim,
+            max_length=max_length,
+            num_segments=num_segments,
+            norm=True,
+            norm_eps=norm_eps,
+            dropout=dropout,
+        )
+        self.projection = nn.Linear(embedding_dim, dim)
+        self.stack = TransformerStack(
+            num_layers=num_layers,
+            dim=dim,
+            num_heads=num_heads,
+            hidden_dim=hidden_dim,
+            norm=norm,
+            norm_eps=norm_eps,
+            activation=activation,
+            dropout=dropout,
+            attention_dropout=attention_dropout,
+            causal=False,
+        )
+        share_layers(self.stack, share)
+        self.pooler = Pooler(dim)
+        self.apply(truncated_normal_)
+
+    @property
+    def token_embedding(self) -> nn.Embedding:
+        """The input embedding (V, E), for objectives that tie their output to it."""
+        return self.embeddings.token
+
+    def forward(self, batch: PackedBatch, carry: Any = None, reads: Reads | None = None) -> EncoderOutput:
+        """Encode; see ``models.base.Encoder``."""
+        check_length(batch, self.max_length)
+        return EncoderOutput(layers=self.stack(self.projection(self.embeddings(batch)), batch, reads))
+
+
+def share_layers(stack: TransformerStack, share: Sharing) -> None:
+    """Put the first layer's modules in the place of the other layers'.
+
+    Raises:
+        ConfigError: ``share`` is unknown.
+    """
+    parts = {
+        "all": ("attention", "attention_norm", "feed_forward", "feed_forward_norm"),
+        "attention": ("attention", "attention_norm"),
+        "ffn": ("feed_forward", "feed_forward_norm"),
+        "none": (),
+    }
+    if share not in parts:
+        raise ConfigError(f"model.share={share} is not allowed: use {', '.join(parts)}")
+    first, *others = (cast(TransformerLayer, layer) for layer in stack.layers)
+    for layer in others:
+        for part in parts[share]:
+            setattr(layer, part, getattr(first, part))
