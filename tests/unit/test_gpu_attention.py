@@ -1,0 +1,82 @@
+"""Attention in bfloat16 on a GPU: the variable-length kernel against the dense blocks, both against float32."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from gpu_device import gpu
+from torch import Tensor
+
+from lmtransfer.layers.attention import _dense, _has_flash, attention
+from lmtransfer.layers.layout import Layout
+
+pytestmark = pytest.mark.gpu
+
+LENGTHS = [1, 128, 17, 64, 64, 3, 200, 31]
+HEADS, WIDTH = 4, 64
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+def _tensors(num_queries: int, device: torch.device) -> list[Tensor]:
+    """Queries, keys and values, and the gradient that reaches the output: values that bfloat16 holds exactly."""
+    torch.manual_seed(0)
+    rows = [num_queries, sum(LENGTHS), sum(LENGTHS), num_queries]
+    return [torch.randn(n, HEADS, WIDTH).to(device, torch.bfloat16) for n in rows]
+
+
+def _results(attend: Attend, tensors: list[Tensor], dtype: torch.dtype) -> list[Tensor]:
+    """The output and the gradients of queries, keys and values, in float32."""
+    *inputs, upstream = (tensor.to(dtype) for tensor in tensors)
+    inputs = [tensor.requires_grad_() for tensor in inputs]
+    output = attend(*inputs)
+    gradients = torch.autograd.grad(output, inputs, upstream)
+    return [result.detach().float() for result in (output, *gradients)]
+
+
+def _check(layout: Layout, num_queries: int, *, causal: bool, window: int | None) -> None:
+    device = gpu()
+    tensors = _tensors(num_queries, device)
+
+    def chosen(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return attention(query, key, value, layout, causal=causal, window=window)
+
+    def dense(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return _dense(query, key, value, layout, causal, window, 0.0)
+
+    if device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0):
+        assert _has_flash(tensors[0])
+    exact = _results(dense, tensors, torch.float32)
+    flash = _results(chosen, tensors, torch.bfloat16)
+    blocks = _results(dense, tensors, torch.bfloat16)
+    for name, truth, ours, theirs in zip(("output", "query", "key", "value"), exact, flash, blocks, strict=True):
+        assert ours.isfinite().all(), name
+        assert truth.norm() > 0, name
+        assert (ours - truth).norm() <= 2 * (theirs - truth).norm() + 1e-4 * truth.norm(), name
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("window", [None, 16])
+def test_flash_is_no_further_from_float32_than_twice_dense(causal: bool, window: int | None) -> None:
+    _check(Layout.of(LENGTHS, device=gpu()), sum(LENGTHS), causal=causal, window=window)
+
+
+def test_flash_of_selected_queries_is_no_further_from_float32_than_twice_dense() -> None:
+    asked = [1, 20, 0, 64, 5, 1, 30, 0]  # of each sequence; of two of them nothing
+    _check(Layout.of(LENGTHS, asked, device=gpu()), sum(asked), causal=False, window=None)
+
+
+def test_dense_blocks_in_float32_equal_those_of_the_cpu() -> None:
+    device = gpu()
+    tensors = _tensors(sum(LENGTHS), device)
+    results = []
+    for place in (device, torch.device("cpu")):
+        layout = Layout.of(LENGTHS, device=place)
+
+        def attend(query: Tensor, key: Tensor, value: Tensor, layout: Layout = layout) -> Tensor:
+            return attention(query, key, value, layout, causal=True)
+
+        results.append(_results(attend, [tensor.to(place) for tensor in tensors], torch.float32))
+    for here, there in zip(*results, strict=True):
+        torch.testing.assert_close(here.cpu(), there, rtol=1e-4, atol=1e-5)
