@@ -107,7 +107,12 @@ def summary(results: Sequence[Result]) -> Result:
 
 def compare(results: Sequence[Result], controls: Sequence[Result]) -> Result:
     """The difference of the main metric's means with its standard error, and what it comes to."""
-    found = difference(spread_of(results), spread_of(controls), higher_is_better=bool(results[0]["higher_is_better"]))
+    found = difference(
+        spread_of(results),
+        spread_of(controls),
+        higher_is_better=bool(results[0]["higher_is_better"]),
+        collapsed=sum(bool(result["collapsed"]) for result in results),
+    )
     return {"difference": found.delta, "standard_error": found.standard_error, "verdict": found.verdict}
 
 

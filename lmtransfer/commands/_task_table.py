@@ -96,6 +96,12 @@ def verdict(difference: Result, metric: str, *, brief: bool = False) -> str:
     numbers = f"{delta} +- {shown_difference(error, metric).lstrip('+')}"
     if brief:
         return f"{numbers} ({difference['verdict']})"
+    if difference["verdict"] == "collapsed":
+        return (
+            f"difference to the control {numbers}{points}: no verdict, since every seed answers one and the same label"
+        )
+    if difference["verdict"] == "seeds all alike":
+        return f"difference to the control {numbers}{points}: no verdict, since the seeds of each side are all alike"
     rule = "less than" if difference["verdict"] == "no difference shown" else "at least"
     return f"difference to the control {numbers}{points}: {difference['verdict']} ({rule} two standard errors)"
 

@@ -29,6 +29,9 @@ def answer(entries: Sequence[Entry]) -> str:
     parts += [f"hurt in {worse}"] if worse else []
     parts += [f"showed no difference in {unclear}"] if unclear else []
     parts += [f"cannot be judged from a single seed in {single}"] if single else []
+    alike, collapsed = verdicts.count("seeds all alike"), verdicts.count("collapsed")
+    parts += [f"cannot be judged from seeds that are all alike in {alike}"] if alike else []
+    parts += [f"collapsed to one label in {collapsed}"] if collapsed else []
     text = parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + " and " + parts[-1]
     return f"{text}. The clearest: {_measured(max(compared, key=_certainty))}"
 
@@ -44,6 +47,8 @@ def comparison(entry: Entry) -> str:
         "worse": "Pretraining hurt",
         "no difference shown": "No difference is shown",
         "one seed, no spread": "A single seed cannot tell whether pretraining helped",
+        "seeds all alike": "Seeds that are all alike cannot tell whether pretraining helped",
+        "collapsed": "Collapsed: every seed answers one and the same label",
     }
     if entry.difference is None:
         raise ValueError(f"{entry.run.key} has nothing to be compared with")
@@ -63,6 +68,8 @@ def _measured(entry: Entry) -> str:
     )
     if difference.standard_error is None:
         return f"{sentence}. Train several with seeds=5."
+    if difference.verdict in ("collapsed", "seeds all alike"):
+        return f"{sentence}. Train longer, or with another learning rate."
     error = shown(difference.standard_error, metric)
     seeds = f"{score.n} and {control.n} seeds" if score.n != control.n else f"{score.n} seeds each"
     return f"{sentence} with a standard error of {error} ({seeds}; two standard errors decide)."
@@ -76,7 +83,6 @@ def _value(score: Spread, metric: str) -> str:
 def _certainty(entry: Entry) -> tuple[bool, float]:
     """Orders comparisons: finetuned before frozen, then by the size of the difference in standard errors."""
     difference = entry.difference
-    if difference is None or difference.standard_error is None:
+    if difference is None or not difference.standard_error or difference.verdict == "collapsed":
         return (False, 0.0)
-    error = max(difference.standard_error, 1e-12)
-    return (entry.transfer == "finetuned", abs(difference.delta) / error)
+    return (entry.transfer == "finetuned", abs(difference.delta) / difference.standard_error)

@@ -188,4 +188,6 @@ def _compared(entry: Entry, others: Sequence[Entry]) -> Entry:
     if control is None:
         return entry
     better_high = scores.higher_is_better(entry.metric, entry.run.result)
-    return replace(entry, control=control, difference=difference(entry.score, control, higher_is_better=better_high))
+    collapsed = scores.num_collapsed(entry.run.result)
+    found = difference(entry.score, control, higher_is_better=better_high, collapsed=collapsed)
+    return replace(entry, control=control, difference=found)

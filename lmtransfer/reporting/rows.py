@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from lmtransfer.reporting.collect import COMMANDS
 from lmtransfer.reporting.entries import Entry
-from lmtransfer.reporting.scores import number
+from lmtransfer.reporting.scores import num_collapsed, number
 from lmtransfer.reporting.statistics import Difference, Spread, spread
 
 _TRANSFER_ORDER = ("majority", "control", "frozen", "finetuned")
@@ -145,8 +145,7 @@ def _note(entry: Entry) -> str:
 
 def _collapse(result: Any, score: Spread | None) -> list[str]:
     """Says so where seeds answer every example alike (a mean can hide it); ``result`` may be a control's part."""
-    said = result.get("collapsed") if isinstance(result, Mapping) else None
-    collapsed = int(said) if isinstance(said, bool | int) else 0
+    collapsed = num_collapsed(result)
     if collapsed == 0:
         return []
     if score is None or score.n == 1:

@@ -73,6 +73,12 @@ def score(node: Any, metric: str, seeds: Sequence[Mapping[str, Any]] = ()) -> Sp
     )
 
 
+def num_collapsed(node: Any) -> int:
+    """How many seeds answer every example alike; ``node`` is a ``result.json`` or a control's part of one."""
+    said = node.get("collapsed") if isinstance(node, Mapping) else None
+    return int(said) if isinstance(said, bool | int) else 0
+
+
 def majority(result: Mapping[str, Any], metric: str) -> float | None:
     """What always answering the majority label scores, where the result says it."""
     return _value({"metrics": result.get("majority")}, metric) or number(result.get("majority"))

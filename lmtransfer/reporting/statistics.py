@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-Verdict = Literal["better", "worse", "no difference shown", "one seed, no spread"]
+Verdict = Literal["better", "worse", "no difference shown", "one seed, no spread", "seeds all alike", "collapsed"]
 
 #: A difference counts as shown from this many standard errors on.
 STANDARD_ERRORS = 2.0
@@ -40,7 +40,9 @@ class Difference:
     Attributes:
         delta: mean of the run minus mean of the control, in the metric's unit.
         standard_error: sqrt(s1^2 / n1 + s2^2 / n2); None where one side has a single seed.
-        verdict: "better" or "worse" from two standard errors on, otherwise that no difference is shown.
+        verdict: "better" or "worse" from two standard errors on, otherwise that no difference is shown. "collapsed"
+            where each seed of the run answers every example alike, and "seeds all alike" where neither side has any
+            spread to judge by, is no verdict at all.
     """
 
     delta: float
@@ -69,13 +71,14 @@ def spread(values: Sequence[float]) -> Spread:
     )
 
 
-def difference(run: Spread, control: Spread, *, higher_is_better: bool = True) -> Difference:
+def difference(run: Spread, control: Spread, *, higher_is_better: bool = True, collapsed: int = 0) -> Difference:
     """The difference of two means with its standard error (unequal variances, independent seeds) and a verdict.
 
     Args:
         run: what was pretrained.
         control: the same thing without pretraining.
         higher_is_better: the direction of the metric.
+        collapsed: how many of the run's seeds answer one and the same label throughout.
     """
     delta = run.mean - control.mean
     if run.deviation is None or control.deviation is None:
@@ -83,7 +86,11 @@ def difference(run: Spread, control: Spread, *, higher_is_better: bool = True) -
     error = math.sqrt(run.deviation**2 / run.n + control.deviation**2 / control.n)
     gain = delta if higher_is_better else -delta
     verdict: Verdict = "no difference shown"
-    if gain > 0 and gain >= STANDARD_ERRORS * error:
+    if collapsed >= run.n:
+        verdict = "collapsed"
+    elif error == 0 and gain != 0:
+        verdict = "seeds all alike"
+    elif gain > 0 and gain >= STANDARD_ERRORS * error:
         verdict = "better"
     elif gain < 0 and -gain >= STANDARD_ERRORS * error:
         verdict = "worse"

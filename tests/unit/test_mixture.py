@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from data_fakes import WordTokenizer, made_up_documents, write_text
+from objective_fakes import NumberTokenizer, bert, store_of
 from omegaconf import OmegaConf
 
 from lmtransfer.cli import main
@@ -38,8 +40,6 @@ from lmtransfer.objectives.rows.stream import LanguageStream
 from lmtransfer.objectives.source import PretrainingSource
 from lmtransfer.training.evaluation import evaluate_losses
 from lmtransfer.training.trackers import Jsonl
-from tests.unit.data_fakes import WordTokenizer, made_up_documents, write_text
-from tests.unit.objective_fakes import NumberTokenizer, bert, store_of
 
 TOKENIZER = NumberTokenizer()
 #: Each part's tokens, so that a token says which part it is from.

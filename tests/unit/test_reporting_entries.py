@@ -5,7 +5,7 @@ import shutil
 import pytest
 from reporting_fakes import loss_lines, pretraining, transfer, write_run
 
-from lmtransfer.reporting.answer import answer
+from lmtransfer.reporting.answer import answer, comparison
 from lmtransfer.reporting.collect import collect
 from lmtransfer.reporting.entries import make_entries
 from lmtransfer.reporting.rows import group_name, run_name, table_rows
@@ -189,3 +189,18 @@ def test_the_answer_says_whether_how_much_and_how_certain(tmp_path):
         "Pretraining helped in 1 of 4 comparisons, hurt in 1, showed no difference in 1 and cannot be judged from a "
         "single seed in 1. The clearest: on sst2, dev, 1,000 labels, hurt (finetuned)"
     )
+
+
+def test_a_run_that_answers_one_label_is_flagged_and_not_called_better(tmp_path):
+    transfer(tmp_path / "finetune" / "flat", [0.509] * 3, controls=[0.491] * 3, collapsed=3)
+    transfer(tmp_path / "finetune" / "fine", [0.69, 0.70, 0.71], controls=[0.64, 0.65, 0.66])
+    entries = make_entries(collect(tmp_path))
+    verdicts = {entry.run.name: entry.difference.verdict for entry in entries}
+    assert verdicts == {"flat": "collapsed", "fine": "better"}
+    text = answer(entries)
+    assert "helped in 1 of 2 comparisons and collapsed to one label in 1" in text
+    assert "fine (finetuned) reaches 70.0 %" in text
+    notes = {row.run: row.note for row in table_rows(entries)}
+    assert notes["flat"] == "3 of 3 seeds answer one and the same label"
+    flat = next(entry for entry in entries if entry.run.name == "flat")
+    assert comparison(flat).startswith("Collapsed: every seed answers one and the same label: on sst2")

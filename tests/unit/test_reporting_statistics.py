@@ -59,6 +59,15 @@ def test_equal_results_without_spread_show_no_difference():
     assert difference(same, same).verdict == "no difference shown"
 
 
+def test_a_collapse_and_seeds_without_spread_are_no_verdict():
+    majority = spread([0.509, 0.509, 0.509])
+    minority = spread([0.491, 0.491, 0.491])
+    assert difference(majority, minority, collapsed=3).verdict == "collapsed"
+    assert difference(majority, spread([0.45, 0.5, 0.48]), collapsed=3).verdict == "collapsed"
+    assert difference(majority, minority).verdict == "seeds all alike"
+    assert difference(spread([0.7, 0.71, 0.72]), minority, collapsed=2).verdict == "better"
+
+
 @pytest.mark.parametrize(
     ("value", "text"),
     [

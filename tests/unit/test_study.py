@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
+from reporting_fakes import pretraining, transfer
 from rich.console import Console
 
 from lmtransfer.cli import main
@@ -23,7 +24,6 @@ from lmtransfer.commands import study
 from lmtransfer.commands._study_plan import make_plan
 from lmtransfer.commands._study_process import last_words, run_apart
 from lmtransfer.errors import ConfigError
-from tests.unit.reporting_fakes import pretraining, transfer
 
 CONFIG = """
 name: mine
