@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import nn
 
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.data.store import TokenStore, write_store
@@ -123,12 +122,6 @@ def backward_elmo(seed: int = 0) -> BackwardElmo:
     """Such an encoder."""
     torch.manual_seed(seed)
     return BackwardElmo()
-
-
-def fitting(directions: Sequence[str]) -> nn.Module:
-    """The encoder of these for the first of an objective's directions."""
-    made = {"bidirectional": bert, "causal": gpt, "backward": backward_elmo, "concatenated": elmo}
-    return made[directions[0]]()
 
 
 def electra(seed: int = 0, **changes: object) -> ElectraEncoder:
