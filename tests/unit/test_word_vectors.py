@@ -80,10 +80,9 @@ def loss_by_hand(name: str, batch: PretrainingBatch, input_VD: Tensor, output_VD
     """Sum, count and hits, one word and one context word at a time."""
     total, count, hits = torch.zeros(()), 0, 0
     for word, around, noise in contexts_by_hand(batch):
+        pairs = [(input_VD[word], other) for other in around]
         if name == "cbow":
             pairs = [(input_VD[around].mean(0), word)]
-        else:
-            pairs = [(input_VD[word], other) for other in around]
         for vector, target in pairs:
             score = vector @ output_VD[target]
             rivals = [vector @ output_VD[other] for other in noise if other != target]
