@@ -1,4 +1,4 @@
-"""Score a probed or finetuned run on a split of a task."""
+"""Score a probed or finetuned run on a split of a task; measure a pretraining run on its held-out text."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 from omegaconf import DictConfig, OmegaConf, open_dict
 from rich.console import Console
 
+from lmtransfer.commands._evaluate_pretrained import evaluate_pretrained
 from lmtransfer.commands._runs import SavedRun, new_encoder, open_saved
 from lmtransfer.commands._task_data import encode_split
 from lmtransfer.commands._task_results import Result, compare, layer_weights, summary
@@ -56,6 +57,8 @@ def run(cfg: DictConfig) -> Path:
     """
     chosen_task = cfg.get("task") is not None
     check(cfg, primary="evaluate", nodes={"task": {"data_root", "cache_dir"}} if chosen_task else {})
+    if not chosen_task and _is_pretrained(cfg.run):
+        return evaluate_pretrained(cfg)
     members, controls, parent = _members(cfg.run)
     settings = HardwareSettings.from_config(cfg.hardware)
     hardware = setup(device=settings.device, precision=settings.precision, threads=settings.threads, compile=False)
@@ -79,6 +82,12 @@ def run(cfg: DictConfig) -> Path:
         root = short(directory.path.parent.parent)
         print_result(console, result, name=parent.path.name, next_commands=[f"lmtransfer report {root}"])
     return directory.path
+
+
+def _is_pretrained(path: str) -> bool:
+    """Whether the run was trained on text without labels."""
+    config = RunDirectory.open(Path(path).expanduser()).read_config()
+    return "objective" in config and "task" not in config
 
 
 def _members(path: str) -> tuple[list[SavedRun], list[SavedRun], RunDirectory]:

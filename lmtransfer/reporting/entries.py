@@ -66,8 +66,8 @@ class Entry:
 
     @property
     def is_pretraining(self) -> bool:
-        """Whether this is a pretraining run."""
-        return self.run.command == "pretrain"
+        """Whether this is a pretraining run, or an evaluation of one on its held-out text."""
+        return _is_pretraining(self.run)
 
     @property
     def is_control(self) -> bool:
@@ -115,7 +115,7 @@ def _entry(run: Run, seeds: tuple[Run, ...], controls: tuple[Run, ...], runs: Se
     results = [seed.result for seed in seeds if seed.result]
     metric = next(filter(None, map(scores.main_metric, [run.result, *results])), None)
     tokens, seconds = pretraining_budget(source, runs)
-    is_pretraining = run.command == "pretrain"
+    is_pretraining = _is_pretraining(run)
     return Entry(
         run=run,
         seeds=seeds,
@@ -138,6 +138,12 @@ def _entry(run: Run, seeds: tuple[Run, ...], controls: tuple[Run, ...], runs: Se
         num_parameters=_first([run.result, *results], "num_parameters"),
         tokens_per_second=_first([run.result, *results], "tokens_per_second"),
     )
+
+
+def _is_pretraining(run: Run) -> bool:
+    """Whether the run trained on text without labels, or measured one that did."""
+    measures_text = run.command == "evaluate" and bool(run.result) and run.result.get("task") is None
+    return run.command == "pretrain" or measures_text
 
 
 def _transfer(run: Run, config: Mapping[str, Any]) -> str:

@@ -97,7 +97,8 @@ class TestStream:
         assert in_epoch > 5
         steps = list(islice(stream.steps(), 2 * in_epoch + 1))
         batches = [step.micro_batches[0] for step in steps]
-        assert all(len(step.micro_batches) == 1 and batch.num_tokens == 32 for step, batch in zip(steps, batches))
+        assert all(len(step.micro_batches) == 1 for step in steps)
+        assert all(batch.num_tokens == 32 for batch in batches)
         assert [batch.follows for batch in batches] == ([False] + [True] * (in_epoch - 1)) * 2 + [False]
         for before, after in zip(batches, batches[1:], strict=False):
             if not after.follows:
