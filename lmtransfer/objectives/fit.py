@@ -10,6 +10,9 @@ from lmtransfer.objectives.base import Objective, direction_problem
 from lmtransfer.objectives.corruption.base import Corruption, NoCorruption
 from lmtransfer.objectives.rows.base import Rows
 
+#: The rows that have each label.
+_ROWS_WITH = {"nsp": "sentence_pairs", "sop": "ordered_pairs"}
+
 
 def check_fit(*, encoder: Encoder, objectives: Sequence[Objective], rows: Rows, corruption: Corruption) -> None:
     """Find everything that does not fit, before any data is read.
@@ -33,7 +36,7 @@ def check_fit(*, encoder: Encoder, objectives: Sequence[Objective], rows: Rows, 
         if objective.label is not None and objective.label not in rows.label_names:
             problems.append(
                 f"objective.losses.{objective.name} needs rows with the label '{objective.label}', and "
-                f"{type(rows).__name__} has none: use objective/rows=sentence_pairs"
+                f"{type(rows).__name__} has none: use objective/rows={_ROWS_WITH.get(objective.label, '...')}"
             )
     problems += _corruption_problems(objectives, corruption)
     if problems:

@@ -60,11 +60,13 @@ MEANT_FOR = {
     "mlm_nsp": Meant(),
     "mlm_spans": Meant(),
     "mlm_whole_words": Meant(),
+    "mlm_sop": Meant("albert_laptop"),
     "nsp": Meant(),
     "plm": Meant("xlnet_laptop"),
     "rtd": Meant("electra_laptop"),
     # Each word of 86 has many others around it, some of which are also its noise: see test_word_vectors.py.
     "skipgram": Meant("word_embeddings_laptop", changes={"dim": 96}, learnt={"skipgram": 1.5}),
+    "sop": Meant("albert_laptop"),
 }
 
 

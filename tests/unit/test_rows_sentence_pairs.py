@@ -11,7 +11,8 @@ from objective_fakes import NumberTokenizer, random_documents, store_of
 from lmtransfer.data.store import TokenStore
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.objectives.rows.base import Row
-from lmtransfer.objectives.rows.sentence_pairs import SentencePairs, SentencePairsPlan, _truncate, _uniforms
+from lmtransfer.objectives.rows.pairs import truncate, uniforms
+from lmtransfer.objectives.rows.sentence_pairs import SentencePairs, SentencePairsPlan
 from lmtransfer.randomness import generator
 
 TOKENIZER = NumberTokenizer()
@@ -32,7 +33,7 @@ def pairs_by_hand(
     documents: list[list[list[int]]], room: int, short_seq_prob: float, random_prob: float, seed: int, epoch: int
 ) -> list[tuple[list[int], list[int], int]]:
     """create_instances_from_document over lists of tokens, before truncation."""
-    uniform = _uniforms(generator(seed, "pairs", epoch))
+    uniform = uniforms(generator(seed, "pairs", epoch))
     pairs = []
     for index, document in enumerate(documents):
         target = room
@@ -146,7 +147,7 @@ def test_short_targets_make_shorter_rows(tmp_path: Path) -> None:
 def test_truncation_takes_from_both_ends_alike() -> None:
     first = np.tile([0, 100], (4000, 1))
     second = np.tile([500, 510], (4000, 1))
-    _truncate(first, second, 60, np.random.default_rng(0))
+    truncate(first, second, 60, np.random.default_rng(0))
     assert (second == [500, 510]).all()
     assert (first[:, 1] - first[:, 0] == 50).all()
     assert first[:, 0].mean() == pytest.approx(25, abs=0.3)
@@ -159,7 +160,7 @@ def test_every_truncation_equals_the_plain_loop() -> None:
         chosen = [(a, b) for a, b, r in sizes if r == room]
         first = np.array([[0, a] for a, _ in chosen])
         second = np.array([[0, b] for _, b in chosen])
-        _truncate(first, second, room, np.random.default_rng(0))
+        truncate(first, second, room, np.random.default_rng(0))
         kept = list(zip(np.diff(first)[:, 0].tolist(), np.diff(second)[:, 0].tolist(), strict=True))
         assert kept == [truncated_by_hand(a, b, room) for a, b in chosen]
 

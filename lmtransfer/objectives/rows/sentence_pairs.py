@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 
 import numpy as np
 
 from lmtransfer.data.store import TokenStore
-from lmtransfer.errors import ConfigError, DataError
+from lmtransfer.errors import DataError
 from lmtransfer.objectives.rows.base import Row, check_not_empty, checked_length
+from lmtransfer.objectives.rows.pairs import (
+    NUM_SPECIAL,
+    check_probability,
+    from_another_document,
+    paired_row,
+    truncate,
+    uniforms,
+)
 from lmtransfer.randomness import generator
 from lmtransfer.tokenizers.base import Tokenizer
 
@@ -48,12 +56,11 @@ class SentencePairs:
         self, *, max_length: int, short_seq_prob: float = 0.1, random_prob: float = 0.5, tokenizer: Tokenizer
     ) -> None:
         self.max_length = max_length
-        self.room = checked_length(max_length, num_special=3)
-        for name, value in (("short_seq_prob", short_seq_prob), ("random_prob", random_prob)):
-            if not 0 <= value <= 1:
-                raise ConfigError(f"objective.rows.{name}={value} is no probability: use a number from 0 to 1")
+        self.room = checked_length(max_length, num_special=NUM_SPECIAL)
+        check_probability("short_seq_prob", short_seq_prob)
+        check_probability("random_prob", random_prob)
         self.short_seq_prob, self.random_prob = short_seq_prob, random_prob
-        self.cls_id, self.sep_id = tokenizer.cls_id, tokenizer.sep_id
+        self.tokenizer = tokenizer
 
     def plan(self, store: TokenStore, *, seed: int, epoch: int) -> SentencePairsPlan:
         """The pairs of one epoch.
@@ -86,38 +93,22 @@ class SentencePairsPlan:
         pairs = _draw_pairs(rows, store, generator(seed, "pairs", epoch))
         self.first, self.second = pairs[:, 0:2].copy(), pairs[:, 2:4].copy()
         self.is_random = pairs[:, 4].astype(bool)
-        _truncate(self.first, self.second, rows.room, generator(seed, "truncation", epoch))
+        truncate(self.first, self.second, rows.room, generator(seed, "truncation", epoch))
         sizes = (self.first[:, 1] - self.first[:, 0]) + (self.second[:, 1] - self.second[:, 0])
-        self.lengths = (sizes + 3).astype(np.int32)
+        self.lengths = (sizes + NUM_SPECIAL).astype(np.int32)
 
     def row(self, index: int) -> Row:
         """Pair ``index``; its label "nsp" is 1 where B is from another document."""
-        a_start, a_stop = self.first[index].tolist()
-        b_start, b_stop = self.second[index].tolist()
-        middle, size = a_stop - a_start + 1, int(self.lengths[index])
-        tokens = np.empty(size, dtype=np.int32)
-        tokens[0] = self._rows.cls_id
-        tokens[1:middle] = self._store.tokens(a_start, a_stop)
-        tokens[middle] = tokens[-1] = self._rows.sep_id
-        tokens[middle + 1 : -1] = self._store.tokens(b_start, b_stop)
-        segments = np.zeros(size, dtype=np.int8)
-        segments[middle + 1 :] = 1
-        key = f"tokens {a_start}:{a_stop} + {b_start}:{b_stop}"
-        return Row(tokens, segments, key, {"nsp": int(self.is_random[index])})
-
-
-def _uniforms(rng: np.random.Generator) -> Iterator[float]:
-    while True:
-        yield from rng.random(4096).tolist()
+        labels = {"nsp": int(self.is_random[index])}
+        return paired_row(self._store, self.first[index], self.second[index], labels, tokenizer=self._rows.tokenizer)
 
 
 def _draw_pairs(rows: SentencePairs, store: TokenStore, rng: np.random.Generator) -> np.ndarray:
     """Draw the pairs: (N, 5) int64 of A's start and stop, B's start and stop (in tokens), and whether B is random."""
     starts, documents = store.sentence_starts.data, store.document_starts.data
-    num_documents = store.num_documents
-    uniform = _uniforms(rng)
+    uniform = uniforms(rng)
     drawn = array("q")
-    for document in range(num_documents):
+    for document in range(store.num_documents):
         sentence, end = documents[document], documents[document + 1]
         target = rows.room
         if next(uniform) < rows.short_seq_prob:
@@ -127,31 +118,11 @@ def _draw_pairs(rows: SentencePairs, store: TokenStore, rng: np.random.Generator
             collected = stop - sentence
             a_stop = stop if collected == 1 else sentence + 1 + int(next(uniform) * (collected - 1))
             if collected == 1 or next(uniform) < rows.random_prob:
-                other = int(next(uniform) * (num_documents - 1))
-                other += other >= document
-                other_start, other_end = documents[other], documents[other + 1]
-                b_start = other_start + int(next(uniform) * (other_end - other_start))
                 missing = target - (starts[a_stop] - starts[sentence])
-                b_stop = bisect_left(starts, starts[b_start] + missing, lo=b_start + 1, hi=other_end)
+                b_start, b_stop = from_another_document(store, document, missing, uniform)
                 drawn.extend((starts[sentence], starts[a_stop], starts[b_start], starts[b_stop], 1))
                 sentence = a_stop
             else:
                 drawn.extend((starts[sentence], starts[a_stop], starts[a_stop], starts[stop], 0))
                 sentence = stop
     return np.frombuffer(drawn, dtype=np.int64).reshape(-1, 5)
-
-
-def _truncate(first: np.ndarray, second: np.ndarray, room: int, rng: np.random.Generator) -> None:
-    """Cut both sides to ``room`` tokens together, token by token off the longer one, each at a random end."""
-    a, b = first[:, 1] - first[:, 0], second[:, 1] - second[:, 0]
-    excess = np.maximum(a + b - room, 0)
-    # While one side is longer it loses; once they are equal they lose in turn, B first.
-    half = -(-room // 2)
-    a_kept = np.where(a > b, np.maximum(a - excess, half), np.minimum(a, half))
-    a_kept = np.where(excess == 0, a, a_kept)
-    b_kept = a + b - excess - a_kept
-    for side, size, kept in ((first, a, a_kept), (second, b, b_kept)):
-        cut = size - kept
-        front = rng.binomial(cut, 0.5)
-        side[:, 0] += front
-        side[:, 1] -= cut - front

@@ -1,0 +1,144 @@
+"""Rows as pairs of consecutive texts, in order or swapped, for sentence order prediction (ALBERT)."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import numpy as np
+
+from lmtransfer.data.store import TokenStore
+from lmtransfer.errors import DataError
+from lmtransfer.objectives.rows.base import Row, check_not_empty, checked_length
+from lmtransfer.objectives.rows.pairs import (
+    NUM_SPECIAL,
+    check_probability,
+    from_another_document,
+    paired_row,
+    truncate,
+    uniforms,
+)
+from lmtransfer.randomness import generator
+from lmtransfer.tokenizers.base import Tokenizer
+
+
+class OrderedPairs:
+    """``[CLS] A [SEP] B [SEP]``: two consecutive texts of one document, swapped with probability ``swap_prob``.
+
+    As ``create_pretraining_data.py`` of google-research/albert (Lan et al. 2020, section 3.1): sentences of one
+    document are collected up to a target length, the first text is a random number of them and the second the rest.
+    What is too long loses tokens of its longer side, at a random end.
+
+    Where we differ: at least two sentences are collected, and a sentence that would be left alone at a document's end
+    goes with those before it, so that there are always two texts of the same document; a document of one sentence
+    gives no row. Rows are drawn anew in each epoch.
+
+    Args:
+        max_length: longest row in tokens, special tokens included.
+        short_seq_prob: share of documents cut to a random shorter target length.
+        swap_prob: probability that the two texts are swapped.
+        lone_with_other_document: a sentence that was collected alone is paired with sentences of another document, and
+            labelled as swapped, as the published code does.
+        tokenizer: names the special tokens.
+
+    Raises:
+        ConfigError: ``max_length`` leaves no room for text, or a probability outside [0, 1].
+    """
+
+    num_segments = 2
+    contiguous = False
+    label_names: Mapping[str, tuple[str, ...]] = MappingProxyType({"sop": ("in order", "swapped")})
+
+    def __init__(
+        self,
+        *,
+        max_length: int,
+        short_seq_prob: float = 0.1,
+        swap_prob: float = 0.5,
+        lone_with_other_document: bool = False,
+        tokenizer: Tokenizer,
+    ) -> None:
+        self.max_length = max_length
+        self.room = checked_length(max_length, num_special=NUM_SPECIAL)
+        check_probability("short_seq_prob", short_seq_prob)
+        check_probability("swap_prob", swap_prob)
+        self.short_seq_prob, self.swap_prob = short_seq_prob, swap_prob
+        self.lone_with_other_document = lone_with_other_document
+        self.tokenizer = tokenizer
+
+    def plan(self, store: TokenStore, *, seed: int, epoch: int) -> OrderedPairsPlan:
+        """The pairs of one epoch.
+
+        Raises:
+            DataError: the store holds no text, or no document of two sentences.
+        """
+        check_not_empty(store)
+        if self.lone_with_other_document and store.num_documents < 2:
+            raise DataError(
+                "objective.rows.lone_with_other_document=true needs at least 2 documents, and this part of the corpus "
+                "(training or validation) holds 1: set it to false, separate documents by a blank line, or change "
+                "corpus.validation_fraction"
+            )
+        if not self.lone_with_other_document and np.diff(store.document_starts).max() < 2:
+            raise DataError(
+                "sentence order prediction needs documents of at least 2 sentences, and each document of this part of "
+                "the corpus (training or validation) holds 1: keep the sentences of a text together in one document, "
+                "change corpus.validation_fraction, or use objective=mlm"
+            )
+        return OrderedPairsPlan(self, store, seed=seed, epoch=epoch)
+
+
+class OrderedPairsPlan:
+    """One epoch of ``OrderedPairs``; see ``RowPlan``.
+
+    Attributes:
+        lengths: tokens of each row.
+        first: token range [start, stop) of each row's A in the store, int64, shape (N, 2).
+        second: the same of its B.
+        is_swapped: the label "sop", bool, shape (N,).
+    """
+
+    def __init__(self, rows: OrderedPairs, store: TokenStore, *, seed: int, epoch: int) -> None:
+        self._rows, self._store = rows, store
+        pairs = _draw_pairs(rows, store, generator(seed, "ordered pairs", epoch))
+        self.first, self.second = pairs[:, 0:2].copy(), pairs[:, 2:4].copy()
+        self.is_swapped = pairs[:, 4].astype(bool)
+        truncate(self.first, self.second, rows.room, generator(seed, "truncation", epoch))
+        sizes = (self.first[:, 1] - self.first[:, 0]) + (self.second[:, 1] - self.second[:, 0])
+        self.lengths = (sizes + NUM_SPECIAL).astype(np.int32)
+
+    def row(self, index: int) -> Row:
+        """Pair ``index``; its label "sop" is 1 where its texts are swapped."""
+        labels = {"sop": int(self.is_swapped[index])}
+        return paired_row(self._store, self.first[index], self.second[index], labels, tokenizer=self._rows.tokenizer)
+
+
+def _draw_pairs(rows: OrderedPairs, store: TokenStore, rng: np.random.Generator) -> np.ndarray:
+    """Draw the pairs: (N, 5) int64 of A's start and stop, B's start and stop (in tokens), and the label."""
+    starts, documents = store.sentence_starts.data, store.document_starts.data
+    least = 1 if rows.lone_with_other_document else 2
+    uniform = uniforms(rng)
+    drawn = array("q")
+    for document in range(store.num_documents):
+        sentence, end = documents[document], documents[document + 1]
+        target = rows.room
+        if next(uniform) < rows.short_seq_prob:
+            target = 2 + int(next(uniform) * (rows.room - 1))
+        while end - sentence >= least:
+            stop = bisect_left(starts, starts[sentence] + target, lo=sentence + least, hi=end)
+            if end - stop < least:
+                stop = end
+            if stop - sentence == 1:
+                b_start, b_stop = from_another_document(
+                    store, document, target - (starts[stop] - starts[sentence]), uniform
+                )
+                drawn.extend((starts[sentence], starts[stop], starts[b_start], starts[b_stop], 1))
+            else:
+                middle = sentence + 1 + int(next(uniform) * (stop - sentence - 1))
+                a, b = (starts[sentence], starts[middle]), (starts[middle], starts[stop])
+                is_swapped = next(uniform) < rows.swap_prob
+                drawn.extend((*b, *a, 1) if is_swapped else (*a, *b, 0))
+            sentence = stop
+    return np.frombuffer(drawn, dtype=np.int64).reshape(-1, 5)
