@@ -39,7 +39,8 @@ demo: setup ## corpus, tokenizer, pretraining, probe, finetuning, control: a tab
 	$(BIN)/python scripts/demo.py
 
 bench: setup ## throughput against transformers, on this machine
-	$(BIN)/python scripts/benchmark.py
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet -c scripts/constraints.txt -e '.[bench]'
+	$(BIN)/python scripts/bench_vs_transformers.py
 
 clean: ## remove what building and testing leave behind; keeps the environment and runs/
 	rm -rf build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache

@@ -1,0 +1,93 @@
+"""Our side: the real trainer over the real stream, whose rows are cut, masked and packed as it goes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import nn
+
+from lmtransfer.commands._compile import compile_blocks
+from lmtransfer.data.stream import PlannedStream
+from lmtransfer.models.bert import BertEncoder
+from lmtransfer.objectives.learner import PretrainingLearner
+from lmtransfer.training.budget import Budget
+from lmtransfer.training.hardware import setup
+from lmtransfer.training.loop import Trainer
+from lmtransfer.training.optimizers import AdamW
+from lmtransfer.training.schedules import Constant
+from lmtransfer.transfer.composing import OneToken
+from lmtransfer.transfer.freezing import Full
+from lmtransfer.transfer.head import ClassificationHead
+from lmtransfer.transfer.learner import TaskLearner
+from lmtransfer.transfer.reading import OneLayer
+
+from .clock import Clock
+from .setting import LEARNING_RATE, Setting, num_parameters
+from .text import objectives_of, source_of
+
+
+class _Timed:
+    """A watcher that tells the clock."""
+
+    name = "clock"
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+
+    def observe(self, outcome: Any, state: Any, *, used: float) -> Sequence[str]:
+        self.clock.step(outcome.tokens)
+        return ()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        pass
+
+
+def measure(setting: Setting) -> dict[str, Any]:
+    """Train, and time it."""
+    hardware = setup(device=setting.device, threads=setting.threads)
+    pretraining = setting.part != "finetune"
+    capacity = setting.rows * setting.length if hardware.compile and pretraining else None
+    source, tokenizer = source_of(setting, capacity=capacity, few_shapes=hardware.device.type == "cpu")
+    encoder = BertEncoder(
+        vocab_size=setting.vocab_size or tokenizer.vocab_size,
+        dim=setting.dim,
+        num_layers=setting.num_layers,
+        num_heads=setting.num_heads,
+        hidden_dim=setting.hidden_dim,
+        dropout=setting.dropout,
+    )
+    learner = PretrainingLearner(encoder, objectives_of(setting)) if pretraining else _classifier(setting, encoder)
+    learner.to(hardware.device)
+    if hardware.compile and pretraining:
+        compile_blocks(learner)
+    clock = Clock(warmup=setting.warmup, device=setting.device)
+    Trainer(
+        learner=learner,
+        stream=PlannedStream(source, seed=0, batch_examples=setting.rows),
+        optimizer=AdamW(learner=learner, learning_rate=LEARNING_RATE),
+        schedule=Constant(),
+        budget=Budget(steps=setting.warmup + setting.steps),
+        seed=0,
+        device=hardware.device,
+        precision=hardware.precision,
+        max_grad_norm=1.0,
+        watchers=[_Timed(clock)],
+        log_every=10**9,
+    ).train()
+    flags = f"Trainer, {hardware.precision.name}" + (", compiled blocks" if capacity else ", eager")
+    return {**clock.result(), "flags": flags, "parameters": num_parameters(learner)}
+
+
+def _classifier(setting: Setting, encoder: BertEncoder) -> nn.Module:
+    return TaskLearner(
+        encoder=encoder,
+        reading=OneLayer(index=-1, num_layers=setting.num_layers),
+        composition=OneToken(dim=setting.dim, which="first"),
+        head=ClassificationHead(input_dim=setting.dim, num_labels=2, dropout=setting.dropout),
+        freezing=Full(),
+        use_pooler=True,
+    )

@@ -1,0 +1,84 @@
+"""What is measured: one part of the benchmark, and one combination of the peer's flags."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+from torch import nn
+
+from lmtransfer.training.flops import training_flops_per_token
+
+MASK_PROB = 0.15
+LEARNING_RATE = 1e-4
+
+
+@dataclass(frozen=True)
+class Flags:
+    """The peer's flags; each side's process gets them, and ours ignores them.
+
+    Attributes:
+        compiled: ``torch_compile``.
+        attention: ``attn_implementation``.
+        reduced: bf16 where the hardware has it; False is the peer's default, float32.
+    """
+
+    compiled: bool = False
+    attention: str = "sdpa"
+    reduced: bool = True
+
+    def __str__(self) -> str:
+        return f"attn={self.attention}, torch_compile={self.compiled}, {'16 bits' if self.reduced else 'fp32'}"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One part.
+
+    Attributes:
+        part: ``pretrain`` (full rows, masked tokens), ``pairs`` (sentence pairs, masked tokens and next sentence) or
+            ``finetune`` (single sentences, two labels).
+        device: ``cpu`` or ``cuda``.
+        dim, num_layers, num_heads, hidden_dim: of BERT.
+        vocab_size: of the model; None: the tokenizer's.
+        length: longest row in tokens.
+        rows: of a step.
+        dropout: on both sides; attention dropout is off.
+        steps: timed ones.
+        warmup: steps before the clock starts, which compile.
+        threads: of the CPU.
+    """
+
+    part: str = "pretrain"
+    device: str = "cpu"
+    dim: int = 256
+    num_layers: int = 4
+    num_heads: int = 4
+    hidden_dim: int = 1024
+    vocab_size: int | None = None
+    length: int = 128
+    rows: int = 32
+    dropout: float = 0.0
+    steps: int = 40
+    warmup: int = 20
+    threads: int = 2
+
+    def to_json(self) -> str:
+        """For the command line of a side's process."""
+        return json.dumps(asdict(self))
+
+    def flops_per_token(self, num_vocabulary: int, mean_length: float) -> float:
+        """Arithmetic that masked language modelling needs, whoever does it, a real token, forward and backward."""
+        layer = 4 * self.dim**2 + 2 * self.dim * self.hidden_dim
+        head = self.dim**2 + num_vocabulary * self.dim
+        return training_flops_per_token(
+            num_weights=round(self.num_layers * layer + MASK_PROB * head),
+            num_layers=self.num_layers,
+            dim=self.dim,
+            mean_length=mean_length,
+        )
+
+
+def num_parameters(model: nn.Module) -> int:
+    """Entries of all weights, tied ones once."""
+    return sum(parameter.numel() for parameter in model.parameters())

@@ -1,0 +1,97 @@
+"""The rows that both sides train on."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import gettempdir
+from typing import Any
+
+from lmtransfer.data.cache import prepare, tokenizer_for
+from lmtransfer.data.corpus import FileCorpus
+from lmtransfer.data.documents import Corpus
+from lmtransfer.data.files import find_file, read_lines
+from lmtransfer.data.python_docs import PythonDocs
+from lmtransfer.errors import DataError
+from lmtransfer.objectives.corruption.token_masking import TokenMasking
+from lmtransfer.objectives.learner import needed_reads
+from lmtransfer.objectives.masked_lm import MaskedLanguageModel
+from lmtransfer.objectives.next_sentence import NextSentencePrediction
+from lmtransfer.objectives.rows.sentence_pairs import SentencePairs
+from lmtransfer.objectives.rows.stream import LanguageStream
+from lmtransfer.objectives.source import PretrainingSource
+from lmtransfer.tasks.encoded import encode_texts
+from lmtransfer.tasks.source import TaskSource
+from lmtransfer.tokenizers.base import Tokenizer
+from lmtransfer.tokenizers.train import SentencePieceTrainer
+
+from .setting import MASK_PROB, Setting
+
+
+def text() -> tuple[Corpus, Tokenizer]:
+    """The Python documentation, or made-up words where the packages that it is read from are not installed."""
+    trainer = SentencePieceTrainer(kind="unigram", vocab_size=8192, allow_fewer=True)
+    if not os.environ.get("LMTRANSFER_BENCH_SYNTHETIC"):
+        try:
+            corpus = PythonDocs()
+            return corpus, tokenizer_for(corpus, trainer)
+        except DataError as error:
+            print(f"made-up text instead of the Python documentation: {str(error).splitlines()[0]}", flush=True)
+    made_up = FileCorpus(path=str(_synthetic()), name="synthetic")
+    return made_up, tokenizer_for(made_up, trainer)
+
+
+def _synthetic(num_documents: int = 4000) -> Path:
+    """Documents of random words, frequent ones as in English (Zipf), the same each time."""
+    path = Path(gettempdir()) / f"lmtransfer-bench-{num_documents}.txt"
+    if not path.is_file():
+        draw = random.Random(0)
+        words = ["".join(draw.choices("abcdefghijklmnopqrstuvwxyz", k=draw.randint(2, 9))) for _ in range(20000)]
+        weights = [1 / (rank + 1) for rank in range(len(words))]
+        documents = (
+            "\n".join(" ".join(draw.choices(words, weights, k=draw.randint(5, 40))) + "." for _ in range(12))
+            for _ in range(num_documents)
+        )
+        staged = path.with_suffix(f".{os.getpid()}")
+        staged.write_text("\n\n".join(documents) + "\n", encoding="utf-8")
+        staged.replace(path)
+    return path
+
+
+def objectives_of(setting: Setting) -> Sequence[Any]:
+    """What is predicted in pretraining."""
+    return [MaskedLanguageModel(), *([NextSentencePrediction()] if setting.part == "pairs" else [])]
+
+
+def source_of(setting: Setting, *, capacity: int | None, few_shapes: bool) -> tuple[Any, Tokenizer]:
+    """The rows of a part, as the commands read them."""
+    corpus, tokenizer = text()
+    if setting.part == "finetune":
+        texts, labels = _sentences(corpus, setting.rows * (setting.steps + setting.warmup))
+        ids = [str(i) for i in range(len(texts))]
+        encoded = encode_texts(ids, texts, None, labels, tokenizer, max_length=setting.length, num_segments=2)
+        return TaskSource(encoded), tokenizer
+    kind = SentencePairs if setting.part == "pairs" else LanguageStream
+    source = PretrainingSource(
+        store=prepare(corpus, tokenizer).train,
+        rows=kind(tokenizer=tokenizer, max_length=setting.length),
+        corruption=TokenMasking(tokenizer=tokenizer, mask_prob=MASK_PROB),
+        seed=0,
+        reads=needed_reads(objectives_of(setting)),
+        capacity=capacity,
+        few_shapes=few_shapes,
+    )
+    return source, tokenizer
+
+
+def _sentences(corpus: Corpus, count: int) -> tuple[list[str], list[int]]:
+    """SST-2's first phrases (from the data folder ``LMTRANSFER_DATA``), else sentences of the corpus."""
+    root = os.environ.get("LMTRANSFER_DATA")
+    if root and list(Path(root).glob("sst2/train.tsv*")):
+        lines = read_lines(find_file(Path(root) / "sst2" / "train.tsv"))
+        rows = [line.rstrip("\n").split("\t") for _, (_, line) in zip(range(count + 1), lines, strict=False)][1:]
+        return [row[0] for row in rows], [int(row[1]) for row in rows]
+    texts = [document.text.split(". ")[0] for _, document in zip(range(count), corpus.documents(), strict=False)]
+    return texts, [len(sentence) % 2 for sentence in texts]
