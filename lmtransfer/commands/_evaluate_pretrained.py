@@ -171,7 +171,7 @@ def _by_memory(measuring: _Measuring, lengths: list[int], cfg: DictConfig) -> li
     if not isinstance(held_out, TokenStore) or not held_out.num_tokens:
         raise DataError("memory_lengths: the run's corpus is a mixture or holds nothing out, and this needs one text")
     source = _lanes_source(measuring, held_out, measuring.text.tokenizer, segment_length)
-    num_windows = held_out.num_tokens // segment_length
+    num_windows = int((source.plan(0).lengths == segment_length).sum())
     warm_up = -(-lengths[-1] // segment_length)
     num_lanes = max(min(_LANES, num_windows // (4 * max(warm_up, 1))), 1)
     if num_windows <= warm_up:
