@@ -21,6 +21,7 @@ from lmtransfer.objectives.corruption.words import words_of as parsed_words
 from lmtransfer.objectives.rows.base import Row
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.tokenizers.train import SentencePieceTrainer
+from lmtransfer.tokenizers.train_byte_bpe import ByteBpeTrainer
 
 SPECIAL = [0, 1, 2, 3]
 
@@ -320,13 +321,16 @@ def test_entities_need_capital_letters() -> None:
         TokenMasking(selection=Entities(), tokenizer=NumberTokenizer())
 
 
-@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+@pytest.mark.parametrize("kind", ["unigram", "bpe", "byte_bpe"])
 def test_masks_are_unions_of_whole_words_of_the_text(kind: str, tmp_path: Path) -> None:
     lines = ["the Quick brown fox overlooked New Yorkers, and 42 foxes jumped over-quickly", "naive caf\u00e9 owners"]
-    trainer = SentencePieceTrainer(
-        kind=kind, vocab_size=64, lowercase=False, character_coverage=1.0, allow_fewer=True, byte_fallback=False
-    )
+    trainer: SentencePieceTrainer | ByteBpeTrainer = ByteBpeTrainer(vocab_size=300, allow_fewer=True)
+    if kind != "byte_bpe":
+        trainer = SentencePieceTrainer(
+            kind=kind, vocab_size=64, lowercase=False, character_coverage=1.0, allow_fewer=True
+        )
     tokenizer = trainer.train(iter(lines * 10), tmp_path)
+    assert not tokenizer.starts_word[tokenizer.encode(lines[0]).ids].all()
     check_whole_words_of_text(tokenizer, lines)
 
 
