@@ -23,7 +23,7 @@ from lmtransfer.commands._pretraining import (
 from lmtransfer.commands._pretraining_data import PretrainingData
 from lmtransfer.commands._pretraining_messages import closing, opening
 from lmtransfer.commands._trainer import make_trainer
-from lmtransfer.commands._unigrams import masked_entropy
+from lmtransfer.commands._unigrams import masked_entropy, masked_loss
 from lmtransfer.commands._utilisation import pretraining_flops
 from lmtransfer.config.budget import effective_train
 from lmtransfer.config.build import build
@@ -177,7 +177,7 @@ def _trainer(
         eval_every=train.eval_every,
         selection=ModelSelection(patience=train.patience) if has_validation else None,
         progress=progress,
-        watchers=[] if entropy is None else [UnigramPlateau(entropy=entropy)],
+        watchers=[] if entropy is None else [UnigramPlateau(entropy=entropy, loss=masked_loss(cfg) or "mlm")],
     )
 
 
