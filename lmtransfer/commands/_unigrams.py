@@ -10,7 +10,6 @@ from lmtransfer.data.mixture import MixedStore
 from lmtransfer.data.store import TokenStore
 from lmtransfer.data.token_shares import token_shares
 
-
 #: The loss of predicting masked tokens, by the objective that has it (ELECTRA's is its generator's).
 _MASKED_LOSSES = {"mlm": "mlm", "rtd": "generator_mlm"}
 

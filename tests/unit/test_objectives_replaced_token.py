@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 import torch
 from objective_fakes import NumberTokenizer, bert, electra, modern, random_documents, store_of
+from omegaconf import OmegaConf
 from torch import nn
 
+from lmtransfer.commands._unigrams import masked_loss
 from lmtransfer.data.batch import PackedBatch, pack
 from lmtransfer.data.store import TokenStore
 from lmtransfer.errors import ConfigError
@@ -308,3 +310,11 @@ def test_refusals() -> None:
         modern(window=7)
     with pytest.raises(ConfigError, match=r"model\.global_every=0"):
         modern(global_every=0)
+
+
+@pytest.mark.parametrize(
+    ("names", "loss"), [(["mlm"], "mlm"), (["rtd"], "generator_mlm"), (["mlm", "nsp"], "mlm"), (["lm"], None)]
+)
+def test_the_plateau_of_token_frequencies_is_watched_in_the_generator(names: list[str], loss: str | None) -> None:
+    losses = {name: {"_target_": "x"} for name in names}
+    assert masked_loss(OmegaConf.create({"objective": {"losses": losses}})) == loss
