@@ -11,9 +11,13 @@ from lmtransfer.reporting.bars import Bar, BarKind, draw_comparison
 from lmtransfer.reporting.collect import Run
 from lmtransfer.reporting.curves import LossCurve, MetricCurve, draw_loss_curves, draw_metric_curves
 from lmtransfer.reporting.entries import Entry
+from lmtransfer.reporting.layer_bars import layer_figures
+from lmtransfer.reporting.loss_against import loss_against_figures
+from lmtransfer.reporting.part_curves import part_figures
 from lmtransfer.reporting.points import Series, draw_points
 from lmtransfer.reporting.rows import group_name, run_name, table_rows
 from lmtransfer.reporting.scores import number
+from lmtransfer.reporting.source_curves import source_figures
 from lmtransfer.reporting.style import SavedFigure
 from lmtransfer.reporting.sweeps import Sweep
 from lmtransfer.reporting.tables import value_text
@@ -31,11 +35,14 @@ def draw_figures(entries: Sequence[Entry], sweeps: Sequence[Sweep], folder: Path
         folder: where the files go; it is made if need be.
     """
     figures = _comparisons(entries, folder) + _label_curves(entries, folder)
+    figures += source_figures(entries, folder) + layer_figures(entries, folder)
     for place, sweep in enumerate(sweeps):
         figure = _sweep_figure(sweep, folder, f"sweep-{place + 1}-{_slug(sweep.name)}")
         if figure is not None:
             figures.append(figure)
     labels = {entry.run.key: run_name(entry) for entry in entries} | _point_labels(sweeps)
+    figures += loss_against_figures(entries, folder)
+    figures += part_figures([(e.run, labels[e.run.key]) for e in entries if e.is_pretraining], folder)
     return figures + _loss_figures(entries, labels, folder) + _metric_figures(entries, labels, folder)
 
 

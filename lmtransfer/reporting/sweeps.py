@@ -112,7 +112,7 @@ def swept_values(runs: Sequence[Run]) -> tuple[tuple[str, ...], list[tuple[Any, 
         if keys:
             rows = zip(flat, named, strict=True)
             return keys, [tuple(_plain(config.get(key, names.get(key))) for key in keys) for config, names in rows]
-    keys = _varying(flat)
+    keys = _distinct(_varying(flat), flat)
     return keys, [tuple(_plain(config.get(key)) for key in keys) for config in flat]
 
 
@@ -129,6 +129,15 @@ def _varying(rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     return tuple(
         key for key in keys if key not in _NOT_STUDIED and len({repr(_plain(row.get(key))) for row in rows}) > 1
     )
+
+
+def _distinct(keys: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """Of keys that have the same values everywhere, one refers to the other: the shortest is what was set."""
+    columns: dict[str, list[str]] = {}
+    for key in keys:
+        columns.setdefault(repr([_plain(row.get(key)) for row in rows]), []).append(key)
+    kept = {min(same, key=len) for same in columns.values()}
+    return tuple(key for key in keys if key in kept)
 
 
 def _plain(value: Any) -> Any:

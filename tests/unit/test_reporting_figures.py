@@ -1,16 +1,22 @@
 from __future__ import annotations
 
+import json
 import re
 import xml.etree.ElementTree as ElementTree
 
 import numpy as np
 import pytest
+import yaml
 from reporting_fakes import loss_lines, pretraining, transfer, write_run
 
 from lmtransfer.reporting.collect import collect
 from lmtransfer.reporting.curves import MAX_CURVES, smoothed
 from lmtransfer.reporting.entries import make_entries
 from lmtransfer.reporting.figures import draw_figures, loss_curve
+from lmtransfer.reporting.layer_bars import read_layer_weights
+from lmtransfer.reporting.loss_against import read_curve
+from lmtransfer.reporting.part_curves import part_curves
+from lmtransfer.reporting.source_curves import source_curves
 from lmtransfer.reporting.style import label_ends, new_figure, spread_apart
 from lmtransfer.reporting.sweeps import find_sweeps
 
@@ -53,6 +59,90 @@ def test_the_curve_holds_what_was_logged(tmp_path):
     assert curve.validation[0] == (2048 * 50, pytest.approx(7.5), lines[49]["validation/mlm"])
     assert curve.plateau == 6.01
     assert loss_curve(run, "imdb").plateau is None  # the total has other parts in it
+
+
+def with_result(folder, **more):
+    path = folder / "result.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | more))
+    return folder
+
+
+def test_a_setting_of_pretraining_is_drawn_with_what_it_is_worth(tmp_path):
+    for rate, loss, score in ((0.05, 3.6, 0.66), (0.15, 4.1, 0.69), (0.8, 5.8, 0.65)):
+        source = pretraining(tmp_path / "pretrain" / f"mask_{rate}", final=loss, mask_prob=rate)
+        config = yaml.safe_load((source / "config.yaml").read_text())
+        config["objective"]["corruption"] = {"mask_prob": rate}  # refers to the key that was set
+        (source / "config.yaml").write_text(yaml.safe_dump(config))
+        scores = [score, score + 0.01]
+        transfer(tmp_path / "finetune" / source.name, scores, controls=[0.6, 0.62], init=str(source))
+    (found,) = source_curves(make_entries(collect(tmp_path)))
+    assert found.key == "objective.mask_prob"
+    assert [(value, score.mean) for value, score in found.losses] == [(0.05, 4.1), (0.15, 4.6), (0.8, 6.3)]
+    assert {line.label: line.is_control for line in found.series} == {"finetuned": False, "finetuned, control": True}
+    values = {line.label: [(value, score.mean) for value, score in line.points] for line in found.series}
+    assert dict(values["finetuned"]) == pytest.approx({0.05: 0.665, 0.15: 0.695, 0.8: 0.655})
+    assert [mean for _, mean in values["finetuned, control"]] == pytest.approx([0.61] * 3)
+    figure = draw(tmp_path, tmp_path / "figures")["setting-1"]
+    for label in ("objective.mask_prob", "validation loss", "accuracy (%)", "finetuned", "finetuned, control", "0.15"):
+        assert label in texts(figure)
+
+
+def test_runs_that_differ_in_more_than_one_number_are_no_setting(tmp_path):
+    for rate, name in ((0.05, "a"), (0.15, "b")):
+        source = pretraining(tmp_path / "pretrain" / name, mask_prob=rate, seed=1, corpus={"name": name})
+        transfer(tmp_path / "finetune" / name, [0.6, 0.7], init=str(source))
+    assert source_curves(make_entries(collect(tmp_path))) == []
+
+
+def test_layer_weights_are_bars_with_their_control_in_grey(tmp_path):
+    run = transfer(tmp_path / "probe" / "elmo", [0.70, 0.72], controls=[0.55, 0.56], command="probe")
+    result = json.loads((run / "result.json").read_text())
+    learnt = {"gamma": 1.21, "weights": [0.2, 0.5, 0.3], "deviation": {"gamma": 0.1, "weights": [0.02, 0.03, 0.01]}}
+    control = {**result["control"], "layer_weights": {"gamma": 1.0, "weights": [0.4, 0.3, 0.3], "deviation": None}}
+    with_result(run, layer_weights=learnt, control=control)
+    figure = draw(tmp_path, tmp_path / "figures")["layers-1"]
+    found = texts(figure)
+    for label in ("embeddings", "layer 1", "layer 2", "elmo  (gamma 1.21)", "elmo control  (gamma 1.00)", "all alike"):
+        assert label in found
+    assert "#8a8a8a" in figure.svg.read_text().lower()
+    weights = read_layer_weights({"layer_weights": learnt}, "elmo")
+    assert (weights.gamma, weights.weights, weights.deviations) == (1.21, (0.2, 0.5, 0.3), (0.02, 0.03, 0.01))
+    assert read_layer_weights({"layer_weights": {"gamma": 1.0, "weights": [0.5, "x"]}}, "torn") is None
+    assert read_layer_weights({}, "none") is None
+
+
+def test_a_loss_against_the_memory_of_evaluation(tmp_path):
+    values, losses = [0, 32, 64, 256, 900], [4.6, 4.4, 4.2, 4.1, 4.0]
+    result = {"command": "evaluate", "metrics": {"loss": 4.0}, "main_metric": "loss"}
+    result["curve"] = {"key": "memory_length", "values": values, "losses": losses}
+    write_run(tmp_path / "evaluate" / "xl-memory", config={"run": "/elsewhere/pretrain/xl"}, result=result)
+    assert read_curve(result["curve"]) == ("memory_length", list(zip(values, losses, strict=True)))
+    assert read_curve({"key": "k", "values": [64, 0], "losses": [1.0, None]}) == ("k", [(64, 1.0)])
+    figure = draw(tmp_path, tmp_path / "figures")["loss-against-1"]
+    found = texts(figure)
+    assert figure.title == "Validation loss by memory length: xl"
+    for label in ("memory in evaluation (tokens)", "0", "64", "900", "4.600", "4.000"):
+        assert label in found
+    assert "32" not in found  # its tick would lie on its neighbours'
+
+
+def test_each_part_of_a_mixture_has_its_loss_and_its_shares(tmp_path):
+    run = pretraining(tmp_path / "pretrain" / "wikis")
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    lines[49] |= {"validation/mlm/fra": 5.0, "validation/mlm/spa": 6.0, "validation/mlm_accuracy/fra": 0.1}
+    lines[99] |= {"validation/loss/fra": 9.0, "validation/mlm/fra": 4.5, "validation/mlm/spa": 5.5}
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with_result(run, parts={"fra": {"share": 0.8, "sampled": 0.7, "own": 0.6}, "spa": {"share": 0.2}})
+    (collected,) = collect(run)
+    found = part_curves(collected)
+    assert found.loss == "mlm"
+    assert found.curves == {"fra": ((102400, 5.0), (204800, 4.5)), "spa": ((102400, 6.0), (204800, 5.5))}
+    assert found.shares == {"fra": {"share": 0.8, "sampled": 0.7, "own": 0.6}, "spa": {"share": 0.2}}
+    figure = draw(tmp_path, tmp_path / "figures")["parts-1"]
+    for label in ("fra  4.500", "spa  5.500", "validation mlm (nats)", "of the text", "80.0", "70.0"):
+        assert label in texts(figure)
+    pretraining(tmp_path / "other" / "pretrain" / "single")
+    assert part_curves(collect(tmp_path / "other")[0]) is None
 
 
 def test_losses_that_are_not_finite_leave_a_gap(tmp_path):
