@@ -26,6 +26,7 @@ class DataFolderCorpus:
         hub_dataset: name on the hub, or a local folder with a copy (see ``HubCorpus``); None: the hub has no copy.
         hub_subset: the hub data set's configuration.
         hub_split: the hub data set's split.
+        hub_validation_split: the hub's split that is held out; None holds out ``validation_fraction`` of ``hub_split``.
         hub_line_break: a mark that stands for a line end in the hub's copy, such as ``<br />``.
         hub_streaming: read from the hub without a copy on disk.
         instead: what to use where neither way works; ends the message.
@@ -51,6 +52,7 @@ class DataFolderCorpus:
         hub_dataset: str | None = None,
         hub_subset: str | None = None,
         hub_split: str = "train",
+        hub_validation_split: str | None = None,
         hub_line_break: str | None = None,
         hub_streaming: bool = False,
         instead: str = "",
@@ -89,6 +91,7 @@ class DataFolderCorpus:
                 name=name,
                 subset=hub_subset,
                 split=hub_split,
+                validation_split=hub_validation_split,
                 streaming=hub_streaming,
                 boundary="heading" if boundary == "heading" else "record",
                 line_break=hub_line_break,

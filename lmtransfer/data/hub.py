@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
@@ -13,6 +14,7 @@ from lmtransfer.data.digests import source_digest
 from lmtransfer.data.documents import Document, Notes
 from lmtransfer.data.files import Meter
 from lmtransfer.data.readers import as_document, join_lines
+from lmtransfer.data.split import text_hash
 from lmtransfer.errors import DataError
 
 if TYPE_CHECKING:
@@ -32,6 +34,7 @@ class HubCorpus(BaseCorpus):
         name: short name, part of cache folders and of messages.
         subset: the data set's configuration, where it has several.
         split: the split to read.
+        validation_split: the split that is held out, whole; None holds out ``validation_fraction`` of ``split``.
         revision: commit, tag or branch on the hub; None is its newest.
         streaming: read from the hub without a copy on disk.
         text_field: the column that holds the text.
@@ -56,6 +59,7 @@ class HubCorpus(BaseCorpus):
         name: str,
         subset: str | None = None,
         split: str = "train",
+        validation_split: str | None = None,
         revision: str | None = None,
         streaming: bool = False,
         text_field: str = "text",
@@ -79,6 +83,7 @@ class HubCorpus(BaseCorpus):
         self.dataset = dataset
         self.subset = subset
         self.split = split
+        self.validation_split = validation_split
         self.revision = revision
         self.streaming = streaming
         self.text_field = text_field
@@ -88,23 +93,30 @@ class HubCorpus(BaseCorpus):
 
     @cached_property
     def _loaded(self) -> datasets.Dataset | datasets.IterableDataset:
+        return self._load(self.split)
+
+    @cached_property
+    def _held_out(self) -> datasets.Dataset | datasets.IterableDataset | None:
+        return None if self.validation_split is None else self._load(self.validation_split)
+
+    def _load(self, split: str) -> datasets.Dataset | datasets.IterableDataset:
         from datasets import load_dataset, load_from_disk
         from datasets.exceptions import DatasetGenerationError
 
         try:
             if self.folder and any((self.folder / mark).is_file() for mark in _SAVED_MARKS):
                 saved = load_from_disk(str(self.folder))
-                loaded = saved[self.split] if isinstance(saved, dict) else saved
+                loaded = saved[split] if isinstance(saved, dict) else saved
             else:
                 loaded = load_dataset(
                     str(self.folder or self.dataset),
                     self.subset,
-                    split=self.split,
+                    split=split,
                     revision=self.revision,
                     streaming=self.streaming,
                 )
         except (OSError, ValueError, KeyError, DatasetGenerationError) as error:
-            raise DataError(self._missing(f"{type(error).__name__}: {error}")) from None
+            raise DataError(self._missing(f"{type(error).__name__}: {error}", split)) from None
         columns = loaded.column_names
         if columns is not None and self.text_field not in columns:
             names = ", ".join(columns)
@@ -117,10 +129,10 @@ class HubCorpus(BaseCorpus):
         Raises:
             DataError: it cannot be loaded, or has no such column.
         """
-        _ = self._loaded
+        _ = self._loaded, self._held_out
 
-    def _missing(self, reason: str) -> str:
-        wanted = ", ".join(str(part) for part in (self.dataset, self.subset, self.split) if part)
+    def _missing(self, reason: str, split: str) -> str:
+        wanted = ", ".join(str(part) for part in (self.dataset, self.subset, split) if part)
         return (
             f"corpus={self.name}: the data set {wanted} cannot be loaded ({reason.strip()}).\n"
             "Either let `datasets` fetch it from the hub once, with a network (it then works offline from the cache, "
@@ -128,11 +140,32 @@ class HubCorpus(BaseCorpus):
             "save_to_disk wrote), or plain files by corpus=text corpus.path=<files>."
         )
 
+    def documents(self) -> Iterator[Document]:
+        """The documents, those of ``validation_split`` last; caps are for the others, which hold no copies of them."""
+        if self.validation_split is None:
+            yield from super().documents()
+            return
+        held_out = {text_hash(document.text) for document in self._read_held_out(Notes())}
+        for document in super().documents():
+            if text_hash(document.text) in held_out:
+                self.notes.add("training documents left out, copies of held-out ones", document.key)
+            else:
+                yield replace(document, held_out=False)
+        for document in self._read_held_out(self.notes):
+            yield replace(document, held_out=True)
+
+    def _read_held_out(self, notes: Notes) -> Iterator[Document]:
+        assert self._held_out is not None
+        return self._read_records(self._held_out, f"{self.dataset}[{self.validation_split}]", notes, Meter())
+
     def _read(self, notes: Notes, meter: Meter) -> Iterator[Document]:
-        loaded = self._loaded
+        return self._read_records(self._loaded, f"{self.dataset}[{self.split}]", notes, meter)
+
+    def _read_records(
+        self, loaded: datasets.Dataset | datasets.IterableDataset, label: str, notes: Notes, meter: Meter
+    ) -> Iterator[Document]:
         records = loaded.select_columns([self.text_field])
         meter.total = 0 if self.streaming else len(loaded)  # counted in records here
-        label = f"{self.dataset}[{self.split}]"
 
         def rows() -> Iterator[tuple[str, Any]]:
             for number, record in enumerate(records, start=1):
@@ -155,6 +188,7 @@ class HubCorpus(BaseCorpus):
             "text_field": self.text_field,
             "boundary": self.boundary,
             "line_break": self.line_break,
+            **({} if self.validation_split is None else {"validation_split": self.validation_split}),
         }
 
     def _source_digest(self) -> str:
@@ -164,7 +198,8 @@ class HubCorpus(BaseCorpus):
         elif self.streaming:
             return self._hub_commit()
         else:
-            files = [Path(file["filename"]) for file in self._loaded.cache_files]
+            loaded = [self._loaded, *([] if self._held_out is None else [self._held_out])]
+            files = [Path(file["filename"]) for part in loaded for file in part.cache_files]
         digest = blake2b(digest_size=16)
         for path in files:
             digest.update(f"{source_digest(path, self._memo_folder)}\n".encode())
@@ -177,5 +212,5 @@ class HubCorpus(BaseCorpus):
         try:
             commit = HfApi().dataset_info(self.dataset, revision=self.revision).sha
         except Exception as error:  # network failures come as whatever the HTTP library of the day raises
-            raise DataError(self._missing(f"{type(error).__name__}: {error}")) from error
+            raise DataError(self._missing(f"{type(error).__name__}: {error}", self.split)) from error
         return f"{self.dataset}@{commit}"

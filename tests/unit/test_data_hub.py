@@ -85,6 +85,18 @@ def test_records_that_are_lines_of_wikitext(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("streaming", [False, True])
+def test_a_published_validation_split_is_held_out_whole_and_nothing_else_is(tmp_path: Path, streaming: bool) -> None:
+    folder = clone(tmp_path / "repository", ["One.", "Held out.", "Two."])
+    settings: dict[str, Any] = {"subset": "sub", "streaming": streaming, "validation_fraction": 0.9}
+    corpus = hub(folder, validation_split="validation", **settings)
+    sides = [(document.text, corpus.is_validation(document)) for document in corpus.documents()]
+    assert sides == [("One.", False), ("Two.", False), ("Held out.", True)]
+    assert corpus.notes.counts == {"training documents left out, copies of held-out ones": 1}
+    assert texts(hub(folder, validation_split="validation", max_documents=1, **settings)) == ["One.", "Held out."]
+    assert corpus.fingerprint() != hub(folder, **settings).fingerprint()
+
+
+@pytest.mark.parametrize("streaming", [False, True])
 def test_what_is_missing_names_the_hub_and_the_local_way(streaming: bool) -> None:
     corpus = hub("nobody/nothing", subset="sub", streaming=streaming)
     with pytest.raises(DataError) as raised:
