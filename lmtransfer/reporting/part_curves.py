@@ -80,7 +80,7 @@ def part_figures(runs: Sequence[tuple[Run, str]], folder: Path) -> list[SavedFig
         runs: pretraining runs with their names.
         folder: where the files go.
     """
-    figures = []
+    figures: list[SavedFigure] = []
     for run, label in runs:
         found = part_curves(run)
         if found is not None:
