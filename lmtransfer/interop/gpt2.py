@@ -10,7 +10,8 @@ from lmtransfer.interop.key_map import Rewrite, linear
 _OURS, _THEIRS = "stack.layers.{i}", "h.{i}"
 
 
-def _projection(ours: str, theirs: str) -> list[Rewrite]:
+def projection(ours: str, theirs: str) -> list[Rewrite]:
+    """Rewrites of a linear layer whose matrix is stored (in, out)."""
     return [
         Rewrite(f"{ours}.weight", (f"{theirs}.weight",), transposed=True),
         Rewrite(f"{ours}.bias", (f"{theirs}.bias",)),
@@ -25,10 +26,10 @@ GPT2 = [
     Rewrite("embeddings.token.weight", ("wte.weight",)),
     Rewrite("embeddings.position.weight", ("wpe.weight",)),
     *linear(f"{_OURS}.attention_norm", f"{_THEIRS}.ln_1"),
-    *_projection(f"{_OURS}.attention.query_key_value", f"{_THEIRS}.attn.c_attn"),
-    *_projection(f"{_OURS}.attention.output", f"{_THEIRS}.attn.c_proj"),
+    *projection(f"{_OURS}.attention.query_key_value", f"{_THEIRS}.attn.c_attn"),
+    *projection(f"{_OURS}.attention.output", f"{_THEIRS}.attn.c_proj"),
     *linear(f"{_OURS}.feed_forward_norm", f"{_THEIRS}.ln_2"),
-    *_projection(f"{_OURS}.feed_forward.expand", f"{_THEIRS}.mlp.c_fc"),
-    *_projection(f"{_OURS}.feed_forward.contract", f"{_THEIRS}.mlp.c_proj"),
+    *projection(f"{_OURS}.feed_forward.expand", f"{_THEIRS}.mlp.c_fc"),
+    *projection(f"{_OURS}.feed_forward.contract", f"{_THEIRS}.mlp.c_proj"),
     *linear("stack.final_norm", "ln_f"),
 ]

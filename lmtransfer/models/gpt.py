@@ -24,7 +24,7 @@ from lmtransfer.models.transformer import TransformerStack, check_length
 class GptEncoder(nn.Module):
     """A causal transformer: the same layers as BERT's, seeing only what is before.
 
-    The defaults are GPT-2's (pre-norm, tanh GELU, residual projections initialised smaller by sqrt(2 L)).
+    The defaults are GPT-2's (pre-norm, tanh GELU; with pre-norm, residual projections start smaller by sqrt(2 L)).
 
     Args:
         vocab_size: rows of the token embedding.
@@ -33,7 +33,7 @@ class GptEncoder(nn.Module):
         num_heads: attention heads; must divide ``dim``.
         hidden_dim: width of the feed-forward layers.
         max_length: longest sequence in tokens.
-        norm: "pre" as GPT-2, or "post" as GPT.
+        norm: "pre" as GPT-2, or "post" as GPT (which does not normalise its embeddings, as BERT does).
         norm_eps: LayerNorm's epsilon.
         activation: of the feed-forward layers.
         dropout: of embeddings and of each branch.
@@ -72,7 +72,7 @@ class GptEncoder(nn.Module):
             dim=dim,
             max_length=max_length,
             num_segments=1,
-            norm=norm == "post",
+            norm=False,
             norm_eps=norm_eps,
             dropout=dropout,
         )
@@ -91,7 +91,7 @@ class GptEncoder(nn.Module):
         self.apply(truncated_normal_)
         with torch.no_grad():
             for module in self.modules():
-                if isinstance(module, TransformerLayer):
+                if isinstance(module, TransformerLayer) and norm == "pre":
                     module.attention.output.weight.div_(math.sqrt(2 * num_layers))
                     module.feed_forward.contract.weight.div_(math.sqrt(2 * num_layers))
 

@@ -1,0 +1,117 @@
+"""A forward and a backward GPT side by side: ELMo's way to both contexts, with ELMo's LSTMs replaced by transformers.
+
+Whether the masked objective or the transformer made BERT better than ELMo is told by this model: it has the one and
+not the other (cf. Peters et al. 2018, "Dissecting contextual word embeddings", section 2.2, whose transformer biLM is
+such a model).
+
+Shape legend: T tokens, N read positions, H width of a direction, D = 2 H.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lmtransfer.data.batch import PackedBatch
+from lmtransfer.errors import ConfigError
+from lmtransfer.layers.feed_forward import Activation
+from lmtransfer.layers.transformer import NormPlace
+from lmtransfer.models.base import Direction, EncoderOutput, FamilyHead, Reads
+from lmtransfer.models.gpt import GptEncoder
+
+
+class BiGptEncoder(nn.Module):
+    """Two GPTs with one token embedding; the backward one reads each sequence from its end.
+
+    A token's features are those of the forward GPT, which has seen it and what is before it, and then those of the
+    backward one, which has seen it and what is after it; the directions do not mix in any layer. Positions count from
+    the end that a direction starts at, each with its own table.
+
+    Args:
+        vocab_size: rows of the token embedding.
+        dim: width D of both directions together.
+        num_layers: transformer layers of each direction.
+        num_heads: attention heads of each direction; must divide half of ``dim``.
+        hidden_dim: width of the feed-forward layers of each direction.
+        max_length: longest sequence in tokens.
+        norm: see ``GptEncoder``, as all that follow.
+        norm_eps: LayerNorm's epsilon.
+        activation: of the feed-forward layers.
+        dropout: of embeddings and of each branch.
+        attention_dropout: of attention weights.
+
+    Raises:
+        ConfigError: ``dim`` is odd, or ``num_heads`` does not divide its half.
+    """
+
+    attention: Direction = "concatenated"
+    family_head = FamilyHead(token="mean")
+    num_segments = 1
+    pooler = None
+
+    def __init__(
+        self,
+        *,
+        vocab_size: int,
+        dim: int,
+        num_layers: int,
+        num_heads: int,
+        hidden_dim: int,
+        max_length: int = 512,
+        norm: NormPlace = "pre",
+        norm_eps: float = 1e-5,
+        activation: Activation = "gelu_tanh",
+        dropout: float = 0.1,
+        attention_dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        if dim % (2 * num_heads):
+            raise ConfigError(
+                f"model.dim={dim} is the width of both directions together, and half of it must be a multiple of "
+                f"model.num_heads={num_heads}: use a multiple of {2 * num_heads}"
+            )
+        self.dim, self.num_layers, self.max_length, self.vocab_size = dim, num_layers, max_length, vocab_size
+
+        def direction() -> GptEncoder:
+            return GptEncoder(
+                vocab_size=vocab_size,
+                dim=dim // 2,
+                num_layers=num_layers,
+                num_heads=num_heads,
+                hidden_dim=hidden_dim,
+                max_length=max_length,
+                norm=norm,
+                norm_eps=norm_eps,
+                activation=activation,
+                dropout=dropout,
+                attention_dropout=attention_dropout,
+            )
+
+        self.forwards, self.backwards = direction(), direction()
+        self.backwards.embeddings.token = self.forwards.embeddings.token
+
+    @property
+    def token_embedding(self) -> nn.Embedding:
+        """The input embedding of both directions (V, H), which ``bilm`` ties its output to."""
+        return self.forwards.token_embedding
+
+    def forward(self, batch: PackedBatch, carry: Any = None, reads: Reads | None = None) -> EncoderOutput:
+        """Encode; see ``models.base.Encoder``."""
+        mirror_T = mirrored_places(batch)
+        mirrored = replace(batch, tokens_T=batch.tokens_T.index_select(0, mirror_T))
+        ahead, back = self.forwards(batch).layers, self.backwards(mirrored).layers
+        layers = [torch.cat([a, b.index_select(0, mirror_T)], dim=1) for a, b in zip(ahead, back, strict=True)]
+        if reads is not None:
+            layers[-1] = layers[-1].index_select(0, reads.positions_N)
+        return EncoderOutput(layers=tuple(layers))
+
+
+def mirrored_places(batch: PackedBatch) -> Tensor:
+    """The index in T of the token that stands as far from its sequence's end as each does from its start, int64."""
+    starts_and_lasts = batch.cu_seqlens[:-1].long() + batch.cu_seqlens[1:].long() - 1
+    lengths = torch.tensor(batch.lengths, device=batch.tokens_T.device)
+    sums_T = torch.repeat_interleave(starts_and_lasts, lengths, output_size=len(batch.tokens_T))
+    return sums_T - torch.arange(len(sums_T), device=sums_T.device)
