@@ -99,7 +99,7 @@ def packing_table(batch: PretrainingBatch, counts: Mapping[str, int]) -> Table:
     read = batch.num_tokens if batch.reads is None else len(batch.reads.positions_N)
     table.add_row("last layer", f"{read:,}", "positions at which it is computed")
     for name, count in counts.items():
-        if not name.endswith("_accuracy"):
+        if not name.endswith(("_accuracy", "_replaced", "_found")):
             table.add_row(name, f"{count:,}", "predictions, over which the loss is a mean")
     return table
 
