@@ -18,7 +18,13 @@ from lmtransfer.data.corpus import FileCorpus
 from lmtransfer.randomness import generator
 
 TINY = ["model.dim=16", "model.num_layers=2", "model.num_heads=2", "model.hidden_dim=32", "tokenizer.vocab_size=48"]
-QUICK = ["corpus=text", "corpus.path=text.txt", "corpus.validation_fraction=0.3", "hardware=exact", "train.seconds=null"]
+QUICK = [
+    "corpus=text",
+    "corpus.path=text.txt",
+    "corpus.validation_fraction=0.3",
+    "hardware=exact",
+    "train.seconds=null",
+]
 QUICK += ["train.steps=3", "train.batch_tokens=128", "objective.max_length=16", "cache_dir=cache"]
 
 
