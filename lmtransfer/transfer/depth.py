@@ -21,7 +21,7 @@ def depths_below_head(encoder: nn.Module, sample: PackedBatch, *, read: Collecti
     """The depth of each parameter of an encoder by its name: 1 for the topmost layer that is read, most for embeddings.
 
     Only layers with parameters of their own are counted, so layers that share theirs count as one (ALBERT: Lan et al.
-    2020), and what comes after the topmost layer, such as a last norm, belongs to it. Parameters that no layer up to
+    2020), and what comes after the topmost block, such as a last norm, belongs to it. Parameters that no layer up to
     the topmost read one depends on have no depth: poolers, the layers above, what only pretraining uses.
 
     Args:
@@ -44,9 +44,13 @@ def depths_below_head(encoder: nn.Module, sample: PackedBatch, *, read: Collecti
     for place, layer in enumerate(layers):
         for leaf in _new_leaves(layer, seen):
             found.setdefault(id(leaf), place)
+    in_blocks: list[int] = []
     for block in _blocks(encoder):
         own = [id(parameter) for parameter in block.parameters() if id(parameter) in found]
         found.update(dict.fromkeys(own, max((found[leaf] for leaf in own), default=0)))
+        in_blocks += own
+    topmost = max((found[leaf] for leaf in in_blocks), default=0) or len(layers)
+    found = {leaf: min(place, topmost) for leaf, place in found.items()}  # a last norm above shared layers
     places = sorted({found[id(parameter)] for parameter in named.values() if id(parameter) in found}, reverse=True)
     depth = {place: number for number, place in enumerate(places, start=1)}
     return {name: depth[found[id(parameter)]] for name, parameter in named.items() if id(parameter) in found}
