@@ -134,17 +134,28 @@ def _checked_lengths(cfg: DictConfig) -> list[int] | None:
     """The memory lengths to measure, or None where none are given.
 
     Raises:
-        ConfigError: something else than numbers of tokens.
+        ConfigError: something else than numbers of tokens, or settings of such a measurement without it.
     """
+    numbers = ("segment_length", "clamp_length", "eval_tokens")
+    wrong = {key: cfg[key] for key in numbers if cfg[key] is not None and not _is_count(cfg[key], least=1)}
+    if wrong:
+        raise ConfigError([f"{key}={value} is not allowed: use a number of tokens" for key, value in wrong.items()])
     if cfg.memory_lengths is None:
+        idle = [key for key in ("segment_length", "clamp_length", "same_length") if cfg[key]]
+        if idle:
+            raise ConfigError(f"{idle[0]} is of use with memory_lengths only, such as memory_lengths=[0,64,640]")
         return None
     given = OmegaConf.to_container(OmegaConf.create({"values": cfg.memory_lengths}))["values"]  # type: ignore[index,call-overload]
     values = given if isinstance(given, list) else [given]
-    if not values or not all(isinstance(value, int) and value >= 0 for value in values):
+    if not values or not all(_is_count(value, least=0) for value in values):
         raise ConfigError(
             f"memory_lengths={given} is not allowed: list numbers of tokens, such as memory_lengths=[0,64,256,640]"
         )
     return sorted(set(values))
+
+
+def _is_count(value: Any, *, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 def _by_memory(measuring: _Measuring, lengths: list[int], cfg: DictConfig) -> list[float]:

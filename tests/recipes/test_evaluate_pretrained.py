@@ -113,6 +113,8 @@ def _by_hand(encoder: Any, ids: list[int], *, memory: int, segment: int = 8, lon
         (["run=runs/pretrain/txl", "memory_lengths=[0,-8]"], "memory_lengths="),
         (["run=runs/pretrain/txl", "memory_lengths=[8]", "segment_length=5000"], "segment_length=5000"),
         (["run=runs/pretrain/txl", "memory_lengths=[90000]"], "held-out text has"),
+        (["run=runs/pretrain/txl", "memory_lengths=[8]", "segment_length=some"], "segment_length=some"),
+        (["run=runs/pretrain/txl", "segment_length=8"], "segment_length is of use with memory_lengths only"),
     ],
 )
 def test_mistakes_are_one_message(
