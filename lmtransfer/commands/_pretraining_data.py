@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from lmtransfer.commands._pretraining import Parts, Text
 from lmtransfer.commands._unigrams import observe
@@ -57,14 +58,25 @@ class PretrainingData:
         )
 
     def has_validation(self, *, note: Callable[[str], None]) -> bool:
-        """Whether the held-out text gives rows; where it has too few documents for them, ``note`` is told why not."""
-        if not self.held_out.num_tokens:
-            return False
-        stores = self.held_out.parts.values() if isinstance(self.held_out, MixedStore) else [self.held_out]
+        """Whether the held-out text gives rows; where it has too few documents for them, ``note`` is told why not.
+
+        A part of a mixture that gives none is left out.
+        """
+        if not isinstance(self.held_out, MixedStore):
+            return self._gives_rows(self.held_out, lambda why: note(f"no validation, and no best checkpoint: {why}"))
+        kept = {
+            name: store
+            for name, store in self.held_out.parts.items()
+            if self._gives_rows(store, partial(_note_of_part, note, name))
+        }
+        self.held_out = MixedStore(kept, self.held_out.alpha)
+        return bool(kept)
+
+    def _gives_rows(self, store: TokenStore, note: Callable[[str], None]) -> bool:
         try:
-            return all(len(self._validation(store).plan(0).lengths) > 0 for store in stores)
+            return store.num_tokens > 0 and len(self._validation(store).plan(0).lengths) > 0
         except DataError as error:
-            note(f"no validation, and no best checkpoint: {error}")
+            note(str(error))
             return False
 
     def validate(self, learner: PretrainingLearner, *, most_tokens: int | None) -> dict[str, float]:
@@ -98,3 +110,7 @@ class PretrainingData:
             capacity=capacity,
             few_shapes=self.hardware.device.type == "cpu",
         )
+
+
+def _note_of_part(note: Callable[[str], None], part: str, why: str) -> None:
+    note(f"no validation on {part}: {why}")

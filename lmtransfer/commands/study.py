@@ -42,9 +42,10 @@ def run(cfg: DictConfig) -> Path:
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise ConfigError("a study starts its runs itself: call it without torchrun")
     plan, config_dir = make_plan(cfg), _config_dir()
-    _check_jobs(plan, config_dir)
-    _note_words(plan)
     console = report_console()
+    with console.status(f"checking {len(plan.jobs)} commands"):
+        _check_jobs(plan, config_dir)
+    _note_words(plan)
     failed = _do(plan, config_dir, console)
     rows = read_rows(plan)
     if rows:

@@ -28,7 +28,13 @@ SMALL = {
     "probe": _ON_TASKS,
     "finetune": _ON_TASKS,
     "evaluate": ["hardware.threads=1"],
-    "study": ["only=[masked]", "pretrain.steps=2", "transfers.probe.seeds=1"],
+    "study": [
+        "only=[masked]",
+        "pretrain.steps=2",
+        f"pretrain.words={' '.join([*_TEXT, 'train.batch_tokens=256'])}",
+        "transfers.probe.seeds=1",
+        "transfers.probe.control=false",
+    ],
 }
 _BUDGETS = {"train.steps", "train.tokens", "train.epochs", "train.seconds"}
 
