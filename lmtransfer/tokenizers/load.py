@@ -25,7 +25,7 @@ def load_tokenizer(folder: Path) -> Tokenizer:
         CheckpointError: ``folder`` holds no tokenizer, a torn one, or one of a kind that this version cannot read.
     """
     kind = read_description(folder).get("kind")
-    if kind not in _LOADERS:
+    if not isinstance(kind, str) or kind not in _LOADERS:
         raise CheckpointError(
             f"{Path(folder) / DESCRIPTION_FILE}: kind is {kind!r}; this version can read {', '.join(_LOADERS)}"
         )
