@@ -108,7 +108,9 @@ class HardwareSettings(Settings):
     device: str = _setting("auto", "auto, cpu, cuda, cuda:1, mps")
     precision: Literal["auto", "fp32", "bf16", "fp16"] = _setting("auto", "auto, fp32, bf16, fp16")
     threads: int | None = _setting(None, "CPU threads; null: torch's choice", above=0)
-    compile: bool | Literal["auto"] = _setting("auto", "torch.compile each block: auto (on CUDA, in pretraining), true, false")
+    compile: bool | Literal["auto"] = _setting(
+        "auto", "torch.compile each block: auto (on CUDA, in pretraining), true, false"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

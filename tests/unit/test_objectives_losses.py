@@ -231,7 +231,9 @@ def test_predictions_in_bfloat16_have_a_float32_loss(store: TokenStore) -> None:
 
 def test_a_meaningless_direction_is_refused_with_what_fits() -> None:
     for name in ("mlm", "nsp"):
-        with pytest.raises(ConfigError, match=f"objective={name} needs bidirectional.*model.attention is causal.*has lm\\)"):
+        with pytest.raises(
+            ConfigError, match=f"objective={name} needs bidirectional.*model.attention is causal.*has lm\\)"
+        ):
             PretrainingLearner(gpt(), objectives_of(name))
     with pytest.raises(ConfigError, match="objective=lm needs causal.*model.attention is bidirectional.*mlm, nsp, plm"):
         PretrainingLearner(bert(), objectives_of("lm"))
