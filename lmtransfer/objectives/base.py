@@ -90,7 +90,7 @@ def objectives_for(attention: Direction) -> list[str]:
     for info in pkgutil.iter_modules(lmtransfer.objectives.__path__, "lmtransfer.objectives."):
         if not info.ispkg:
             for thing in vars(import_module(info.name)).values():
-                if isinstance(thing, type) and attention in getattr(thing, "directions", ()):
+                if isinstance(thing, type) and hasattr(thing, "name") and attention in getattr(thing, "directions", ()):
                     found.add(cast(type[Objective], thing).name)
     return sorted(found)
 

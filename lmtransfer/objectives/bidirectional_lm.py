@@ -14,7 +14,7 @@ from lmtransfer.layers.sampled_softmax import log_uniform_samples, sampled_cross
 from lmtransfer.models.base import Direction, Encoder
 from lmtransfer.objectives.base import Encode, Read, check_direction
 from lmtransfer.objectives.batch import PretrainingBatch
-from lmtransfer.objectives.neighbours import next_tokens, num_neighbours, previous_tokens
+from lmtransfer.objectives.neighbours import neighbours, num_neighbours
 from lmtransfer.training.learner import Loss
 
 
@@ -81,7 +81,7 @@ class BidirectionalLanguageModel(nn.Module):
 
     def counts(self, batch: PretrainingBatch) -> dict[str, int]:
         """See ``Objective``; tokens, less one a row where its neighbours are unknown."""
-        forward, backward = (num_neighbours(batch, label) for label in ("next_token", "previous_token"))
+        forward, backward = num_neighbours(batch, "next_token"), num_neighbours(batch, "previous_token")
         assert forward == backward, "contiguous rows know both neighbours"
         counts = {"bilm": forward, "bilm_forward": forward, "bilm_backward": backward}
         return counts if self._samples else {**counts, "bilm_accuracy": forward + backward}
@@ -92,8 +92,8 @@ class BidirectionalLanguageModel(nn.Module):
         last_TD = encode(batch.original, None).last
         width = last_TD.shape[1] // 2
         halves = last_TD.split([width, width], dim=1)
-        forward, forward_hits = self._direction(halves[0], *next_tokens(batch))
-        backward, backward_hits = self._direction(halves[1], *previous_tokens(batch))
+        forward, forward_hits = self._direction(halves[0], *neighbours(batch, "next_token"))
+        backward, backward_hits = self._direction(halves[1], *neighbours(batch, "previous_token"))
         losses = {
             "bilm": Loss((forward + backward) / 2, counts["bilm"], self.weight),
             "bilm_forward": Loss(forward.detach(), counts["bilm_forward"], 0.0),

@@ -6,17 +6,15 @@ Shape legend: T tokens of a packed batch, N words that take part, K noise words 
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import softplus
 
-from lmtransfer.models.base import Direction, Encoder
-from lmtransfer.objectives.base import Encode, Read, check_direction
 from lmtransfer.objectives.batch import PretrainingBatch
-from lmtransfer.objectives.contexts import NEEDS, Contexts, num_words
-from lmtransfer.training.learner import Loss
+from lmtransfer.objectives.contexts import Contexts, num_words
+from lmtransfer.objectives.negative_sampling import NegativeSampling
 
 
-class ContinuousBagOfWords(nn.Module):
+class ContinuousBagOfWords(NegativeSampling):
     """Tells a word from noise words by the mean of the vectors around it (Mikolov et al. 2013, "Efficient ...", 3.1).
 
     Contexts and noise come from the corruption ``ContextWindows``; the output vectors are a matrix of its own, which
@@ -30,38 +28,14 @@ class ContinuousBagOfWords(nn.Module):
     """
 
     name = "cbow"
-    directions: tuple[Direction, ...] = ("none",)
-    reads: Read = "all"
-    label: str | None = None
-    uses_pooler = False
-    needs = NEEDS
-    needs_from = "windows"
 
-    def __init__(self, *, weight: float = 1.0) -> None:
-        super().__init__()
-        self.weight = weight
+    def count(self, batch: PretrainingBatch) -> int:
+        """Words with any context."""
+        return num_words(batch)
 
-    def bind(self, encoder: Encoder) -> None:
-        """See ``Objective``."""
-        check_direction(self, encoder.attention)
-        self.output = nn.Embedding(encoder.vocab_size, encoder.dim)
-        nn.init.zeros_(self.output.weight)
-
-    def counts(self, batch: PretrainingBatch) -> dict[str, int]:
-        """See ``Objective``; words with any context."""
-        words = num_words(batch)
-        return {"cbow": words, "cbow_accuracy": words}
-
-    def losses(self, batch: PretrainingBatch, encode: Encode) -> dict[str, Loss]:
-        """See ``Objective``."""
-        count, contexts = num_words(batch), Contexts.of(batch)
-        vectors_ND = encode(batch.original, None).last.index_select(0, contexts.positions_N)
-        with torch.autocast(vectors_ND.device.type, enabled=False):
-            total, hits = self._losses(_context_means(vectors_ND, contexts), contexts)
-        return {"cbow": Loss(total, count, self.weight), "cbow_accuracy": Loss(hits, count, 0.0)}
-
-    def _losses(self, means_ND: Tensor, contexts: Contexts) -> tuple[Tensor, Tensor]:
+    def sums(self, vectors_ND: Tensor, contexts: Contexts) -> tuple[Tensor, Tensor]:
         """The sum over words, and how many score above the noise."""
+        means_ND = _context_means(vectors_ND, contexts)
         scores_N = (means_ND * self.output(contexts.words_N)).sum(1)
         noise_NK = torch.einsum("nd,nkd->nk", means_ND, self.output(contexts.noise_NK))
         is_other_NK = contexts.noise_NK != contexts.words_N[:, None]

@@ -6,17 +6,15 @@ Shape legend: T tokens of a packed batch, N words that take part, K noise words 
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import softplus
 
-from lmtransfer.models.base import Direction, Encoder
-from lmtransfer.objectives.base import Encode, Read, check_direction
 from lmtransfer.objectives.batch import PretrainingBatch
-from lmtransfer.objectives.contexts import NEEDS, Contexts, num_pairs
-from lmtransfer.training.learner import Loss
+from lmtransfer.objectives.contexts import Contexts, num_pairs
+from lmtransfer.objectives.negative_sampling import NegativeSampling
 
 
-class SkipGram(nn.Module):
+class SkipGram(NegativeSampling):
     """Tells the words around a word from noise words (Mikolov et al. 2013, "Distributed ...", equation 4).
 
     Contexts and noise come from the corruption ``ContextWindows``; the output vectors are a matrix of its own, which
@@ -31,37 +29,12 @@ class SkipGram(nn.Module):
     """
 
     name = "skipgram"
-    directions: tuple[Direction, ...] = ("none",)
-    reads: Read = "all"
-    label: str | None = None
-    uses_pooler = False
-    needs = NEEDS
-    needs_from = "windows"
 
-    def __init__(self, *, weight: float = 1.0) -> None:
-        super().__init__()
-        self.weight = weight
+    def count(self, batch: PretrainingBatch) -> int:
+        """Pairs of a word and a context word."""
+        return num_pairs(batch)
 
-    def bind(self, encoder: Encoder) -> None:
-        """See ``Objective``."""
-        check_direction(self, encoder.attention)
-        self.output = nn.Embedding(encoder.vocab_size, encoder.dim)
-        nn.init.zeros_(self.output.weight)
-
-    def counts(self, batch: PretrainingBatch) -> dict[str, int]:
-        """See ``Objective``; pairs."""
-        pairs = num_pairs(batch)
-        return {"skipgram": pairs, "skipgram_accuracy": pairs}
-
-    def losses(self, batch: PretrainingBatch, encode: Encode) -> dict[str, Loss]:
-        """See ``Objective``."""
-        count, contexts = num_pairs(batch), Contexts.of(batch)
-        vectors_ND = encode(batch.original, None).last.index_select(0, contexts.positions_N)
-        with torch.autocast(vectors_ND.device.type, enabled=False):
-            total, hits = self._losses(vectors_ND, contexts)
-        return {"skipgram": Loss(total, count, self.weight), "skipgram_accuracy": Loss(hits, count, 0.0)}
-
-    def _losses(self, vectors_ND: Tensor, contexts: Contexts) -> tuple[Tensor, Tensor]:
+    def sums(self, vectors_ND: Tensor, contexts: Contexts) -> tuple[Tensor, Tensor]:
         """The sum over pairs, and how many context words score above the noise."""
         output_ND = self.output(contexts.words_N)
         noise_NK = torch.einsum("nd,nkd->nk", vectors_ND, self.output(contexts.noise_NK))
