@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lmtransfer.layers.dropout import dropout as drop
 from lmtransfer.layers.layout import Block, Layout, Moves, Slots
 
 
@@ -102,7 +103,7 @@ def _dense(
             scores_GHQS = scores_GHQS.masked_fill(hidden, torch.finfo(scores_GHQS.dtype).min)
         weights_GHQS = scores_GHQS.softmax(-1)
         if dropout:
-            weights_GHQS = torch.nn.functional.dropout(weights_GHQS, dropout)
+            weights_GHQS = drop(weights_GHQS, dropout)
         outputs.append((weights_GHQS @ v_GHSK).transpose(1, 2).reshape(-1, heads, width))
     output = (outputs[0] if len(outputs) == 1 else torch.cat(outputs)).to(dtype)
     return from_blocks(output, layout.queries)

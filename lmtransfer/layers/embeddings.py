@@ -8,6 +8,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from lmtransfer.data.batch import PackedBatch
+from lmtransfer.layers.dropout import Dropout
 
 
 class InputEmbeddings(nn.Module):
@@ -44,7 +45,7 @@ class InputEmbeddings(nn.Module):
         self.position = nn.Embedding(max_length + position_offset, dim)
         self.segment = nn.Embedding(num_segments, dim) if num_segments > 1 or type_row else None
         self.norm = nn.LayerNorm(dim, eps=norm_eps) if norm else nn.Identity()
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, batch: PackedBatch) -> Tensor:
         """(T, D)."""

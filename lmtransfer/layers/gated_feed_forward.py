@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from lmtransfer.layers.dropout import Dropout
 from lmtransfer.layers.feed_forward import Activation, activation_module
 
 
@@ -34,7 +35,7 @@ class GatedFeedForward(nn.Module):
         self.expand = nn.Linear(dim, 2 * hidden_dim, bias=bias)
         self.expand.muon_splits = 2  # type: ignore[assignment]  # two matrices, stored as one
         self.activation = activation_module(activation)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.contract = nn.Linear(hidden_dim, dim, bias=bias)
 
     def forward(self, hidden_TD: Tensor) -> Tensor:

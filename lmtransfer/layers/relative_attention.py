@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from lmtransfer.layers.attention import from_blocks, to_blocks
+from lmtransfer.layers.dropout import dropout as drop
 from lmtransfer.layers.relative_layout import RelativeBlock, RelativeLayout
 from lmtransfer.layers.relative_positions import add_shifted
 
@@ -120,7 +121,7 @@ class RelativeAttention(nn.Module):
                 scores_GHQS = scores_GHQS.masked_fill(relative.hidden, torch.finfo(scores_GHQS.dtype).min)
             weights_GHQS = scores_GHQS.softmax(-1)
             if self.training and self.attention_dropout:
-                weights_GHQS = nn.functional.dropout(weights_GHQS, self.attention_dropout)
+                weights_GHQS = drop(weights_GHQS, self.attention_dropout)
             outputs.append((weights_GHQS @ value.transpose(1, 2)).transpose(1, 2).reshape(-1, self.dim))
         output = (outputs[0] if len(outputs) == 1 else torch.cat(outputs)).to(dtype)
         return from_blocks(output, layout.queries)

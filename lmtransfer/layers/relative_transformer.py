@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
+from lmtransfer.layers.dropout import Dropout
 from lmtransfer.layers.feed_forward import Activation, FeedForward
 from lmtransfer.layers.relative_attention import RelativeAttention, RelativeBiases
 from lmtransfer.layers.relative_layout import RelativeLayout
@@ -53,7 +54,7 @@ class RelativeLayer(nn.Module):
         self.attention_norm = nn.LayerNorm(dim, eps=norm_eps)
         self.feed_forward = FeedForward(dim=dim, hidden_dim=hidden_dim, activation=activation)
         self.feed_forward_norm = nn.LayerNorm(dim, eps=norm_eps)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(
         self, streams: Sequence[Stream], keys_XD: Tensor, distances_PD: Tensor, biases: RelativeBiases | None = None

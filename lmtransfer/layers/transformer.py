@@ -9,6 +9,7 @@ from typing import Literal
 
 from torch import Tensor, nn
 
+from lmtransfer.layers.dropout import Dropout
 from lmtransfer.layers.feed_forward import Activation, FeedForward
 from lmtransfer.layers.layout import Layout
 from lmtransfer.layers.self_attention import SelfAttention
@@ -51,7 +52,7 @@ class TransformerLayer(nn.Module):
         self.attention_norm = nn.LayerNorm(dim, eps=norm_eps)
         self.feed_forward = FeedForward(dim=dim, hidden_dim=hidden_dim, activation=activation)
         self.feed_forward_norm = nn.LayerNorm(dim, eps=norm_eps)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, hidden_TD: Tensor, layout: Layout, reads_N: Tensor | None = None) -> Tensor:
         """(T, D) -> (T, D), or (N, D) where only the positions ``reads_N`` are wanted."""

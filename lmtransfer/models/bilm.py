@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from lmtransfer.data.batch import PackedBatch
+from lmtransfer.layers.dropout import Dropout
 from lmtransfer.layers.lstm import ProjectedLstm, State, TimeMajor
 from lmtransfer.models.base import Reads
 
@@ -45,7 +46,7 @@ class LstmStack(nn.Module):
             ProjectedLstm(input_dim=dim, cell_dim=cell_dim, output_dim=dim, cell_clip=cell_clip, proj_clip=proj_clip)
             for _ in range(num_layers)
         )
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(
         self, words_TP: Tensor, order: TimeMajor, states: tuple[State, ...] | None = None
@@ -108,7 +109,7 @@ class BidirectionalLstm(nn.Module):
         }
         self.forwards = LstmStack(**arguments)
         self.backwards = LstmStack(**arguments)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(
         self,

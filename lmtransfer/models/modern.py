@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.errors import ConfigError
+from lmtransfer.layers.dropout import Dropout
 from lmtransfer.layers.feed_forward import Activation
 from lmtransfer.layers.gated_feed_forward import GatedFeedForward
 from lmtransfer.layers.layout import Layout
@@ -70,7 +71,7 @@ class ModernLayer(nn.Module):
         )
         self.feed_forward_norm = nn.LayerNorm(dim, eps=norm_eps, bias=bias)
         self.feed_forward = GatedFeedForward(dim=dim, hidden_dim=hidden_dim, activation=activation, bias=bias)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, hidden_TD: Tensor, layout: Layout, rotation: Rotation, reads_N: Tensor | None = None) -> Tensor:
         """(T, D) -> (T, D), or (N, D) where only the positions ``reads_N`` are wanted.
@@ -177,7 +178,7 @@ class TokenEmbeddings(nn.Module):
         super().__init__()
         self.token = nn.Embedding(vocab_size, dim)
         self.norm = nn.LayerNorm(dim, eps=norm_eps, bias=bias)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.apply(truncated_normal_)
 
     def forward(self, batch: PackedBatch) -> Tensor:

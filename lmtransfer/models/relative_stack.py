@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from lmtransfer.data.batch import PackedBatch
+from lmtransfer.layers.dropout import Dropout
 from lmtransfer.layers.feed_forward import Activation
 from lmtransfer.layers.relative_attention import RelativeBiases
 from lmtransfer.layers.relative_layout import Keys, RelativeLayout
@@ -79,7 +80,7 @@ class RelativeStack(nn.Module):
             for _ in range(num_layers)
         )
         self.final_norm = nn.LayerNorm(dim, eps=norm_eps) if norm == "pre" else nn.Identity()
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(
         self, embedded_TD: Tensor, batch: PackedBatch, *, carry: tuple[Tensor, ...] | None, reads: Reads | None

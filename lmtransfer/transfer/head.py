@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from lmtransfer.layers.dropout import Dropout
+
 #: Standard deviation of new weights, as in the published BERT.
 INITIAL_DEVIATION = 0.02
 
@@ -40,8 +42,8 @@ class ClassificationHead(nn.Module):
         super().__init__()
         self.hidden = None if hidden_dim is None else nn.Linear(input_dim, hidden_dim)
         self.activate = torch.tanh if activation == "tanh" else functional.gelu
-        self.hidden_dropout = nn.Dropout(hidden_dropout)
-        self.dropout = nn.Dropout(dropout)
+        self.hidden_dropout = Dropout(hidden_dropout)
+        self.dropout = Dropout(dropout)
         self.output = nn.Linear(input_dim if hidden_dim is None else hidden_dim, num_labels)
         for layer in (self.hidden, self.output):
             if layer is not None:
