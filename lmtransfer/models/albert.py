@@ -17,7 +17,7 @@ from lmtransfer.layers.self_attention import truncated_normal_
 from lmtransfer.layers.transformer import NormPlace, TransformerLayer
 from lmtransfer.models.base import Direction, EncoderOutput, FamilyHead, Reads
 from lmtransfer.models.bert import Pooler
-from lmtransfer.models.transformer import TransformerStack, check_length
+from lmtransfer.models.transformer import TransformerStack, check_heads, check_length
 
 #: Which weights all layers have in common (Lan et al. 2020, table 4).
 Sharing = Literal["all", "attention", "ffn", "none"]
@@ -70,8 +70,7 @@ class AlbertEncoder(nn.Module):
         attention_dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        if dim % num_heads:
-            raise ConfigError(f"model.num_heads={num_heads} does not divide model.dim={dim}: choose a divisor of {dim}")
+        check_heads(dim=dim, num_heads=num_heads)
         self.dim, self.num_layers, self.max_length = dim, num_layers, max_length
         self.vocab_size, self.num_segments = vocab_size, num_segments
         self.embeddings = InputEmbeddings(

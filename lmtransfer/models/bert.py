@@ -11,13 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from lmtransfer.data.batch import PackedBatch
-from lmtransfer.errors import ConfigError
 from lmtransfer.layers.embeddings import InputEmbeddings
 from lmtransfer.layers.feed_forward import Activation
 from lmtransfer.layers.self_attention import truncated_normal_
 from lmtransfer.layers.transformer import NormPlace
 from lmtransfer.models.base import Direction, EncoderOutput, FamilyHead, Reads
-from lmtransfer.models.transformer import TransformerStack, check_length
+from lmtransfer.models.transformer import TransformerStack, check_heads, check_length
 
 
 class Pooler(nn.Module):
@@ -76,8 +75,7 @@ class BertEncoder(nn.Module):
         attention_dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        if dim % num_heads:
-            raise ConfigError(f"model.num_heads={num_heads} does not divide model.dim={dim}: choose a divisor of {dim}")
+        check_heads(dim=dim, num_heads=num_heads)
         self.dim, self.num_layers, self.max_length = dim, num_layers, max_length
         self.vocab_size, self.num_segments = vocab_size, num_segments
         self.embeddings = InputEmbeddings(

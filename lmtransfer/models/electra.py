@@ -10,13 +10,12 @@ from typing import Any, cast
 from torch import nn
 
 from lmtransfer.data.batch import PackedBatch
-from lmtransfer.errors import ConfigError
 from lmtransfer.layers.embeddings import InputEmbeddings
 from lmtransfer.layers.feed_forward import Activation
 from lmtransfer.layers.self_attention import truncated_normal_
 from lmtransfer.layers.transformer import NormPlace
 from lmtransfer.models.base import Direction, Encoder, EncoderOutput, FamilyHead, Reads
-from lmtransfer.models.transformer import TransformerStack, check_length
+from lmtransfer.models.transformer import TransformerStack, check_heads, check_length
 from lmtransfer.models.twin import Twin, twin_shape
 
 
@@ -68,8 +67,7 @@ class ElectraEncoder(nn.Module):
         attention_dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        if dim % num_heads:
-            raise ConfigError(f"model.num_heads={num_heads} does not divide model.dim={dim}: choose a divisor of {dim}")
+        check_heads(dim=dim, num_heads=num_heads)
         self.dim, self.num_layers, self.max_length = dim, num_layers, max_length
         self.vocab_size, self.num_segments = vocab_size, num_segments
         self.hidden_dim, self.norm, self.norm_eps = hidden_dim, norm, norm_eps

@@ -12,13 +12,12 @@ import torch
 from torch import nn
 
 from lmtransfer.data.batch import PackedBatch
-from lmtransfer.errors import ConfigError
 from lmtransfer.layers.embeddings import InputEmbeddings
 from lmtransfer.layers.feed_forward import Activation
 from lmtransfer.layers.self_attention import truncated_normal_
 from lmtransfer.layers.transformer import NormPlace, TransformerLayer
 from lmtransfer.models.base import Direction, EncoderOutput, FamilyHead, Reads
-from lmtransfer.models.transformer import TransformerStack, check_length
+from lmtransfer.models.transformer import TransformerStack, check_heads, check_length
 
 
 class GptEncoder(nn.Module):
@@ -64,8 +63,7 @@ class GptEncoder(nn.Module):
         attention_dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        if dim % num_heads:
-            raise ConfigError(f"model.num_heads={num_heads} does not divide model.dim={dim}: choose a divisor of {dim}")
+        check_heads(dim=dim, num_heads=num_heads)
         self.dim, self.num_layers, self.max_length, self.vocab_size = dim, num_layers, max_length, vocab_size
         self.embeddings = InputEmbeddings(
             vocab_size=vocab_size,

@@ -10,13 +10,12 @@ from typing import Any
 from torch import nn
 
 from lmtransfer.data.batch import PackedBatch
-from lmtransfer.errors import ConfigError
 from lmtransfer.layers.embeddings import InputEmbeddings
 from lmtransfer.layers.feed_forward import Activation
 from lmtransfer.layers.self_attention import truncated_normal_
 from lmtransfer.layers.transformer import NormPlace
 from lmtransfer.models.base import Direction, EncoderOutput, FamilyHead, Reads
-from lmtransfer.models.transformer import TransformerStack, check_length
+from lmtransfer.models.transformer import TransformerStack, check_heads, check_length
 
 #: Rows at the front of the position tables of published checkpoints that no token uses.
 PUBLISHED_OFFSET = 2
@@ -72,8 +71,7 @@ class RobertaEncoder(nn.Module):
         type_row: bool = False,
     ) -> None:
         super().__init__()
-        if dim % num_heads:
-            raise ConfigError(f"model.num_heads={num_heads} does not divide model.dim={dim}: choose a divisor of {dim}")
+        check_heads(dim=dim, num_heads=num_heads)
         self.dim, self.num_layers, self.max_length, self.vocab_size = dim, num_layers, max_length, vocab_size
         self.embeddings = InputEmbeddings(
             vocab_size=vocab_size,

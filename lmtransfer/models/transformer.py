@@ -8,7 +8,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from lmtransfer.data.batch import PackedBatch
-from lmtransfer.errors import DataError
+from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.layers.feed_forward import Activation
 from lmtransfer.layers.layout import Layout
 from lmtransfer.layers.transformer import NormPlace, TransformerLayer
@@ -86,3 +86,13 @@ def check_length(batch: PackedBatch, max_length: int) -> None:
             f"a sequence of {batch.max_seqlen} tokens is longer than model.max_length={max_length}: "
             "lower objective.max_length or task.max_length, or raise model.max_length"
         )
+
+
+def check_heads(*, dim: int, num_heads: int) -> None:
+    """Refuse heads that cannot share the width evenly.
+
+    Raises:
+        ConfigError: naming both keys.
+    """
+    if dim % num_heads:
+        raise ConfigError(f"model.num_heads={num_heads} does not divide model.dim={dim}: choose a divisor of {dim}")

@@ -17,7 +17,7 @@ from lmtransfer.layers.feed_forward import Activation
 from lmtransfer.layers.transformer import NormPlace
 from lmtransfer.models.base import Direction, EncoderOutput, FamilyHead, Reads
 from lmtransfer.models.relative_stack import RelativeStack, as_memory, initialise_
-from lmtransfer.models.transformer import check_length
+from lmtransfer.models.transformer import check_heads, check_length
 
 
 class TransformerXlEncoder(nn.Module):
@@ -74,8 +74,7 @@ class TransformerXlEncoder(nn.Module):
         attention_dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        if dim % num_heads:
-            raise ConfigError(f"model.num_heads={num_heads} does not divide model.dim={dim}: choose a divisor of {dim}")
+        check_heads(dim=dim, num_heads=num_heads)
         if same_length and not memory_length:
             raise ConfigError("model.same_length=true shows each token as many as model.memory_length=0: raise it")
         self.dim, self.num_layers, self.max_length, self.vocab_size = dim, num_layers, max_length, vocab_size

@@ -11,13 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from lmtransfer.data.batch import PackedBatch
-from lmtransfer.errors import ConfigError
 from lmtransfer.layers.dropout import Dropout
 from lmtransfer.layers.feed_forward import Activation
 from lmtransfer.layers.transformer import NormPlace
 from lmtransfer.models.base import Direction, EncoderOutput, FamilyHead, Reads
 from lmtransfer.models.relative_stack import RelativeStack, as_memory, initialise_
-from lmtransfer.models.transformer import check_length
+from lmtransfer.models.transformer import check_heads, check_length
 
 
 class XlnetEncoder(nn.Module):
@@ -74,8 +73,7 @@ class XlnetEncoder(nn.Module):
         attention_dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        if dim % num_heads:
-            raise ConfigError(f"model.num_heads={num_heads} does not divide model.dim={dim}: choose a divisor of {dim}")
+        check_heads(dim=dim, num_heads=num_heads)
         self.dim, self.num_layers, self.max_length = dim, num_layers, max_length
         self.vocab_size, self.num_segments = vocab_size, num_segments
         self.token_embedding = nn.Embedding(vocab_size, dim)
