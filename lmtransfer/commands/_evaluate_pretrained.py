@@ -21,8 +21,8 @@ from lmtransfer.commands._runs import SavedRun, open_saved
 from lmtransfer.commands._task_table import short
 from lmtransfer.config.schema import HardwareSettings, TrainSettings
 from lmtransfer.config.sweep import in_sweep, sweep_name
+from lmtransfer.data.evaluation_batches import evaluation_batches
 from lmtransfer.data.store import TokenStore
-from lmtransfer.data.stream import evaluation_batches
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.models.relative_stack import RelativeStack
 from lmtransfer.objectives.batch import PretrainingBatch

@@ -9,9 +9,10 @@ from lmtransfer.commands._pretraining import Parts, Text
 from lmtransfer.commands._unigrams import observe
 from lmtransfer.commands._validation import validate
 from lmtransfer.config.schema import TrainSettings
+from lmtransfer.data.evaluation_batches import evaluation_batches
 from lmtransfer.data.mixture import MixedStore
 from lmtransfer.data.store import TokenStore
-from lmtransfer.data.stream import PlannedStream, evaluation_batches
+from lmtransfer.data.stream import PlannedStream
 from lmtransfer.errors import DataError
 from lmtransfer.objectives.learner import PretrainingLearner, needed_reads
 from lmtransfer.objectives.source import PretrainingSource

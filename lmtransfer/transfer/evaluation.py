@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from lmtransfer.data.stream import evaluation_batches
+from lmtransfer.data.evaluation_batches import evaluation_batches
 from lmtransfer.errors import DataError
 from lmtransfer.metrics.base import Metric
 from lmtransfer.metrics.baseline import is_collapsed

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lmtransfer.data.stream import evaluation_batches
+from lmtransfer.data.evaluation_batches import evaluation_batches
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.transfer.evaluation import EVALUATION_TOKENS, evaluation_mode
 from lmtransfer.transfer.learner import TaskLearner

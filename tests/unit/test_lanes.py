@@ -12,8 +12,9 @@ import torch
 from objective_fakes import NumberTokenizer, random_documents, store_of
 
 from lmtransfer.data.batch import pack
+from lmtransfer.data.evaluation_batches import evaluation_batches
 from lmtransfer.data.step_plan import lanes
-from lmtransfer.data.stream import PlannedStream, evaluation_batches
+from lmtransfer.data.stream import PlannedStream
 from lmtransfer.errors import ConfigError, TrainingError
 from lmtransfer.models.transformer_xl import TransformerXlEncoder
 from lmtransfer.objectives.causal_lm import LanguageModel

@@ -23,9 +23,10 @@ from lmtransfer.commands._validation import validate
 from lmtransfer.config.parts import settle_parts
 from lmtransfer.data.cache import prepare, tokenizer_for
 from lmtransfer.data.corpus import FileCorpus
+from lmtransfer.data.evaluation_batches import evaluation_batches
 from lmtransfer.data.mixture import MixedStore, MixtureCorpus, smoothed
 from lmtransfer.data.store import TokenStore
-from lmtransfer.data.stream import PlannedStream, evaluation_batches
+from lmtransfer.data.stream import PlannedStream
 from lmtransfer.data.token_shares import part_shares, token_shares
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.models.base import Encoder

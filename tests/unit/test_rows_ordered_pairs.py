@@ -11,8 +11,8 @@ from objective_fakes import NumberTokenizer, random_documents, store_of
 from lmtransfer.data.store import TokenStore
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.objectives.rows.base import Row
-from lmtransfer.objectives.rows.ordered_pairs import OrderedPairs, OrderedPairsPlan
-from lmtransfer.objectives.rows.pairs import uniforms
+from lmtransfer.objectives.rows.ordered_pairs import OrderedPairs
+from lmtransfer.objectives.rows.pairs import PairsPlan, uniforms
 from lmtransfer.randomness import generator
 
 TOKENIZER = NumberTokenizer()
@@ -133,7 +133,7 @@ def test_no_sentence_is_lost_but_those_of_documents_of_one(tmp_path: Path) -> No
 def test_the_share_of_swapped_rows(tmp_path: Path, swap_prob: float) -> None:
     store = store_of(tmp_path / "s", random_documents(2000, longest=3))
     plan = OrderedPairs(max_length=16, swap_prob=swap_prob, tokenizer=TOKENIZER).plan(store, seed=0, epoch=0)
-    assert plan.is_swapped.mean() == pytest.approx(swap_prob, abs=0.03 if 0 < swap_prob < 1 else 0)
+    assert plan.is_positive.mean() == pytest.approx(swap_prob, abs=0.03 if 0 < swap_prob < 1 else 0)
 
 
 def test_epochs_and_seeds_differ_and_repeat_otherwise(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_epochs_and_seeds_differ_and_repeat_otherwise(tmp_path: Path) -> None:
     rows = OrderedPairs(max_length=32, tokenizer=TOKENIZER)
 
     def drawn(seed: int, epoch: int) -> bytes:
-        plan: OrderedPairsPlan = rows.plan(store, seed=seed, epoch=epoch)
+        plan: PairsPlan = rows.plan(store, seed=seed, epoch=epoch)
         return plan.first.tobytes() + plan.second.tobytes()
 
     assert drawn(0, 0) == drawn(0, 0)

@@ -11,8 +11,8 @@ from objective_fakes import NumberTokenizer, random_documents, store_of
 from lmtransfer.data.store import TokenStore
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.objectives.rows.base import Row
-from lmtransfer.objectives.rows.pairs import truncate, uniforms
-from lmtransfer.objectives.rows.sentence_pairs import SentencePairs, SentencePairsPlan
+from lmtransfer.objectives.rows.pairs import PairsPlan, truncate, uniforms
+from lmtransfer.objectives.rows.sentence_pairs import SentencePairs
 from lmtransfer.randomness import generator
 
 TOKENIZER = NumberTokenizer()
@@ -125,14 +125,14 @@ def test_the_share_of_negatives_is_a_half_where_there_is_a_choice(tmp_path: Path
     plan = SentencePairs(max_length=8, short_seq_prob=0, tokenizer=TOKENIZER).plan(store, seed=0, epoch=0)
     choice = ~np.isin(plan.first[:, 1], store.sentence_starts[store.document_starts])
     assert choice.sum() > 3000
-    assert plan.is_random[choice].mean() == pytest.approx(0.5, abs=0.03)
-    assert plan.is_random[~choice].all()
+    assert plan.is_positive[choice].mean() == pytest.approx(0.5, abs=0.03)
+    assert plan.is_positive[~choice].all()
 
 
 def test_documents_of_one_sentence_make_negatives_only(tmp_path: Path) -> None:
     store = store_of(tmp_path / "s", random_documents(50, most_sentences=1))
     plan = SentencePairs(max_length=40, tokenizer=TOKENIZER).plan(store, seed=0, epoch=0)
-    assert plan.is_random.all()
+    assert plan.is_positive.all()
 
 
 def test_short_targets_make_shorter_rows(tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_epochs_and_seeds_differ_and_repeat_otherwise(tmp_path: Path) -> None:
     rows = SentencePairs(max_length=32, tokenizer=TOKENIZER)
 
     def drawn(seed: int, epoch: int) -> bytes:
-        plan: SentencePairsPlan = rows.plan(store, seed=seed, epoch=epoch)
+        plan: PairsPlan = rows.plan(store, seed=seed, epoch=epoch)
         return plan.first.tobytes() + plan.second.tobytes()
 
     assert drawn(0, 0) == drawn(0, 0)

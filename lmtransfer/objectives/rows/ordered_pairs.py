@@ -11,13 +11,12 @@ import numpy as np
 
 from lmtransfer.data.store import TokenStore
 from lmtransfer.errors import DataError
-from lmtransfer.objectives.rows.base import Row, check_not_empty, checked_length
+from lmtransfer.objectives.rows.base import check_not_empty, checked_length
 from lmtransfer.objectives.rows.pairs import (
     NUM_SPECIAL,
+    PairsPlan,
     check_probability,
     from_another_document,
-    paired_row,
-    truncate,
     uniforms,
 )
 from lmtransfer.randomness import generator
@@ -68,7 +67,7 @@ class OrderedPairs:
         self.lone_with_other_document = lone_with_other_document
         self.tokenizer = tokenizer
 
-    def plan(self, store: TokenStore, *, seed: int, epoch: int) -> OrderedPairsPlan:
+    def plan(self, store: TokenStore, *, seed: int, epoch: int) -> PairsPlan:
         """The pairs of one epoch.
 
         Raises:
@@ -87,32 +86,14 @@ class OrderedPairs:
                 "the corpus (training or validation) holds 1: keep the sentences of a text together in one document, "
                 "change corpus.validation_fraction, or use objective=mlm"
             )
-        return OrderedPairsPlan(self, store, seed=seed, epoch=epoch)
-
-
-class OrderedPairsPlan:
-    """One epoch of ``OrderedPairs``; see ``RowPlan``.
-
-    Attributes:
-        lengths: tokens of each row.
-        first: token range [start, stop) of each row's A in the store, int64, shape (N, 2).
-        second: the same of its B.
-        is_swapped: the label "sop", bool, shape (N,).
-    """
-
-    def __init__(self, rows: OrderedPairs, store: TokenStore, *, seed: int, epoch: int) -> None:
-        self._rows, self._store = rows, store
-        pairs = _draw_pairs(rows, store, generator(seed, "ordered pairs", epoch))
-        self.first, self.second = pairs[:, 0:2].copy(), pairs[:, 2:4].copy()
-        self.is_swapped = pairs[:, 4].astype(bool)
-        truncate(self.first, self.second, rows.room, generator(seed, "truncation", epoch))
-        sizes = (self.first[:, 1] - self.first[:, 0]) + (self.second[:, 1] - self.second[:, 0])
-        self.lengths = (sizes + NUM_SPECIAL).astype(np.int32)
-
-    def row(self, index: int) -> Row:
-        """Pair ``index``; its label "sop" is 1 where its texts are swapped."""
-        labels = {"sop": int(self.is_swapped[index])}
-        return paired_row(self._store, self.first[index], self.second[index], labels, tokenizer=self._rows.tokenizer)
+        return PairsPlan(
+            store,
+            _draw_pairs(self, store, generator(seed, "ordered pairs", epoch)),
+            label="sop",
+            room=self.room,
+            rng=generator(seed, "truncation", epoch),
+            tokenizer=self.tokenizer,
+        )
 
 
 def _draw_pairs(rows: OrderedPairs, store: TokenStore, rng: np.random.Generator) -> np.ndarray:

@@ -51,6 +51,47 @@ def paired_row(
     return Row(tokens, segments, f"tokens {a_start}:{a_stop} + {b_start}:{b_stop}", labels)
 
 
+class PairsPlan:
+    """One epoch of rows of two texts; see ``RowPlan``.
+
+    Args:
+        store: holds the texts.
+        pairs: (N, 5) int64: A's start and stop, B's start and stop (in tokens), and the label.
+        label: name of the label.
+        room: most tokens of both texts.
+        rng: decides where what is too long is cut.
+        tokenizer: names the special tokens.
+
+    Attributes:
+        lengths: tokens of each row.
+        first: token range [start, stop) of each row's A in the store, int64, shape (N, 2).
+        second: the same of its B.
+        is_positive: whether each row's label is 1, bool, shape (N,).
+    """
+
+    def __init__(
+        self,
+        store: TokenStore,
+        pairs: np.ndarray,
+        *,
+        label: str,
+        room: int,
+        rng: np.random.Generator,
+        tokenizer: Tokenizer,
+    ) -> None:
+        self._store, self._label, self._tokenizer = store, label, tokenizer
+        self.first, self.second = pairs[:, 0:2].copy(), pairs[:, 2:4].copy()
+        self.is_positive = pairs[:, 4].astype(bool)
+        truncate(self.first, self.second, room, rng)
+        sizes = (self.first[:, 1] - self.first[:, 0]) + (self.second[:, 1] - self.second[:, 0])
+        self.lengths = (sizes + NUM_SPECIAL).astype(np.int32)
+
+    def row(self, index: int) -> Row:
+        """Pair ``index``, with its label."""
+        labels = {self._label: int(self.is_positive[index])}
+        return paired_row(self._store, self.first[index], self.second[index], labels, tokenizer=self._tokenizer)
+
+
 def uniforms(rng: np.random.Generator) -> Iterator[float]:
     """Numbers from [0, 1), without end."""
     while True:

@@ -11,13 +11,12 @@ import numpy as np
 
 from lmtransfer.data.store import TokenStore
 from lmtransfer.errors import DataError
-from lmtransfer.objectives.rows.base import Row, check_not_empty, checked_length
+from lmtransfer.objectives.rows.base import check_not_empty, checked_length
 from lmtransfer.objectives.rows.pairs import (
     NUM_SPECIAL,
+    PairsPlan,
     check_probability,
     from_another_document,
-    paired_row,
-    truncate,
     uniforms,
 )
 from lmtransfer.randomness import generator
@@ -62,7 +61,7 @@ class SentencePairs:
         self.short_seq_prob, self.random_prob = short_seq_prob, random_prob
         self.tokenizer = tokenizer
 
-    def plan(self, store: TokenStore, *, seed: int, epoch: int) -> SentencePairsPlan:
+    def plan(self, store: TokenStore, *, seed: int, epoch: int) -> PairsPlan:
         """The pairs of one epoch.
 
         Raises:
@@ -75,32 +74,14 @@ class SentencePairs:
                 "validation) holds 1: separate documents by a blank line, give one file a document, change "
                 "corpus.validation_fraction, or use objective=mlm"
             )
-        return SentencePairsPlan(self, store, seed=seed, epoch=epoch)
-
-
-class SentencePairsPlan:
-    """One epoch of ``SentencePairs``; see ``RowPlan``.
-
-    Attributes:
-        lengths: tokens of each row.
-        first: token range [start, stop) of each row's A in the store, int64, shape (N, 2).
-        second: the same of its B.
-        is_random: whether B is from another document, bool, shape (N,).
-    """
-
-    def __init__(self, rows: SentencePairs, store: TokenStore, *, seed: int, epoch: int) -> None:
-        self._rows, self._store = rows, store
-        pairs = _draw_pairs(rows, store, generator(seed, "pairs", epoch))
-        self.first, self.second = pairs[:, 0:2].copy(), pairs[:, 2:4].copy()
-        self.is_random = pairs[:, 4].astype(bool)
-        truncate(self.first, self.second, rows.room, generator(seed, "truncation", epoch))
-        sizes = (self.first[:, 1] - self.first[:, 0]) + (self.second[:, 1] - self.second[:, 0])
-        self.lengths = (sizes + NUM_SPECIAL).astype(np.int32)
-
-    def row(self, index: int) -> Row:
-        """Pair ``index``; its label "nsp" is 1 where B is from another document."""
-        labels = {"nsp": int(self.is_random[index])}
-        return paired_row(self._store, self.first[index], self.second[index], labels, tokenizer=self._rows.tokenizer)
+        return PairsPlan(
+            store,
+            _draw_pairs(self, store, generator(seed, "pairs", epoch)),
+            label="nsp",
+            room=self.room,
+            rng=generator(seed, "truncation", epoch),
+            tokenizer=self.tokenizer,
+        )
 
 
 def _draw_pairs(rows: SentencePairs, store: TokenStore, rng: np.random.Generator) -> np.ndarray:
