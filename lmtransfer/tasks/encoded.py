@@ -1,19 +1,18 @@
-"""Examples as token ids: [CLS] text [SEP], or [CLS] a [SEP] b [SEP], in flat arrays.
+"""Examples as token ids in flat arrays, and what is asked about them.
 
-Shape legend: N examples, T tokens of all of them.
+Shape legend: N examples, S sequences (several of an example where it is cut into windows), T tokens of all of them,
+R rows of targets, K columns.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from lmtransfer.tokenizers.base import CharacterTokenizer, Tokenizer
-from lmtransfer.tokenizers.characters import spell
-
-#: The label of an example whose gold label is hidden.
+#: The target of an example whose gold answer is hidden.
 NO_LABEL = -1
 
 
@@ -31,146 +30,119 @@ class Spelling:
 
 
 @dataclass(frozen=True, slots=True)
+class Targets:
+    """What the head is to answer: a table with one row a sequence, or one a word.
+
+    The columns are those of the head: classification [label]; regression [score], float32; tagging [first token of the
+    word, its number of tokens, tag]; span [start token, end token, other kind of answer, first and one past the last
+    token that an answer may have]. Tokens are counted from the sequence's first. -1 stands for what is hidden, for an
+    answer that is not in this sequence, and for no other kind of answer.
+
+    Attributes:
+        values: int64 (float32 for regression), shape (R, K).
+        offsets: rows of sequence s are ``values[offsets[s]:offsets[s + 1]]``, int64, shape (S + 1,).
+    """
+
+    values: np.ndarray
+    offsets: np.ndarray
+
+    @classmethod
+    def one_each(cls, values: np.ndarray) -> Targets:
+        """One row a sequence.
+
+        Args:
+            values: shape (S, K), or (S,) for K = 1.
+        """
+        return cls(values.reshape(len(values), -1), np.arange(len(values) + 1, dtype=np.int64))
+
+    def rows_of(self, sequences: np.ndarray) -> np.ndarray:
+        """The rows of these sequences, end to end, int64."""
+        return ragged_places(self.offsets, sequences)
+
+    def select(self, sequences: np.ndarray) -> Targets:
+        """The targets of these sequences, in this order."""
+        return Targets(self.values[self.rows_of(sequences)], ragged_offsets(np.diff(self.offsets)[sequences]))
+
+
+@dataclass(frozen=True, slots=True)
 class EncodedExamples:
     """Examples ready to be packed; five bytes a token, nine where words are spelt.
 
     Attributes:
-        ids: the examples' names, N of them.
-        tokens_T: token ids of all examples end to end, int32.
+        examples: what was encoded, N of them.
+        owners: the example of each sequence, ascending, int64, shape (S,).
+        tokens_T: token ids of all sequences end to end, int32.
         segments_T: segment ids, int8.
-        offsets: example i is ``tokens_T[offsets[i]:offsets[i + 1]]``, int64, shape (N + 1,).
-        labels: label indices, int64, shape (N,); -1 where hidden.
+        offsets: sequence s is ``tokens_T[offsets[s]:offsets[s + 1]]``, int64, shape (S + 1,).
+        targets: what is asked.
         num_truncated: how many examples lost tokens to ``max_length``.
         spelling: of the same tokens, where the tokenizer spells words.
+        unreachable: ids of the examples whose gold answer cannot be given on these tokens.
     """
 
-    ids: tuple[str, ...]
+    examples: tuple[Any, ...]
+    owners: np.ndarray
     tokens_T: np.ndarray
     segments_T: np.ndarray
     offsets: np.ndarray
-    labels: np.ndarray
+    targets: Targets
     num_truncated: int
     spelling: Spelling | None = None
+    unreachable: tuple[str, ...] = ()
 
     def __len__(self) -> int:
-        """N."""
-        return len(self.ids)
+        """S."""
+        return len(self.owners)
 
     @property
     def lengths(self) -> np.ndarray:
-        """Tokens of each example, specials included, int64, shape (N,)."""
+        """Tokens of each sequence, specials included, int64, shape (S,)."""
         return np.diff(self.offsets)
 
-    def select(self, indices: np.ndarray) -> EncodedExamples:
-        """The examples at ``indices``, in that order (``num_truncated`` stays that of the whole).
+    def sequences_of(self, examples: np.ndarray) -> np.ndarray:
+        """The sequences of these examples, end to end, int64.
 
         Args:
-            indices: example numbers, int64.
+            examples: example numbers, int64.
         """
-        lengths = self.lengths[indices]
-        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-        where = np.repeat(self.offsets[indices] - offsets[:-1], lengths) + np.arange(offsets[-1])
+        return ragged_places(np.searchsorted(self.owners, np.arange(len(self.examples) + 1)), examples)
+
+    def select(self, examples: np.ndarray) -> EncodedExamples:
+        """The examples at these numbers, in that order (``num_truncated`` stays that of the whole).
+
+        Args:
+            examples: example numbers, int64.
+        """
+        sequences = self.sequences_of(examples)
+        where = ragged_places(self.offsets, sequences)
+        per_example = np.bincount(self.owners, minlength=len(self.examples))[examples]
+        chosen = tuple(self.examples[i] for i in examples)
+        ids = {example.id for example in chosen} if self.unreachable else set()
         return EncodedExamples(
-            ids=tuple(self.ids[i] for i in indices),
+            examples=chosen,
+            owners=np.repeat(np.arange(len(examples)), per_example),
             tokens_T=self.tokens_T[where],
             segments_T=self.segments_T[where],
-            offsets=offsets,
-            labels=self.labels[indices],
+            offsets=ragged_offsets(self.lengths[sequences]),
+            targets=self.targets.select(sequences),
             num_truncated=self.num_truncated,
             spelling=None if self.spelling is None else Spelling(self.spelling.table, self.spelling.rows_T[where]),
+            unreachable=tuple(name for name in self.unreachable if name in ids),
         )
 
 
-def encode_texts(
-    ids: Sequence[str],
-    texts: Sequence[str],
-    text_pairs: Sequence[str] | None,
-    labels: Sequence[int | None],
-    tokenizer: Tokenizer,
-    *,
-    max_length: int,
-    num_segments: int,
-) -> EncodedExamples:
-    """Encode single texts or pairs as BERT does (Devlin et al. 2019, section 3).
+def ragged_offsets(lengths: np.ndarray | Sequence[int]) -> np.ndarray:
+    """Where each of some pieces begins when they lie end to end, and their total, int64, one more than there are."""
+    return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
 
-    Too long a pair loses tokens from the end of whichever text is longer at the time, the second on a tie; an
-    encoder that tells no segments apart gets 0 for both texts.
+
+def ragged_places(offsets: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+    """The places of the chosen pieces' elements, end to end, int64.
 
     Args:
-        ids: N names.
-        texts: N texts, the first of each pair.
-        text_pairs: N second texts, or None for single texts.
-        labels: N label indices, None where hidden.
-        tokenizer: gives the ids.
-        max_length: longest input in tokens, specials included.
-        num_segments: how many segment ids the encoder tells apart.
-
-    Raises:
-        ValueError: ``max_length`` leaves no room for text.
+        offsets: where each piece begins, and the end of the last one.
+        chosen: numbers of pieces.
     """
-    num_specials = 2 if text_pairs is None else 3
-    if max_length <= num_specials:
-        raise ValueError(f"max_length={max_length} leaves no room beside {num_specials} special tokens")
-    room = max_length - num_specials
-    firsts = tokenizer.encode_ids(texts)
-    seconds = [None] * len(firsts) if text_pairs is None else tokenizer.encode_ids(text_pairs)
-    cls, sep = np.array([tokenizer.cls_id], np.int32), np.array([tokenizer.sep_id], np.int32)
-    pieces: list[np.ndarray] = []
-    segments: list[np.ndarray] = []
-    lengths = np.zeros(len(firsts), dtype=np.int64)
-    num_truncated = 0
-    for i, (first, second) in enumerate(zip(firsts, seconds, strict=True)):
-        keep_first, keep_second = longest_first(len(first), 0 if second is None else len(second), room)
-        num_truncated += keep_first < len(first) or (second is not None and keep_second < len(second))
-        pieces += [cls, first[:keep_first], sep]
-        lengths[i] = keep_first + 2
-        segments.append(np.zeros(keep_first + 2, dtype=np.int8))
-        if second is not None:
-            pieces += [second[:keep_second], sep]
-            lengths[i] += keep_second + 1
-            segments.append(np.full(keep_second + 1, min(1, num_segments - 1), dtype=np.int8))
-    tokens_T = np.concatenate(pieces).astype(np.int32, copy=False) if pieces else np.zeros(0, np.int32)
-    spelling = None
-    if isinstance(tokenizer, CharacterTokenizer):
-        sides = [texts] if text_pairs is None else [texts, text_pairs]
-        spelling = _spelling(tokenizer, tokens_T, [text for example in zip(*sides, strict=True) for text in example])
-    return EncodedExamples(
-        ids=tuple(ids),
-        tokens_T=tokens_T,
-        segments_T=np.concatenate(segments) if segments else np.zeros(0, np.int8),
-        offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
-        labels=np.array([NO_LABEL if label is None else label for label in labels], dtype=np.int64),
-        num_truncated=num_truncated,
-        spelling=spelling,
-    )
-
-
-def _spelling(tokenizer: CharacterTokenizer, tokens_T: np.ndarray, texts: Sequence[str]) -> Spelling:
-    """The spelling of the tokens of ``texts``, of each of which there is a beginning and then [SEP]."""
-    rows_T = tokens_T.copy()
-    added: dict[str, int] = {}
-    edges = np.append(0, np.flatnonzero(tokens_T == tokenizer.sep_id) + 1)
-    for text, start, stop in zip(texts, edges[:-1], edges[1:], strict=True):
-        unknown = start + np.flatnonzero(tokens_T[start:stop] == tokenizer.unk_id)
-        if len(unknown):
-            words = tokenizer.unknown_words(text)[: len(unknown)]
-            rows_T[unknown] = [added.setdefault(word, tokenizer.vocab_size + len(added)) for word in words]
-    return Spelling(np.concatenate([tokenizer.characters, spell(list(added))]), rows_T)
-
-
-def longest_first(first: int, second: int, room: int) -> tuple[int, int]:
-    """How many tokens two texts keep when one token at a time is cut from the longer (the second on a tie).
-
-    Args:
-        first: tokens of the first text.
-        second: tokens of the second text.
-        room: tokens that fit in all.
-    """
-    if first + second <= room:
-        return first, second
-    half = (room + 1) // 2
-    if second <= room - half:
-        return room - second, second
-    if first <= half:
-        return first, room - first
-    return half, room - half
+    lengths = np.diff(offsets)[chosen]
+    ours = ragged_offsets(lengths)
+    return np.repeat(offsets[chosen] - ours[:-1], lengths) + np.arange(ours[-1])

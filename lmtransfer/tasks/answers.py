@@ -1,0 +1,87 @@
+"""What a run can say about an example, a kind a head."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class LabelAnswer:
+    """One of the labels.
+
+    Attributes:
+        label: its index.
+        name: its name.
+        probabilities: of each label by name; None for a baseline.
+    """
+
+    label: int
+    name: str
+    probabilities: dict[str, float] | None = None
+
+    def plain(self) -> dict[str, Any]:
+        """``label`` and ``probabilities``."""
+        return {"label": self.name, "probabilities": self.probabilities}
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreAnswer:
+    """A number."""
+
+    score: float
+
+    def plain(self) -> dict[str, Any]:
+        """``score``."""
+        return {"score": self.score}
+
+
+@dataclass(frozen=True, slots=True)
+class TagsAnswer:
+    """A tag for each word.
+
+    Attributes:
+        tags: their indices.
+        names: their names.
+        probabilities: of the chosen tags; None for a baseline.
+    """
+
+    tags: tuple[int, ...]
+    names: tuple[str, ...]
+    probabilities: tuple[float, ...] | None = None
+
+    def plain(self) -> dict[str, Any]:
+        """``tags`` and ``probabilities``."""
+        return {"tags": list(self.names), "probabilities": self.probabilities and list(self.probabilities)}
+
+
+@dataclass(frozen=True, slots=True)
+class SpanAnswer:
+    """A span of the passage, or what else there is to say.
+
+    Attributes:
+        text: the answer as it is scored; empty for no answer.
+        start: its first character in the passage; None where it is no span.
+        end: one past its last character.
+        score: log-probability-like score of the best span, start logit + end logit.
+        null_score: the same of "no answer here"; how much it is above ``score`` is the published "null odds".
+        kind: name of another kind of answer (yes, no, unknown), or None.
+    """
+
+    text: str
+    start: int | None = None
+    end: int | None = None
+    score: float = 0.0
+    null_score: float = 0.0
+    kind: str | None = None
+
+    def plain(self) -> dict[str, Any]:
+        """``answer`` with its place and scores."""
+        return {
+            "answer": self.text,
+            "start": self.start,
+            "end": self.end,
+            "score": self.score,
+            "null_score": self.null_score,
+            "kind": self.kind,
+        }

@@ -1,0 +1,63 @@
+"""A question about a passage, answered by a span of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class GoldSpan:
+    """One annotator's answer.
+
+    Attributes:
+        text: as it is scored.
+        start: its first character in the passage; None where the answer is no span of it (yes, no).
+        end: one past its last character.
+    """
+
+    text: str
+    start: int | None = None
+    end: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """An earlier turn of a dialogue."""
+
+    question: str
+    answer: str
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionExample:
+    """One question.
+
+    Attributes:
+        id: as published.
+        question: its text.
+        passage: what may be quoted.
+        answers: gold answers, the one to train on first; empty where there is none in the passage; None where hidden.
+        history: earlier turns of the dialogue, the first one first.
+        kind: index into the task's ``labels`` of another kind of answer than a span (yes, no, unknown); None: a span.
+        marks: further gold labels of the source, such as QuAC's followup, by name.
+    """
+
+    id: str
+    question: str
+    passage: str
+    answers: tuple[GoldSpan, ...] | None = None
+    history: tuple[Turn, ...] = ()
+    kind: int | None = None
+    marks: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def has_gold(self) -> bool:
+        """Whether the answer is known."""
+        return self.answers is not None
+
+    @property
+    def stratum(self) -> int:
+        """0 for a span, 1 for none, 2 and up for other kinds of answer."""
+        if self.kind is not None:
+            return 2 + self.kind
+        return 0 if self.answers is None or self.answers else 1

@@ -1,0 +1,30 @@
+"""A sentence whose words have tags."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class TaggedExample:
+    """One sentence.
+
+    Attributes:
+        id: names it for people and files.
+        words: its words.
+        tags: indices into the task's ``labels``, one a word; None where hidden.
+    """
+
+    id: str
+    words: tuple[str, ...]
+    tags: tuple[int, ...] | None = None
+
+    @property
+    def has_gold(self) -> bool:
+        """Whether the tags are known."""
+        return self.tags is not None
+
+    @property
+    def stratum(self) -> int:
+        """0: sentences are of one kind."""
+        return 0

@@ -1,0 +1,34 @@
+"""A text or a pair of texts, with a label or a score."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class TextExample:
+    """One text or pair of texts.
+
+    Attributes:
+        id: names it for people and files.
+        text: the text, or the first of a pair.
+        text_pair: the second of a pair, or None.
+        label: index into the task's ``labels``; None where hidden, and where a score is asked for.
+        score: the gold score of a regression task; None where hidden.
+    """
+
+    id: str
+    text: str
+    text_pair: str | None = None
+    label: int | None = None
+    score: float | None = None
+
+    @property
+    def has_gold(self) -> bool:
+        """Whether the label or the score is known."""
+        return self.label is not None or self.score is not None
+
+    @property
+    def stratum(self) -> int:
+        """The label."""
+        return -1 if self.label is None else self.label
