@@ -10,7 +10,7 @@ import numpy as np
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.models.base import Encoder
 from lmtransfer.tasks.base import Example, Task
-from lmtransfer.tasks.encoded import NO_LABEL, EncodedExamples
+from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.subsets import training_parts
 from lmtransfer.tokenizers.base import Tokenizer
 
@@ -72,13 +72,13 @@ def read_task_data(task: Task, tokenizer: Tokenizer, encoder: Encoder, *, seeds:
     elif task.dev_from_train is None:
         choosing = encode_split(task, task.examples("dev"), tokenizer, encoder, split="dev")
     examples = task.examples("train")
-    labels = np.array([NO_LABEL if example.label is None else example.label for example in examples])
-    _refuse_hidden(labels, "train")
+    _refuse_hidden(examples, "train")
+    strata = np.array([example.stratum for example in examples])
     parts: dict[int, Parts] = {}
     whole: dict[int, Parts] = {}
     for seed in seeds:
         for target, fraction in ((parts, task.dev_from_train), (whole, None)):
-            chosen = training_parts(labels, num_train=task.num_train, dev_from_train=fraction, seed=seed)
+            chosen = training_parts(strata, num_train=task.num_train, dev_from_train=fraction, seed=seed)
             target[seed] = Parts(*chosen)
     used = np.unique(np.concatenate([part.train for part in whole.values()]))
     train = encode_split(task, [examples[row] for row in used], tokenizer, encoder, split="train")
@@ -111,15 +111,14 @@ def encode_split(
             "that, or null"
         )
     max_length = task.max_length or encoder.max_length
-    encoded = task.encode(examples, tokenizer, max_length=max_length, num_segments=encoder.num_segments)
-    _refuse_hidden(encoded.labels, split)
-    return encoded
+    _refuse_hidden(examples, split)
+    return task.encode(examples, tokenizer, max_length=max_length, num_segments=encoder.num_segments)
 
 
-def _refuse_hidden(labels: np.ndarray, split: str) -> None:
-    hidden = int((labels == NO_LABEL).sum())
+def _refuse_hidden(examples: Sequence[Example], split: str) -> None:
+    hidden = sum(not example.has_gold for example in examples)
     if hidden:
         raise DataError(
-            f"split {split}: {hidden} of {len(labels)} examples have no gold label (-1, as in published test files), "
-            "so it can be neither trained on nor scored; give another split"
+            f"split {split}: {hidden} of {len(examples)} examples have no gold answer (-1, as in published test files): "
+            "they can be neither trained on nor scored; choose another split"
         )

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lmtransfer.commands._task_training import Arm, Outcome, Setting
-from lmtransfer.metrics.baseline import majority_baseline, majority_label
 from lmtransfer.reporting.layer_weights import joint_layer_weights
 from lmtransfer.reporting.statistics import Spread, difference, spread
+from lmtransfer.tasks.answers import LabelAnswer
 from lmtransfer.transfer.learner import TaskLearner
 from lmtransfer.transfer.reading import ScalarMix
 
@@ -38,7 +38,7 @@ def run_result(
         "split": data.split,
         "metrics": evaluation.metrics,
         "main_metric": task.main_metric,
-        "higher_is_better": setting.higher_is_better,
+        "higher_is_better": True,
         "control": True if arm == "control" else None,
         "seconds": state.seconds,
         "tokens": state.tokens,
@@ -47,10 +47,10 @@ def run_result(
         "seed": seed,
         "learning_rate": learning_rate,
         "labels": list(task.labels),
-        "majority_label": task.labels[majority_label(data.train.labels, num_labels=len(task.labels))],
+        **usual_label(setting),
         "num_train": outcome.num_train,
         "num_held_out": outcome.num_held_out,
-        "num_scored": len(evaluation.predictions),
+        "num_scored": len(data.evaluation.examples),
         "num_truncated": {"train": data.train.num_truncated, data.split: data.evaluation.num_truncated},
         "chosen_by": rule,
         "chosen_score": outcome.choosing_score,
@@ -68,18 +68,18 @@ def layer_weights(learner: TaskLearner) -> Result:
 
 
 def joint_result(
-    results: Sequence[Result], controls: Sequence[Result], majority: Mapping[str, float], **more: Any
+    results: Sequence[Result], controls: Sequence[Result], majority: Mapping[str, float] | None, **more: Any
 ) -> Result:
     """The ``result.json`` of a whole command, over its seeds and with its control.
 
     Args:
         results: one a seed.
         controls: likewise; empty without a control.
-        majority: metrics of always answering the majority label.
+        majority: metrics of the answers that need no input; None where there are none.
         more: further entries.
     """
     first = results[0]
-    joint = {**first, **summary(results), "control": None, "majority": dict(majority), **more}
+    joint = {**first, **summary(results), "control": None, "majority": majority and dict(majority), **more}
     joint["seconds"] = sum(result["seconds"] for result in results)
     joint["tokens"] = sum(result["tokens"] for result in results)
     joint["tokens_per_second"] = joint["tokens"] / joint["seconds"] if joint["seconds"] else 0.0
@@ -121,7 +121,15 @@ def spread_of(results: Sequence[Result]) -> Spread:
     return spread([result["metrics"][result["main_metric"]] for result in results])
 
 
-def majority_of(setting: Setting) -> dict[str, float]:
-    """Metrics of always answering the label most frequent in the training examples."""
-    data, task = setting.data, setting.task
-    return majority_baseline(data.train.labels, data.evaluation.labels, task.metrics(), num_labels=len(task.labels))
+def majority_of(setting: Setting) -> dict[str, float] | None:
+    """Metrics of the best answers that need no input, such as the training examples' most frequent label."""
+    task, examples = setting.task, setting.data.evaluation.examples
+    answers = task.baseline(setting.data.train.examples, examples)
+    return None if answers is None else task.score(examples, answers)
+
+
+def usual_label(setting: Setting) -> Result:
+    """The entry ``majority_label`` of a classification task; nothing for another one."""
+    train = setting.data.train.examples
+    answers = setting.task.baseline(train, train[:1]) if setting.task.head.kind == "classification" else None
+    return {"majority_label": answer.name for answer in answers or () if isinstance(answer, LabelAnswer)}

@@ -76,11 +76,6 @@ class Setting:
     cache_dir: Path
     features: dict[str, dict[str, FeatureTable]] = field(default_factory=dict)
 
-    @property
-    def higher_is_better(self) -> bool:
-        """The direction of the main metric."""
-        return self.task.metrics()[0].higher_is_better
-
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -155,9 +150,7 @@ def train_once(
         run=run,
         evaluate=(lambda: score(setting, learner, choosing).metrics) if choose else None,
         eval_every=train.eval_every or stream.steps_per_epoch,
-        selection=SelectionWithTies(
-            metric=setting.task.main_metric, higher_is_better=setting.higher_is_better, patience=train.patience
-        )
+        selection=SelectionWithTies(metric=setting.task.main_metric, higher_is_better=True, patience=train.patience)
         if setting.checkpoint == "best"
         else None,
         progress=progress,
@@ -174,8 +167,8 @@ def train_once(
         state=state,
         evaluation=None if run is None else score(setting, learner, examples.split("evaluation", data.evaluation)),
         choosing_score=_choosing_score(setting, state) if choose else None,
-        num_held_out=len(choosing.encoded) if choose else 0,
-        num_train=len(source.encoded),
+        num_held_out=len(choosing.encoded.examples) if choose else 0,
+        num_train=len(source.encoded.examples),
     )
 
 
@@ -186,7 +179,7 @@ def new_learner(setting: Setting, *, arm: Arm, seed: int) -> TaskLearner:
     encoder = new_encoder(setting.model_node, setting.tokenizer, seed=encoder_seed)
     if pretrained and setting.weights is not None:
         load_weights(cast(nn.Module, encoder), setting.weights, source="init")
-    return setting.method.learner(encoder, num_labels=len(setting.task.labels), seed=seed)
+    return setting.method.learner(encoder, head=setting.task.head, seed=seed)
 
 
 def _optimizer(setting: Setting, learner: TaskLearner, source: TaskSource, learning_rate: float | None) -> Any:
@@ -199,9 +192,8 @@ def _optimizer(setting: Setting, learner: TaskLearner, source: TaskSource, learn
 def score(setting: Setting, learner: TaskLearner, source: TaskSource) -> Evaluation:
     """The task's metrics of a learner."""
     hardware = setting.hardware
-    metrics = setting.task.metrics()
     with torch.compiler.set_stance("force_eager"):  # each batch is of another shape, and met once
-        return evaluate(learner, source, metrics, device=hardware.device, autocast=hardware.precision.autocast)
+        return evaluate(learner, setting.task, source, device=hardware.device, autocast=hardware.precision.autocast)
 
 
 class Examples:
@@ -221,7 +213,7 @@ class Examples:
         self.setting, self.learner = setting, learner
         self.frozen = learner.freezing.frozen
         shared = arm == "pretrained" and setting.weights is not None
-        every = np.arange(len(setting.data.train))
+        every = np.arange(len(setting.data.train.examples))
         self.rows = every if shared else setting.data.whole[seed].train
         key = "pretrained" if shared else f"{arm} {seed}"
         if self.frozen and key not in setting.features:
@@ -235,8 +227,9 @@ class Examples:
         encoded = self.setting.data.train.select(rows)
         if not self.frozen or len(rows) == 0:
             return TaskSource(encoded, few_sizes=self.setting.hardware.compile)
-        table = self._table("train", self.setting.data.train.select(self.rows))
-        return TaskSource(encoded, table.select(np.searchsorted(self.rows, rows)))
+        kept = self.setting.data.train.select(self.rows)
+        sequences = kept.sequences_of(np.searchsorted(self.rows, rows))
+        return TaskSource(encoded, self._table("train", kept).select(sequences))
 
     def split(self, name: str, encoded: EncodedExamples) -> TaskSource:
         """All examples of another split."""

@@ -124,6 +124,8 @@ def _setting(cfg: DictConfig, command: str, source: SavedRun, console: Console) 
     )
     cache_dir = default_cache_dir() if cfg.cache_dir is None else Path(cfg.cache_dir).expanduser().absolute()
     task: Task = build(cfg.task, data_root=cfg.data_root, cache_dir=str(cache_dir))
+    if cfg.task.get("labels", "") is None:
+        cfg.task.labels = list(task.labels)  # as found in the training file: they travel with the run by name
     method: TransferMethod = build(cfg.transfer)
     weights = None
     if cfg.get("init"):
@@ -203,8 +205,7 @@ class _Runs:
             scores = [self._try(arm, seed, float(rate)) for seed in self.seeds]
             means[float(rate)] = sum(scores) / len(scores)
             self._say(f"{_who(arm)}, learning rate {rate:g}: {self._shown(means[float(rate)])} on {self._chosen_on}")
-        best = max if self.setting.higher_is_better else min
-        return best(means, key=lambda rate: means[rate])
+        return max(means, key=lambda rate: means[rate])
 
     def _try(self, arm: Arm, seed: int, rate: float) -> float:
         """The main metric on held-out examples of a run that is not kept, remembered for ``resume``."""

@@ -3,32 +3,33 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 from omegaconf import DictConfig, OmegaConf, open_dict
 from rich.console import Console
 
 from lmtransfer.commands._evaluate_pretrained import evaluate_pretrained
-from lmtransfer.commands._runs import SavedRun, new_encoder, open_saved
+from lmtransfer.commands._runs import SavedRun, open_saved
 from lmtransfer.commands._task_data import encode_split
 from lmtransfer.commands._task_results import Result, compare, layer_weights, summary
 from lmtransfer.commands._task_table import print_result, short
+from lmtransfer.commands._trained import open_trained
 from lmtransfer.config.build import build
 from lmtransfer.config.check import check
 from lmtransfer.config.schema import HardwareSettings
 from lmtransfer.config.sweep import in_sweep, sweep_name
-from lmtransfer.errors import DataError, RunDirectoryError
-from lmtransfer.metrics.baseline import majority_baseline
+from lmtransfer.errors import RunDirectoryError
+from lmtransfer.models.base import Encoder
+from lmtransfer.tasks.answers import LabelAnswer
 from lmtransfer.tasks.base import Example, Task
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.training import distributed
 from lmtransfer.training.hardware import Hardware, setup
 from lmtransfer.training.run_directory import RunDirectory
 from lmtransfer.training.versions import versions
-from lmtransfer.training.weights import load_weights, read_weights
 from lmtransfer.transfer.evaluation import evaluate
 
 
@@ -45,7 +46,7 @@ class _Scoring:
 
     task: Task
     split: str
-    examples: list[Example]
+    examples: Sequence[Example]
     hardware: Hardware
 
 
@@ -119,24 +120,17 @@ def _with_seeds(path: Path) -> list[SavedRun]:
 def _score(saved: SavedRun, scoring: _Scoring) -> Result:
     """The metrics of one run."""
     task, hardware = scoring.task, scoring.hardware
-    labels = _labels_of(saved)
-    encoder = new_encoder(saved.model_node, saved.tokenizer, seed=0)
-    learner = build(saved.config["transfer"]).learner(encoder, num_labels=len(labels), seed=0)
-    load_weights(learner, read_weights(saved.checkpoint()), source=str(saved.checkpoint()))
+    learner = open_trained(saved, task, hardware)
+    encoder = cast(Encoder, learner.encoder)
     encoded = encode_split(task, scoring.examples, saved.tokenizer, encoder, split=scoring.split)
     began = time.monotonic()
     evaluation = evaluate(
-        learner.to(hardware.device),
-        TaskSource(encoded),
-        task.metrics(),
-        device=hardware.device,
-        autocast=hardware.precision.autocast,
-        index_map=match_labels(labels, task.labels),
+        learner, task, TaskSource(encoded), device=hardware.device, autocast=hardware.precision.autocast
     )
     return {
         "metrics": evaluation.metrics,
         "main_metric": task.main_metric,
-        "higher_is_better": task.metrics()[0].higher_is_better,
+        "higher_is_better": True,
         "collapsed": evaluation.collapsed,
         "seed": saved.config.get("seed"),
         "seconds": time.monotonic() - began,
@@ -145,28 +139,6 @@ def _score(saved: SavedRun, scoring: _Scoring) -> Result:
         "num_parameters": sum(parameter.numel() for parameter in learner.parameters()),
         **layer_weights(learner),
     }
-
-
-def match_labels(of_run: list[str], of_task: tuple[str, ...]) -> np.ndarray | None:
-    """The task's index of each of the run's labels, matched by name; None where they are the same.
-
-    Raises:
-        DataError: the names differ.
-    """
-    if tuple(of_run) == of_task:
-        return None
-    if sorted(of_run) != sorted(of_task):
-        raise DataError(
-            f"the run tells apart {', '.join(of_run)}; the task's labels are {', '.join(of_task)}. Labels are matched "
-            "by name: name them alike (task.labels), or choose another task"
-        )
-    return np.array([of_task.index(label) for label in of_run])
-
-
-def _labels_of(saved: SavedRun) -> list[str]:
-    if saved.directory.is_finished:
-        return list(saved.directory.read_result()["labels"])
-    return list(build(saved.config["task"], data_root=None, cache_dir=None).labels)
 
 
 def _joint(results: list[Result], controls: list[Result], member: SavedRun, scoring: _Scoring) -> Result:
@@ -201,9 +173,8 @@ def _majority(member: SavedRun, scoring: _Scoring) -> dict[str, float] | None:
     said = member.directory.read_result().get("majority_label") if member.directory.is_finished else None
     if said not in task.labels:
         return None
-    labels = np.array([example.label for example in scoring.examples])
-    answer = np.array([task.labels.index(said)])
-    return majority_baseline(answer, labels, task.metrics(), num_labels=len(task.labels))
+    answer = LabelAnswer(label=task.labels.index(said), name=said)
+    return task.score(scoring.examples, [answer] * len(scoring.examples))
 
 
 def _default_name(path: Path, task: str, split: str, *, own_task: bool) -> str:

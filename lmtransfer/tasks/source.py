@@ -1,6 +1,6 @@
 """Examples as micro-batches: the source that a batch stream plans and builds from.
 
-Shape legend: N examples, B sequences of a batch, T their tokens.
+Shape legend: S sequences, B of them in a batch, T their tokens, R rows of targets, K columns.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from lmtransfer.data.batch import PackedBatch, pack
-from lmtransfer.tasks.encoded import EncodedExamples
+from lmtransfer.tasks.encoded import EncodedExamples, ragged_places
 
 #: Batches are filled up to a multiple of this many tokens. Kernels are made anew for each shape they meet: on a CPU in
 #: bfloat16, 150 steps of 300 to 700 tokens cost 10 % more time and 800 MB more memory when every length is its own.
@@ -23,18 +23,20 @@ TOKENS_MULTIPLE = 32
 
 @dataclass(frozen=True, slots=True)
 class TaskBatch:
-    """One micro-batch of examples.
+    """One micro-batch of sequences.
 
     Attributes:
         packed: their tokens, end to end, and a filler sequence after them.
-        labels_B: label indices, int64; -1 where hidden.
-        rows: number of each example within its encoded set.
-        keys: their ids.
+        targets_RK: what is asked (see ``tasks.encoded.Targets``).
+        target_owners_R: the sequence of the batch that each row of targets is about, int64.
+        rows: number of each sequence within its encoded set.
+        keys: ids of their examples.
         features: what a frozen encoder gave for them (see ``transfer.features``), or None to run the encoder.
     """
 
     packed: PackedBatch
-    labels_B: Tensor
+    targets_RK: Tensor
+    target_owners_R: Tensor
     rows: tuple[int, ...]
     keys: Sequence[str]
     features: Tensor | None = None
@@ -44,12 +46,18 @@ class TaskBatch:
         """Real tokens."""
         return self.packed.num_tokens
 
+    @property
+    def target_starts_R(self) -> Tensor:
+        """The first token, of all of the batch, of the sequence that each row of targets is about, int64."""
+        return self.packed.cu_seqlens.long()[self.target_owners_R]
+
     def to(self, device: torch.device | str) -> TaskBatch:
         """The same batch on ``device``."""
         return replace(
             self,
             packed=self.packed.to(device),
-            labels_B=self.labels_B.to(device, non_blocking=True),
+            targets_RK=self.targets_RK.to(device, non_blocking=True),
+            target_owners_R=self.target_owners_R.to(device, non_blocking=True),
             features=None if self.features is None else self.features.to(device, non_blocking=True),
         )
 
@@ -61,30 +69,30 @@ def coarse_size(num_tokens: int) -> int:
 
 
 class FeatureRows(Protocol):
-    """Features kept by example."""
+    """Features kept by sequence."""
 
     def rows(self, row_ids: np.ndarray) -> Tensor:
-        """The features of these examples, laid end to end."""
+        """The features of these sequences, laid end to end."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class ExamplePlan:
+class SequencePlan:
     """The rows of an epoch.
 
     Attributes:
-        lengths: tokens of each example, int64, shape (N,).
+        lengths: tokens of each sequence, int64, shape (S,).
     """
 
     lengths: np.ndarray
 
 
 class TaskSource:
-    """Every example once an epoch.
+    """Every sequence once an epoch.
 
     Args:
         encoded: the examples.
-        features: a frozen encoder's features of the same examples, or None.
+        features: a frozen encoder's features of the same sequences, or None.
         few_sizes: fill batches up to one of few sizes, for compiled models; at most a fifth of the tokens is filler.
     """
 
@@ -95,30 +103,33 @@ class TaskSource:
         self.features = features
         self.few_sizes = few_sizes
 
-    def plan(self, epoch: int) -> ExamplePlan:
-        """All examples; the stream shuffles them."""
-        return ExamplePlan(self.encoded.lengths)
+    def plan(self, epoch: int) -> SequencePlan:
+        """All sequences; the stream shuffles them."""
+        return SequencePlan(self.encoded.lengths)
 
-    def build(self, epoch: int, plan: ExamplePlan, row_ids: Sequence[int] | np.ndarray) -> TaskBatch:
-        """The micro-batch of these examples, in this order."""
-        rows = np.asarray(row_ids, dtype=np.int64)
-        chosen = self.encoded.select(rows)
-        edges = chosen.offsets[1:-1]
-        size = len(chosen.tokens_T)
+    def build(self, epoch: int, plan: SequencePlan, row_ids: Sequence[int] | np.ndarray) -> TaskBatch:
+        """The micro-batch of these sequences, in this order."""
+        encoded, rows = self.encoded, np.asarray(row_ids, dtype=np.int64)
+        where = ragged_places(encoded.offsets, rows)
+        lengths = encoded.lengths[rows]
+        edges = np.cumsum(lengths)[:-1]
+        size = len(where)
         capacity = coarse_size(size) if self.few_sizes else size + -size % TOKENS_MULTIPLE
         packed = pack(
-            np.split(chosen.tokens_T, edges),
-            np.split(chosen.segments_T, edges),
+            np.split(encoded.tokens_T[where], edges),
+            np.split(encoded.segments_T[where], edges),
             capacity=capacity,
-            max_length=int(chosen.lengths.max()),
+            max_length=int(lengths.max()),
         )
-        if chosen.spelling is not None:
-            spelt = chosen.spelling.table[np.pad(chosen.spelling.rows_T, (0, capacity - size))]
+        if encoded.spelling is not None:
+            spelt = encoded.spelling.table[np.pad(encoded.spelling.rows_T[where], (0, capacity - size))]
             packed = packed.with_tokens(packed.tokens_T, torch.from_numpy(spelt))
+        targets = encoded.targets.select(rows)
         return TaskBatch(
             packed=packed,
-            labels_B=torch.from_numpy(chosen.labels),
+            targets_RK=torch.from_numpy(targets.values),
+            target_owners_R=torch.from_numpy(np.repeat(np.arange(len(rows)), np.diff(targets.offsets))),
             rows=tuple(int(row) for row in rows),
-            keys=chosen.ids,
+            keys=tuple(encoded.examples[encoded.owners[row]].id for row in rows),
             features=None if self.features is None else self.features.rows(rows),
         )

@@ -1,6 +1,6 @@
-"""Scoring a learner on examples: sorted by length, packed, streamed into metrics, put back into order.
+"""Scoring a learner on examples: sorted by length, packed, answered, put back into order.
 
-Shape legend: N examples, B sequences of a batch, C labels.
+Shape legend: S sequences, R rows of targets, K columns of a head's outputs.
 """
 
 from __future__ import annotations
@@ -12,13 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import nn
-from torch.nn import functional
 
 from lmtransfer.data.evaluation_batches import evaluation_batches
 from lmtransfer.errors import DataError
-from lmtransfer.metrics.base import Metric
-from lmtransfer.metrics.baseline import is_collapsed
-from lmtransfer.tasks.encoded import NO_LABEL
+from lmtransfer.tasks.base import HeadKind, Task
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.training import distributed
 from lmtransfer.transfer.learner import TaskLearner
@@ -26,90 +23,135 @@ from lmtransfer.transfer.learner import TaskLearner
 #: Tokens of an evaluation batch: large enough to keep two cores busy, small enough for a laptop's memory.
 EVALUATION_TOKENS = 4096
 
+Autocast = Callable[[], AbstractContextManager[object]]
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    """What a head gives for a whole set.
+
+    Attributes:
+        values: float32, shape (R, K), in the order of the targets.
+        loss: mean over what the head counts, in nats (squared error for regression); None where gold is hidden.
+    """
+
+    values: np.ndarray
+    loss: float | None
+
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
     """What a learner scores.
 
     Attributes:
-        metrics: value of each metric, the main one first; ``loss`` (nats an example) last.
-        predictions: predicted label index of each example in the order of the split, int64, shape (N,).
-        collapsed: every prediction is the same label although the gold labels are not.
+        metrics: value of each metric, the main one first; ``loss`` last.
+        outputs: what the head gave, float32, shape (R, K).
+        collapsed: every label (or score) is the same although the gold ones are not.
     """
 
     metrics: dict[str, float]
-    predictions: np.ndarray
+    outputs: np.ndarray
     collapsed: bool
+
+
+def run_head(
+    learner: TaskLearner,
+    source: TaskSource,
+    *,
+    device: torch.device | str = "cpu",
+    autocast: Autocast = nullcontext,
+    max_tokens: int = EVALUATION_TOKENS,
+) -> Outputs:
+    """Read every sequence once, whatever the number of ranks.
+
+    Memory does not grow with the set but for the outputs themselves; the result does not depend on the batch sizes.
+    Ranks share the batches, and each returns the whole.
+
+    Args:
+        learner: its mode is put back afterwards.
+        source: the examples.
+        device: where the learner is.
+        autocast: makes the context of the forward pass (precision).
+        max_tokens: most tokens of a batch.
+    """
+    targets = source.encoded.targets
+    scored = all(example.has_gold for example in source.encoded.examples)
+    values: np.ndarray | None = None
+    loss_sum, count = 0.0, 0
+    batches = evaluation_batches(
+        source, micro_batch_tokens=max_tokens, rank=distributed.rank(), world_size=distributed.world_size()
+    )
+    with evaluation_mode(learner), torch.no_grad():
+        for batch in batches:
+            moved = batch.to(device)
+            with autocast():
+                logits = learner.logits(moved)
+                found = learner.head.outputs(logits, moved).cpu().numpy()
+                if scored:
+                    loss = learner.head.loss(logits, moved)
+                    loss_sum += float(loss.sum)
+                    count += loss.count
+            if values is None:
+                values = np.zeros((len(targets.values), found.shape[1]), dtype=np.float32)
+            values[targets.rows_of(np.asarray(batch.rows))] = found
+    parts = [part for part in distributed.gather(values) if part is not None]
+    sums = distributed.sum_over_ranks({"loss": loss_sum, "count": count})
+    return Outputs(
+        values=np.sum(parts, axis=0) if parts else np.zeros((0, 1), dtype=np.float32),
+        loss=sums["loss"] / sums["count"] if scored and sums["count"] else None,
+    )
 
 
 def evaluate(
     learner: TaskLearner,
+    task: Task,
     source: TaskSource,
-    metrics: list[Metric],
     *,
     device: torch.device | str = "cpu",
-    autocast: Callable[[], AbstractContextManager[object]] = nullcontext,
+    autocast: Autocast = nullcontext,
     max_tokens: int = EVALUATION_TOKENS,
-    index_map: np.ndarray | None = None,
 ) -> Evaluation:
-    """Score every example once, whatever the number of ranks.
-
-    Memory does not grow with the number of examples but for eight bytes a prediction; the result does not depend
-    on the batch sizes. Ranks share the batches, and the metrics' states are merged, so each rank returns the whole.
+    """Score every example once by the task's official metrics; see ``run_head``.
 
     Args:
-        learner: what is scored; its mode is put back afterwards.
-        source: the examples, with every gold label.
-        metrics: fresh metrics.
+        learner: what is scored.
+        task: whose head the learner has.
+        source: the examples, with every gold answer.
         device: where the learner is.
         autocast: makes the context of the forward pass (precision).
         max_tokens: most tokens of a batch.
-        index_map: the task's index of each of the learner's labels, where their orders differ, int64, shape (C,).
 
     Raises:
-        DataError: examples without a gold label (published test sets).
+        DataError: examples without a gold answer (published test sets).
     """
-    labels = source.encoded.labels
-    hidden = int((labels == NO_LABEL).sum())
+    encoded = source.encoded
+    hidden = sum(not example.has_gold for example in encoded.examples)
     if hidden:
         raise DataError(
-            f"{hidden} of {len(labels)} examples have no gold label (-1, as in published test files): such a split "
-            "cannot be scored; choose another split"
+            f"{hidden} of {len(encoded.examples)} examples have no gold answer (-1, as in published test files): such "
+            "a split cannot be scored; choose another split"
         )
-    predictions = np.zeros(len(labels), dtype=np.int64)
-    order = None if index_map is None else torch.from_numpy(np.argsort(index_map))
-    loss_sum = 0.0
-    batches = evaluation_batches(
-        source, micro_batch_tokens=max_tokens, rank=distributed.rank(), world_size=distributed.world_size()
-    )
-    with evaluation_mode(learner):
-        for batch in batches:
-            with autocast():
-                logits_BC = learner.predict(batch.to(device)).cpu()
-            if order is not None:
-                logits_BC = logits_BC[:, order]
-            rows = np.asarray(batch.rows)
-            predicted = logits_BC.argmax(1).numpy()
-            predictions[rows] = predicted
-            loss_sum += float(functional.cross_entropy(logits_BC.double(), batch.labels_B, reduction="sum"))
-            for metric in metrics:
-                metric.update(predicted, labels[rows])
-    _merge_ranks(metrics)
-    predictions = np.sum(distributed.gather(predictions), axis=0)
-    loss_sum = distributed.sum_over_ranks({"loss": loss_sum})["loss"]
+    outputs = run_head(learner, source, device=device, autocast=autocast, max_tokens=max_tokens)
+    metrics = task.score(encoded.examples, task.answers(encoded, outputs.values))
     return Evaluation(
-        metrics={**{metric.name: metric.compute() for metric in metrics}, "loss": loss_sum / len(labels)},
-        predictions=predictions,
-        collapsed=is_collapsed(np.bincount(predictions)) and len(np.unique(labels)) > 1,
+        metrics={**metrics, "loss": 0.0 if outputs.loss is None else outputs.loss},
+        outputs=outputs.values,
+        collapsed=is_collapsed(task.head.kind, outputs.values, encoded.targets.values),
     )
 
 
-def _merge_ranks(metrics: list[Metric]) -> None:
-    """Let each metric have seen what it saw on every rank."""
-    for metric in metrics:
-        for rank, state in enumerate(distributed.gather(metric.state())):
-            if rank != distributed.rank():
-                metric.merge(state)
+def is_collapsed(kind: HeadKind, outputs: np.ndarray, targets: np.ndarray) -> bool:
+    """Whether all answers are one and the same though the gold ones are not; never said of spans.
+
+    Args:
+        kind: of the head.
+        outputs: what it gave, shape (R, K).
+        targets: what was asked, shape (R, columns of the kind).
+    """
+    if kind == "span" or len(outputs) == 0:
+        return False
+    said = outputs[:, 0] if kind == "regression" else outputs.argmax(1)
+    return len(np.unique(said)) == 1 and len(np.unique(targets[:, -1])) > 1
 
 
 @contextmanager

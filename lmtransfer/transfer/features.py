@@ -1,9 +1,9 @@
-"""What a frozen encoder gives for each example, computed once.
+"""What a frozen encoder gives for each sequence, computed once.
 
-An epoch of probing then costs the head alone. Only what the reading needs is kept: one vector an example where neither
+An epoch of probing then costs the head alone. Only what the reading needs is kept: what the head sees where neither
 reading nor composition has parameters, else the layers that are read, for each token.
 
-Shape legend: N examples, R rows (examples or tokens), D width, E width of a composed vector.
+Shape legend: S sequences, R rows (sequences or tokens), D width, E width of a composed vector.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ MAX_BYTES_IN_MEMORY = 512 * 2**20
 
 
 class FeatureTable:
-    """Features by example, in memory or in a memory-mapped file.
+    """Features by sequence, in memory or in a memory-mapped file.
 
     Args:
         values: float32, shape (R, E) or (R, layers, D).
-        starts: first row of each example, int64, shape (N,).
-        lengths: rows of each example, int64, shape (N,).
+        starts: first row of each sequence, int64, shape (S,).
+        lengths: rows of each sequence, int64, shape (S,).
     """
 
     def __init__(self, values: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> None:
         self.values, self.starts, self.lengths = values, starts, lengths
 
     def rows(self, row_ids: np.ndarray) -> Tensor:
-        """The features of these examples, laid end to end, in this order."""
+        """The features of these sequences, laid end to end, in this order."""
         lengths = self.lengths[row_ids]
         first = np.cumsum(lengths) - lengths
         where = np.repeat(self.starts[row_ids] - first, lengths) + np.arange(lengths.sum())
         return torch.from_numpy(np.asarray(self.values[where]))
 
     def select(self, indices: np.ndarray) -> FeatureTable:
-        """The examples at ``indices``, in that order, over the same values."""
+        """The sequences at ``indices``, in that order, over the same values."""
         return FeatureTable(self.values, self.starts[indices], self.lengths[indices])
 
 
@@ -60,7 +60,7 @@ def compute_features(
     max_tokens: int = EVALUATION_TOKENS,
     max_bytes_in_memory: int = MAX_BYTES_IN_MEMORY,
 ) -> FeatureTable:
-    """Run the frozen encoder over every example once.
+    """Run the frozen encoder over every sequence once.
 
     Args:
         learner: with a frozen encoder.
@@ -78,7 +78,7 @@ def compute_features(
     if not learner.freezing.frozen:
         raise ValueError("features of an encoder that learns would be out of date at once")
     lengths = source.encoded.lengths
-    if learner.composes_once or learner.composition.tokens != "all":
+    if not learner.keeps_tokens:
         lengths = np.ones_like(lengths)
     starts = np.cumsum(lengths) - lengths
     values: np.ndarray | None = None

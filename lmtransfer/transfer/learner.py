@@ -1,6 +1,6 @@
 """A task over an encoder, as the training loop sees it.
 
-Shape legend: T tokens of a packed batch, B sequences, D width, E width of a composed vector, C labels, L layers.
+Shape legend: T tokens of a packed batch, B sequences, D width, E width of a composed vector, C logits, L layers.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from lmtransfer.models.base import Encoder, Reads
 from lmtransfer.tasks.source import TaskBatch
@@ -18,10 +17,8 @@ from lmtransfer.training.learner import Loss
 from lmtransfer.transfer.composing import Composition
 from lmtransfer.transfer.depth import depths_below_head
 from lmtransfer.transfer.freezing import Freezing
+from lmtransfer.transfer.heads.base import Head
 from lmtransfer.transfer.reading import Reading
-
-#: Name of the loss, and of its metric in ``metrics.jsonl``.
-LOSS = "classification"
 
 
 class TaskLearner(nn.Module):
@@ -33,8 +30,8 @@ class TaskLearner(nn.Module):
     Args:
         encoder: gives the layers.
         reading: which layers are read.
-        composition: how the tokens of a sequence become one vector.
-        head: composed vectors (B, E) to logits (B, C).
+        composition: what the head sees: one vector a sequence, or one a token.
+        head: what it sees, (B, E) or (T, E), to logits.
         freezing: what of the encoder learns.
         use_pooler: put the encoder's own pooler between composition and head (the family's published head).
 
@@ -48,12 +45,13 @@ class TaskLearner(nn.Module):
         encoder: nn.Module,
         reading: nn.Module,
         composition: nn.Module,
-        head: nn.Module,
+        head: Head,
         freezing: Freezing,
         use_pooler: bool = False,
     ) -> None:
         super().__init__()
-        self.encoder, self.reading, self.composition, self.head = encoder, reading, composition, head
+        self.encoder, self.reading, self.composition = encoder, reading, composition
+        self.head = head
         self.freezing = freezing
         self.use_pooler = use_pooler
         self.depths: dict[str, int] = {}
@@ -65,9 +63,15 @@ class TaskLearner(nn.Module):
 
     @property
     def composes_once(self) -> bool:
-        """Whether everything below the head is fixed, so that one vector a sequence is all that need be kept."""
+        """Whether everything below the head is fixed, so that what the head sees is all that need be kept."""
         above = [*self.reading.parameters(), *self.composition.parameters()]
         return self.freezing.frozen and not above
+
+    @property
+    def keeps_tokens(self) -> bool:
+        """Whether ``fixed`` has a row a token; else it has a row a sequence."""
+        every_token = cast(Composition, self.composition).tokens == "all"
+        return every_token and (self.head.per == "token" or not self.composes_once)
 
     def arrange(self, sample: TaskBatch) -> None:
         """Tell the encoder's layers apart, before an optimiser is made; a frozen encoder needs none of it.
@@ -104,16 +108,15 @@ class TaskLearner(nn.Module):
         return self
 
     def counts(self, batch: TaskBatch) -> dict[str, int]:
-        """Examples of the batch."""
-        return {LOSS: len(batch.labels_B)}
+        """What the head counts: examples, or words."""
+        return {self.head.loss_name: self.head.count(batch)}
 
     def losses(self, batch: TaskBatch, carry: Any = None) -> tuple[dict[str, Loss], None]:
-        """Cross-entropy summed over the examples; needs every label."""
-        loss = functional.cross_entropy(self.logits(batch).float(), batch.labels_B, reduction="sum")
-        return {LOSS: Loss(sum=loss, count=len(batch.labels_B))}, None
+        """The head's loss; needs every gold answer."""
+        return {self.head.loss_name: self.head.loss(self.logits(batch), batch)}, None
 
     def logits(self, batch: TaskBatch) -> Tensor:
-        """Logits of each example, (B, C), from its tokens or from its features where the batch carries them."""
+        """The head's logits, from tokens or from the features where the batch carries them."""
         if batch.features is not None:
             return self.head_of(batch.features, batch)
         if self.freezing.frozen:
@@ -122,16 +125,16 @@ class TaskLearner(nn.Module):
 
     @torch.no_grad()
     def predict(self, batch: TaskBatch) -> Tensor:
-        """Logits of each example in float32, (B, C); call in evaluation mode."""
-        return self.logits(batch).float()
+        """What the head answers, float32, (R, K); call in evaluation mode."""
+        return self.head.outputs(self.logits(batch), batch)
 
     @torch.no_grad()
     def fixed(self, batch: TaskBatch) -> Tensor:
         """What a frozen encoder has to say about a batch: all that does not change while the rest learns.
 
         Returns:
-            Composed vectors (B, E) if neither reading nor composition has parameters, else the layers that the
-            reading needs, (T or B, layers, D): B where the composition looks at one token a sequence.
+            What the head sees, (B, E) or (T, E), if neither reading nor composition has parameters, else the layers
+            that the reading needs, (T or B, layers, D): B where the composition looks at one token a sequence.
         """
         layers = self._layers(batch)
         if self.composes_once:
@@ -139,7 +142,7 @@ class TaskLearner(nn.Module):
         return torch.stack([layer.float() for layer in layers], dim=1)
 
     def head_of(self, fixed: Tensor, batch: TaskBatch) -> Tensor:
-        """Logits (B, C) from what ``fixed`` gave for the same batch."""
+        """Logits from what ``fixed`` gave for the same batch."""
         if not self.composes_once:
             fixed = self._pooled(self._compose(fixed.unbind(1), batch))
         return self.head(fixed)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import nn
@@ -10,12 +10,18 @@ from torch import nn
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import Encoder
 from lmtransfer.randomness import derived_seed
+from lmtransfer.tasks.base import HeadSpec
 from lmtransfer.transfer.composing import AttentionPooling, BiLstm, Max, Mean, OneToken
 from lmtransfer.transfer.depth import rate_scales
 from lmtransfer.transfer.freezing import Freezing, Frozen, Full, Gradual
-from lmtransfer.transfer.head import ClassificationHead
+from lmtransfer.transfer.heads.base import Head
+from lmtransfer.transfer.heads.classification import ClassificationHead
+from lmtransfer.transfer.heads.regression import RegressionHead
+from lmtransfer.transfer.heads.span import SpanHead
+from lmtransfer.transfer.heads.tagging import TaggingHead
 from lmtransfer.transfer.learner import TaskLearner
 from lmtransfer.transfer.reading import OneLayer, ScalarMix
+from lmtransfer.transfer.token_states import BiLstmStates, EveryToken
 
 Pooling = Literal["family", "cls", "last_token", "mean", "max", "bilstm", "attention"]
 #: The same with the family's settled.
@@ -33,11 +39,16 @@ class TransferMethod:
 
     A pooler learns as part of the head: at the full rate, from the first step on.
 
+    Tags and spans are told of tokens: nothing is pooled then, and of ``pooling`` only ``bilstm`` means something,
+    which puts the states of the LSTM between encoder and head.
+
     Args:
         freeze: "frozen" trains the head (and what mixes and composes) only; "full" trains everything; "gradual" lets
             one layer more learn at a time, from the top (Howard & Ruder 2018, section 3.3).
         layers: ``last``, the number of a layer (0: embeddings), or ``mix`` for ELMo's scalar mix of all.
         pooling: how the tokens of a sequence become one vector.
+        pieces: how a word's tokens become one vector, for tagging: its first token (Devlin et al. 2019, section 5.3),
+            or their mean.
         head_hidden_dim: width of a hidden layer in the head, tanh unless the family says otherwise; null: a linear
             head, or the family's.
         dropout: in the head.
@@ -58,6 +69,7 @@ class TransferMethod:
         freeze: Literal["frozen", "full", "gradual"],
         layers: Literal["last", "mix"] | int = "last",
         pooling: Pooling = "family",
+        pieces: Literal["first", "mean"] = "first",
         head_hidden_dim: int | None = None,
         dropout: float = 0.1,
         mix_layer_norm: bool = False,
@@ -80,6 +92,7 @@ class TransferMethod:
         self.freezing = _freezing(freeze, unfreeze_share)
         self.layers = layers
         self.pooling: Pooling = pooling
+        self.pieces: Literal["first", "mean"] = pieces
         self.head_hidden_dim = head_hidden_dim
         self.dropout = dropout
         self.mix_layer_norm = mix_layer_norm
@@ -126,28 +139,28 @@ class TransferMethod:
         """Whether the encoder's own pooler is part of the head."""
         return self.pooling == "family" and encoder.family_head.pooled and encoder.pooler is not None
 
-    def learner(self, encoder: Encoder, *, num_labels: int, seed: int) -> TaskLearner:
+    def learner(self, encoder: Encoder, *, head: HeadSpec, seed: int) -> TaskLearner:
         """The task's learner; new parameters depend on ``seed`` alone, and torch's generator is left as it was.
 
         Args:
             encoder: what is transferred; becomes part of the learner.
-            num_labels: how many labels the task has.
+            head: what the task needs.
             seed: the run's seed.
 
         Raises:
             ConfigError: the method does not fit the encoder.
         """
-        pooling = self.resolved_pooling(encoder)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derived_seed(seed, "head"))
-            composition = self._composition(pooling, encoder.dim)
+            tokens = head.kind in ("tagging", "span")
+            composition = self._token_states(encoder) if tokens else self._composition(encoder)
             return TaskLearner(
                 encoder=cast(nn.Module, encoder),
                 reading=self._reading(encoder.num_layers),
                 composition=composition,
-                head=self._head(encoder, input_dim=composition.output_dim, num_labels=num_labels),
+                head=self._head(encoder, head, input_dim=composition.output_dim),
                 freezing=self.freezing,
-                use_pooler=self.uses_pooler(encoder),
+                use_pooler=not tokens and self.uses_pooler(encoder),
             )
 
     def lr_scales(self, learner: TaskLearner) -> dict[str, float]:
@@ -166,7 +179,8 @@ class TransferMethod:
             return ScalarMix(num_layers=num_layers, layer_norm=self.mix_layer_norm)
         return OneLayer(index=num_layers if self.layers == "last" else int(self.layers), num_layers=num_layers)
 
-    def _composition(self, pooling: Composed, dim: int) -> OneToken | Mean | Max | BiLstm | AttentionPooling:
+    def _composition(self, encoder: Encoder) -> OneToken | Mean | Max | BiLstm | AttentionPooling:
+        pooling, dim = self.resolved_pooling(encoder), encoder.dim
         if pooling == "cls":
             return OneToken(dim=dim, which="first")
         if pooling == "last_token":
@@ -177,20 +191,39 @@ class TransferMethod:
             return AttentionPooling(dim=dim, attention_dim=self.attention_dim)
         return Mean(dim=dim) if pooling == "mean" else Max(dim=dim)
 
-    def _head(self, encoder: Encoder, *, input_dim: int, num_labels: int) -> ClassificationHead:
-        activation = encoder.family_head.hidden if self.pooling == "family" else None
-        if activation is None:
-            return ClassificationHead(
-                input_dim=input_dim, num_labels=num_labels, hidden_dim=self.head_hidden_dim, dropout=self.dropout
+    def _token_states(self, encoder: Encoder) -> EveryToken | BiLstmStates:
+        if self.pooling == "bilstm":
+            return BiLstmStates(dim=encoder.dim, hidden_dim=self.lstm_dim)
+        return EveryToken(dim=encoder.dim)
+
+    def _head(self, encoder: Encoder, head: HeadSpec, *, input_dim: int) -> Head:
+        if head.kind == "tagging":
+            return TaggingHead(
+                input_dim=input_dim,
+                num_labels=head.num_labels,
+                pieces=self.pieces,
+                hidden_dim=self.head_hidden_dim,
+                dropout=self.dropout,
             )
-        return ClassificationHead(
-            input_dim=input_dim,
-            num_labels=num_labels,
-            hidden_dim=self.head_hidden_dim or encoder.dim,
-            activation=activation,
-            dropout=self.dropout,
-            hidden_dropout=self.dropout,
-        )
+        if head.kind == "span":
+            return SpanHead(
+                input_dim=input_dim,
+                num_labels=head.num_labels,
+                max_answer_tokens=head.max_answer_tokens or encoder.max_length,
+                null="last" if encoder.attention == "causal" else "first",
+                dropout=self.dropout,
+            )
+        layers: dict[str, Any] = {"input_dim": input_dim, "hidden_dim": self.head_hidden_dim, "dropout": self.dropout}
+        activation = encoder.family_head.hidden if self.pooling == "family" else None
+        if activation is not None:
+            layers |= {
+                "hidden_dim": self.head_hidden_dim or encoder.dim,
+                "activation": activation,
+                "hidden_dropout": self.dropout,
+            }
+        if head.kind == "regression":
+            return RegressionHead(**layers)
+        return ClassificationHead(num_labels=head.num_labels, **layers)
 
 
 def _freezing(freeze: str, unfreeze_share: float) -> Freezing:

@@ -155,7 +155,7 @@ def _unpacked(batch: Any) -> Iterator[Row]:
     real = sum(lengths)
     labels: Sequence[Tensor]
     if hasattr(batch, "packed"):
-        labels, pairs = list(batch.labels_B), None
+        labels, pairs = list(batch.targets_RK[:, 0]), None
     else:
         labels_T = torch.full_like(packed.tokens_T, -100)
         labels_T[batch.positions_M[: batch.num_targets]] = batch.targets_M[: batch.num_targets]

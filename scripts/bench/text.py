@@ -9,6 +9,8 @@ from pathlib import Path
 from tempfile import gettempdir
 from typing import Any
 
+import numpy as np
+
 from lmtransfer.data.cache import prepare, tokenizer_for
 from lmtransfer.data.corpus import FileCorpus
 from lmtransfer.data.documents import Corpus
@@ -22,8 +24,9 @@ from lmtransfer.objectives.next_sentence import NextSentencePrediction
 from lmtransfer.objectives.rows.sentence_pairs import SentencePairs
 from lmtransfer.objectives.rows.stream import LanguageStream
 from lmtransfer.objectives.source import PretrainingSource
-from lmtransfer.tasks.encoded import encode_texts
 from lmtransfer.tasks.source import TaskSource
+from lmtransfer.tasks.text_encoding import encode_texts
+from lmtransfer.tasks.text_example import TextExample
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.tokenizers.train import SentencePieceTrainer
 
@@ -70,8 +73,8 @@ def source_of(setting: Setting, *, capacity: int | None, few_shapes: bool) -> tu
     corpus, tokenizer = text()
     if setting.part == "finetune":
         texts, labels = _sentences(corpus, setting.rows * (setting.steps + setting.warmup))
-        ids = [str(i) for i in range(len(texts))]
-        encoded = encode_texts(ids, texts, None, labels, tokenizer, max_length=setting.length, num_segments=2)
+        examples = [TextExample(str(i), text) for i, text in enumerate(texts)]
+        encoded = encode_texts(examples, np.array(labels), tokenizer, max_length=setting.length, num_segments=2)
         return TaskSource(encoded), tokenizer
     kind = SentencePairs if setting.part == "pairs" else LanguageStream
     source = PretrainingSource(

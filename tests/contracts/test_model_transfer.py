@@ -14,10 +14,22 @@ from torch import nn
 
 from lmtransfer.config.build import build
 from lmtransfer.config.paths import conf_dir
+from lmtransfer.tasks.base import HeadSpec
 from lmtransfer.tasks.source import TaskBatch
 from lmtransfer.training.optimizers import AdamW
-from lmtransfer.transfer.learner import LOSS, TaskLearner
+from lmtransfer.transfer.learner import TaskLearner
 
+#: Each head with what is asked of four sequences of 9, 4, 17 and 2 tokens, and the sequence of each row of that.
+HEADS: dict[str, tuple[HeadSpec, list[list[float]], list[int]]] = {
+    "classification": (HeadSpec("classification", 3), [[0], [1], [2], [1]], [0, 1, 2, 3]),
+    "regression": (HeadSpec("regression"), [[0.5], [1.0], [-2.0], [3.0]], [0, 1, 2, 3]),
+    "tagging": (HeadSpec("tagging", 3), [[1, 2, 0], [3, 1, 2], [1, 1, 1], [2, 9, -1], [0, 1, 2]], [0, 0, 1, 2, 3]),
+    "span": (
+        HeadSpec("span", 1, max_answer_tokens=3),
+        [[4, 5, -1, 3, 8], [-1, -1, -1, 1, 3], [-1, -1, 0, 4, 16], [1, 1, -1, 1, 2]],
+        [0, 1, 2, 3],
+    ),
+}
 WAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "probe": ("frozen", {}),
     "probe_mix": ("frozen", {"layers": "mix", "mix_layer_norm": True}),
@@ -26,19 +38,29 @@ WAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "finetune_mix": ("full", {"layers": "mix", "pooling": "mean", "layer_decay": 0.8}),
     "gradual": ("gradual", {}),
 }
+#: The other heads need not be tried in all ways.
+CASES = [("classification", way) for way in WAYS]
+CASES += [(head, way) for head in ("regression", "tagging", "span") for way in ("probe_bilstm", "finetune")]
 
 
-def _batch() -> TaskBatch:
-    rows = _rows([9, 4, 17, 2])
-    return TaskBatch(pack(rows), torch.tensor([0, 1, 2, 1]), (0, 1, 2, 3), ("a", "b", "c", "d"))
+def _batch(head: str = "classification") -> TaskBatch:
+    _, asked, owners = HEADS[head]
+    dtype = torch.float32 if head == "regression" else torch.int64
+    return TaskBatch(
+        packed=pack(_rows([9, 4, 17, 2])),
+        targets_RK=torch.tensor(asked, dtype=dtype),
+        target_owners_R=torch.tensor(owners),
+        rows=(0, 1, 2, 3),
+        keys=("a", "b", "c", "d"),
+    )
 
 
-def _learner(path: Path, way: str) -> tuple[TaskLearner, AdamW]:
+def _learner(path: Path, way: str, head: str = "classification") -> tuple[TaskLearner, AdamW]:
     name, changes = WAYS[way]
     node = OmegaConf.merge(OmegaConf.load(conf_dir() / "transfer" / f"{name}.yaml"), changes)
     method = build(OmegaConf.create({"transfer": node}).transfer)
-    learner = method.learner(_encoder(path), num_labels=3, seed=0)
-    learner.arrange(_batch())
+    learner = method.learner(_encoder(path), head=HEADS[head][0], seed=0)
+    learner.arrange(_batch(head))
     return learner, AdamW(learner=learner, learning_rate=0.01, lr_scales=method.lr_scales(learner))
 
 
@@ -49,30 +71,32 @@ def _hash(module: nn.Module) -> str:
     return digest.hexdigest()
 
 
-def _step(learner: TaskLearner, optimizer: AdamW, used: float) -> None:
+def _step(learner: TaskLearner, optimizer: AdamW, used: float, batch: TaskBatch) -> None:
     learner.train()
     learner.follow(used)
-    losses, _ = learner.losses(_batch())
-    (losses[LOSS].sum / losses[LOSS].count).backward()
+    losses, _ = learner.losses(batch)
+    assert {name: loss.count for name, loss in losses.items()} == learner.counts(batch)
+    (loss,) = losses.values()
+    (loss.sum / loss.count).backward()
     without = [name for name, p in learner.named_parameters() if p.requires_grad and p.grad is None]
     assert without == []
     optimizer.step()
     optimizer.zero_grad()
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(("head", "way"), CASES)
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
-def test_all_that_is_to_learn_does_and_nothing_else(path: Path, way: str) -> None:
-    learner, optimizer = _learner(path, way)
-    encoder, head = _hash(learner.encoder), _hash(learner.head)
-    _step(learner, optimizer, used=0.0)
-    assert _hash(learner.head) != head
+def test_all_that_is_to_learn_does_and_nothing_else(path: Path, head: str, way: str) -> None:
+    learner, optimizer = _learner(path, way, head)
+    encoder, before = _hash(learner.encoder), _hash(learner.head)
+    _step(learner, optimizer, used=0.0, batch=_batch(head))
+    assert _hash(learner.head) != before
     pooler = learner.encoder.pooler if learner.use_pooler else None
     only_head = way != "finetune" and way != "finetune_mix" and (pooler is None or way != "gradual")
     assert (_hash(learner.encoder) == encoder) is only_head
     if way == "gradual":
         moved = _hash(learner.encoder)
-        _step(learner, optimizer, used=0.5)
+        _step(learner, optimizer, used=0.5, batch=_batch())
         assert _hash(learner.encoder) != moved
         assert all(learner.encoder.get_parameter(name).requires_grad for name in learner.depths)
 

@@ -18,6 +18,7 @@ from lmtransfer.models.bert import BertEncoder
 from lmtransfer.models.electra import ElectraEncoder
 from lmtransfer.models.roberta import RobertaEncoder
 from lmtransfer.models.xlnet import XlnetEncoder
+from lmtransfer.tasks.base import HeadSpec
 from lmtransfer.tasks.source import TaskBatch
 from lmtransfer.transfer.method import TransferMethod
 
@@ -54,9 +55,9 @@ def _split(peer: Any, prefix: str) -> tuple[dict[str, Tensor], dict[str, Tensor]
 def _compare(peer: Any, encoder: Any, weights: Mapping[str, Tensor], head: Mapping[str, Tensor]) -> None:
     rows = _rows()
     encoder.load_state_dict(weights)
-    learner = TransferMethod(freeze="full", pooling="family").learner(encoder, num_labels=3, seed=0).eval()
+    learner = TransferMethod(freeze="full", pooling="family").learner(encoder, head=HeadSpec("classification", 3), seed=0).eval()
     learner.head.load_state_dict(head)
-    batch = TaskBatch(pack(rows), torch.zeros(len(rows), dtype=torch.int64), tuple(range(len(rows))), ())
+    batch = TaskBatch(pack(rows), torch.zeros(len(rows), 1, dtype=torch.int64), torch.arange(len(rows)), tuple(range(len(rows))), ())
     found = learner.predict(batch)
     with torch.no_grad():
         for row, logits in zip(rows, found, strict=True):

@@ -11,7 +11,10 @@ from torch import nn
 
 from lmtransfer.models.bert import BertEncoder
 from lmtransfer.models.gpt import GptEncoder
-from lmtransfer.tasks.encoded import EncodedExamples, encode_texts
+from lmtransfer.tasks.base import HeadSpec
+from lmtransfer.tasks.encoded import EncodedExamples
+from lmtransfer.tasks.text_encoding import encode_texts
+from lmtransfer.tasks.text_example import TextExample
 from lmtransfer.tokenizers.base import Encoding
 
 
@@ -78,6 +81,11 @@ def random_examples(num: int, *, seed: int = 0, longest: int = 12) -> EncodedExa
     """Random words of ragged length; the label says whether word w0 occurs."""
     rng = np.random.default_rng(seed)
     texts = [" ".join(f"w{i}" for i in rng.integers(0, 20, rng.integers(1, longest))) for _ in range(num)]
-    labels = [int("w0" in text.split()) for text in texts]
-    ids = [f"train:{i}" for i in range(num)]
-    return encode_texts(ids, texts, None, labels, WordTokenizer(), max_length=16, num_segments=2)
+    examples = [TextExample(f"train:{i}", text, label=int("w0" in text.split())) for i, text in enumerate(texts)]
+    labels = np.array([example.label for example in examples])
+    return encode_texts(examples, labels, WordTokenizer(), max_length=16, num_segments=2)
+
+
+def labels_head(num_labels: int) -> HeadSpec:
+    """One of so many labels."""
+    return HeadSpec("classification", num_labels)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from task_fakes import bert, random_examples
+from task_fakes import bert, labels_head, random_examples
 
 from lmtransfer.commands._compile import compile_blocks
 from lmtransfer.layers.transformer import TransformerLayer
@@ -11,7 +11,7 @@ from lmtransfer.transfer.method import TransferMethod
 
 
 def test_the_layers_are_compiled_and_nothing_else() -> None:
-    learner = TransferMethod(freeze="full").learner(bert(), num_labels=2, seed=0)
+    learner = TransferMethod(freeze="full").learner(bert(), head=labels_head(2), seed=0)
     compile_blocks(learner)
     compiled = [type(module) for module in learner.modules() if module._compiled_call_impl is not None]
     assert compiled == [TransformerLayer, TransformerLayer]
@@ -25,7 +25,7 @@ def test_sizes_are_few_and_hold_the_tokens() -> None:
 
 
 def test_batches_of_few_sizes_have_the_same_logits() -> None:
-    learner = TransferMethod(freeze="full", pooling="mean").learner(bert(), num_labels=2, seed=0).eval()
+    learner = TransferMethod(freeze="full", pooling="mean").learner(bert(), head=labels_head(2), seed=0).eval()
     encoded = random_examples(64)
     rows = np.arange(64)[:40]
     plain, coarse = TaskSource(encoded), TaskSource(encoded, few_sizes=True)

@@ -14,7 +14,8 @@ from lmtransfer.objectives.corruption.base import NoCorruption
 from lmtransfer.objectives.corruption.token_masking import TokenMasking
 from lmtransfer.objectives.rows.stream import LanguageStream
 from lmtransfer.objectives.source import PretrainingSource
-from lmtransfer.tasks.encoded import encode_texts
+from lmtransfer.tasks.text_encoding import encode_texts
+from lmtransfer.tasks.text_example import TextExample
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.tokenizers.base import CharacterTokenizer, Tokenizer, characters_of
 from lmtransfer.tokenizers.load import load_tokenizer
@@ -124,9 +125,8 @@ def test_pretraining_batches_have_the_characters_of_their_tokens(tokenizer: Word
 def test_task_batches_spell_unknown_words_exactly(tokenizer: WordTokenizer, pairs: bool) -> None:
     texts = ["The zebra sat with the quagga", "cat", "", "A zebra, Zebras & one okapi more, and one zebra"]
     seconds = ["okapi " * 3, "zebra the", "lynx", "the lynx"]
-    encoded = encode_texts(
-        ["a", "b", "c", "d"], texts, seconds if pairs else None, [0, 1, 0, 1], tokenizer, max_length=9, num_segments=1
-    )
+    examples = [TextExample("a", text, second if pairs else None) for text, second in zip(texts, seconds, strict=True)]
+    encoded = encode_texts(examples, np.array([0, 1, 0, 1]), tokenizer, max_length=9, num_segments=1)
     source = TaskSource(encoded)
     batch = source.build(0, source.plan(0), [3, 0, 2, 1]).packed
     assert batch.chars_TC is not None

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from omegaconf import OmegaConf
-from task_fakes import bert, gpt, random_examples
+from task_fakes import bert, gpt, labels_head, random_examples
 
 from lmtransfer.config.build import build
 from lmtransfer.config.paths import conf_dir
@@ -26,7 +26,7 @@ GIVEN = {"text": {"labels": ["no", "yes"], "files": {"train": "train.tsv"}}}
 @pytest.mark.parametrize("encoder", [bert, gpt])
 def test_transfer_config_learns_and_survives_saving(path: Path, encoder) -> None:
     method = build(OmegaConf.load(path))
-    learner = method.learner(encoder(), num_labels=2, seed=0)
+    learner = method.learner(encoder(), head=labels_head(2), seed=0)
     source = TaskSource(random_examples(20))
     batch = source.build(0, source.plan(0), range(20))
     losses, _ = learner.losses(batch)
@@ -35,7 +35,7 @@ def test_transfer_config_learns_and_survives_saving(path: Path, encoder) -> None
     assert trained
     assert all(parameter.grad is not None for parameter in trained)
     torch.optim.SGD(trained, lr=0.1).step()
-    again = method.learner(encoder(seed=9), num_labels=2, seed=9)
+    again = method.learner(encoder(seed=9), head=labels_head(2), seed=9)
     load_weights(again, weights(learner))
     torch.testing.assert_close(again.eval().predict(batch), learner.eval().predict(batch), rtol=0, atol=0)
 

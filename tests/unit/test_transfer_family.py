@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from task_fakes import bert, gpt, random_examples
+from task_fakes import bert, gpt, labels_head, random_examples
 from torch import nn
 from torch.nn import functional
 
@@ -44,7 +44,7 @@ class _Encoder(nn.Module):
 
 def _learner(encoder: nn.Module, **changes: Any) -> TaskLearner:
     method = TransferMethod(**{"freeze": "full", "pooling": "family", **changes})
-    return method.learner(encoder, num_labels=3, seed=0)  # type: ignore[arg-type]
+    return method.learner(encoder, head=labels_head(3), seed=0)  # type: ignore[arg-type]
 
 
 def _states(encoder: nn.Module, token: str) -> torch.Tensor:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from task_fakes import bert, gpt, random_examples
+from task_fakes import bert, gpt, labels_head, random_examples
 from torch import nn
 
 from lmtransfer.data.stream import PlannedStream
@@ -89,18 +89,18 @@ def test_shared_layers_count_as_one_and_what_nothing_reads_has_no_depth() -> Non
 
 
 def test_arranging_turns_off_what_nothing_reads() -> None:
-    learner = TransferMethod(freeze="full", layers=1, pooling="mean").learner(bert(), num_labels=2, seed=0)
+    learner = TransferMethod(freeze="full", layers=1, pooling="mean").learner(bert(), head=labels_head(2), seed=0)
     learner.arrange(_batch())
     off = {name for name, parameter in learner.named_parameters() if not parameter.requires_grad}
     assert off == {f"encoder.{n}" for n, _ in bert().named_parameters() if n.startswith(("stack.layers.1", "pooler"))}
-    whole = TransferMethod(freeze="full").learner(bert(), num_labels=2, seed=0)
+    whole = TransferMethod(freeze="full").learner(bert(), head=labels_head(2), seed=0)
     whole.arrange(_batch())
     assert all(parameter.requires_grad for parameter in whole.parameters())
 
 
 def _arranged(freeze: str = "full", encoder: nn.Module | None = None, **changes: object) -> tuple:
     method = TransferMethod(freeze=freeze, **changes)  # type: ignore[arg-type]
-    learner = method.learner(encoder or bert(num_layers=3), num_labels=2, seed=0)
+    learner = method.learner(encoder or bert(num_layers=3), head=labels_head(2), seed=0)
     learner.arrange(_batch())
     return method, learner
 

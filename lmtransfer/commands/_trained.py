@@ -1,0 +1,85 @@
+"""Reading a probed or finetuned run: its encoder and its head, with the labels in the order that a task has them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+
+from lmtransfer.commands._runs import SavedRun, new_encoder
+from lmtransfer.config.build import build
+from lmtransfer.errors import DataError
+from lmtransfer.tasks.base import Task
+from lmtransfer.training.hardware import Hardware
+from lmtransfer.training.weights import load_weights, read_weights
+from lmtransfer.transfer.learner import TaskLearner
+
+
+def own_task(saved: SavedRun, *, data_root: str | None) -> Task:
+    """The task that a run was trained on, its labels as they were then.
+
+    Args:
+        saved: the run.
+        data_root: folder that holds the data folders; None: where they were then.
+    """
+    root = data_root or saved.config.get("data_root")
+    return cast(Task, build(saved.config["task"], data_root=root, cache_dir=saved.config.get("cache_dir")))
+
+
+def open_trained(saved: SavedRun, task: Task, hardware: Hardware) -> TaskLearner:
+    """The learner of a run, on the device and in evaluation mode, answering in the order of the task's labels.
+
+    Args:
+        saved: the run.
+        task: the task to answer; it may be another one with the same label names in any order.
+        hardware: where to compute.
+
+    Raises:
+        DataError: the task asks for another kind of answer, or its label names are others.
+        CheckpointError: a tensor is missing, left over or of another shape.
+    """
+    trained = own_task(saved, data_root=None)
+    if trained.head.kind != task.head.kind:
+        raise DataError(
+            f"the run {saved.path} was trained on {trained.name} ({trained.head.kind}); {task.name} needs "
+            f"{task.head.kind}: choose another task, or another run"
+        )
+    order = match_labels(trained.labels, task.labels)
+    encoder = new_encoder(saved.model_node, saved.tokenizer, seed=0)
+    learner = build(saved.config["transfer"]).learner(encoder, head=task.head, seed=0)
+    load_weights(learner, read_weights(saved.checkpoint()), source=str(saved.checkpoint()))
+    if order is not None:
+        _reorder(learner, order)
+    return cast(TaskLearner, learner.to(hardware.device).eval())
+
+
+def match_labels(of_run: Sequence[str], of_task: Sequence[str]) -> list[int] | None:
+    """The run's index of each of the task's labels, matched by name; None where they are the same.
+
+    Raises:
+        DataError: the names differ.
+    """
+    if list(of_run) == list(of_task):
+        return None
+    if sorted(of_run) != sorted(of_task):
+        raise DataError(
+            f"the run tells apart {', '.join(of_run)}; the task's labels are {', '.join(of_task)}. Labels are matched "
+            "by name: name them alike (task.labels), or choose another task"
+        )
+    return [list(of_run).index(label) for label in of_task]
+
+
+@torch.no_grad()
+def _reorder(learner: TaskLearner, order: Sequence[int]) -> None:
+    """Put the rows of the head's last layer into the task's order."""
+    layer = learner.head.label_layer
+    if layer is None:
+        return
+    rows = torch.tensor(order)
+    if len(layer.bias) > len(order):  # the first row of a span head's says that the answer is a span
+        rows = torch.cat([torch.zeros(1, dtype=torch.int64), rows + 1])
+    layer.weight.copy_(layer.weight[rows])
+    layer.bias.copy_(layer.bias[rows])
+
+
