@@ -27,6 +27,7 @@ from lmtransfer.config.budget import settle_budget
 from lmtransfer.config.diagnose import diagnose
 from lmtransfer.config.primary import drop_null_groups
 from lmtransfer.config.sweep import Point, in_sweep, read_points, sweep_name
+from lmtransfer.config.task_groups import expanded
 from lmtransfer.errors import ConfigError, Interrupted, LmtransferError
 
 _HYDRA_SETTINGS = (
@@ -64,6 +65,11 @@ def run_command(command: str, words: Sequence[str]) -> int:
         folders.append(Path(line.config_dir))
     given = [*_bare_words(command, line.bare), *line.overrides]
     given = drop_null_groups(given, primary=line.config_name or command, folders=folders)
+    one_each = expanded(given, folders)
+    if one_each != given and not line.is_sweep:
+        line.options.append("--multirun")
+        line.is_sweep = True
+    given = one_each
     help_page.register(command)
     failure: list[Exception] = []
     task = functools.partial(_perform, command, failure)

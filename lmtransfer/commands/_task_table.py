@@ -47,18 +47,22 @@ def print_result(console: Console, result: Result, *, name: str, next_commands: 
 
 
 def print_sweep(run_dirs: Sequence[Path]) -> None:
-    """Print one row a point of a sweep, best first."""
+    """Print one row a point of a sweep: best first, or in the order of the sweep where the metrics differ."""
     results = [(path.name, RunDirectory.open(path).read_result()) for path in run_dirs]
-    first = results[0][1]
-    metric = str(first["main_metric"])
-    results.sort(key=lambda pair: pair[1]["mean"], reverse=bool(first["higher_is_better"]))
-    table = Table("run", metric, "deviation", "seeds", "control", "difference", box=box.SIMPLE_HEAD)
+    metrics = {str(result["main_metric"]) for _, result in results}
+    one_task = len({result["task"] for _, result in results}) == 1
+    if one_task:
+        results.sort(key=lambda pair: pair[1]["mean"], reverse=bool(results[0][1]["higher_is_better"]))
+    said = metrics.pop() if one_task else "mean"
+    head = ["run", *([] if one_task else ["metric"]), said, "deviation", "seeds", "control", "difference"]
+    table = Table(*head, box=box.SIMPLE_HEAD)
     for label, result in results:
+        metric = str(result["main_metric"])
         deviation = "" if result["deviation"] is None else shown(result["deviation"], metric)
         cells = [shown(result["mean"], metric), deviation, str(result["n"]), "", ""]
         if result.get("control"):
             cells[3:] = [shown(result["control"]["mean"], metric), verdict(result["difference"], metric, brief=True)]
-        table.add_row(label, *cells)
+        table.add_row(label, *([] if one_task else [metric]), *cells)
     Console(highlight=False).print(table)
 
 

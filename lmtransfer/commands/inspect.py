@@ -1,4 +1,4 @@
-"""Show what the model sees, and what training would cost."""
+"""Show what the model sees, of a corpus or of a task, and what training would cost."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from lmtransfer.commands._inspect_cost import Cost, measurable_rows, measure, pa
 from lmtransfer.commands._inspect_remarks import remarks
 from lmtransfer.commands._inspect_rows import LEGEND, PLAIN_LEGEND, STRIP_LEGEND, described_labels, shown, strip
 from lmtransfer.commands._inspect_tables import corpus_table, cost_table, packing_table, parameter_table, rates_table
+from lmtransfer.commands._inspect_task import inspect_task
 from lmtransfer.commands._parts_table import parts_table
 from lmtransfer.commands._pretraining import Parts, build_parts, check_pretraining, read_text
 from lmtransfer.commands._unigrams import observe
@@ -42,6 +43,9 @@ def run(cfg: DictConfig) -> None:
         ConfigError: with every problem of the config.
         DataError: a corpus that is missing, empty, or too small for its rows.
     """
+    if cfg.get("task") is not None:
+        inspect_task(cfg)
+        return
     nodes = {"optimizer": {"learner", "params"}, "schedule": set[str](), "tracker": {"folder"}}
     check_pretraining(cfg, primary="inspect", more_nodes=nodes)
     _check_numbers(cfg)
