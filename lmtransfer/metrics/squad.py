@@ -1,0 +1,135 @@
+"""SQuAD's official metrics: 1.1, and 2.0 with its questions that have no answer.
+
+All values are fractions, 0 to 1, where the scripts print percentages.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from lmtransfer.errors import DataError
+from lmtransfer.metrics.answer_text import check_same_questions, exact_match, mean, normalize_answer, token_f1
+
+
+def squad_scores(answers: Mapping[str, str], references: Mapping[str, Sequence[str]]) -> dict[str, float]:
+    """``exact`` (the script's exact_match) and ``f1`` of SQuAD 1.1: the best over a question's references.
+
+    Source: Rajpurkar et al., "SQuAD" (2016); evaluate-v1.1.py. Unlike the script, which counts a
+    missing answer as wrong, we refuse it.
+
+    Args:
+        answers: predicted text by question id.
+        references: the gold texts by question id, at least one each.
+
+    Raises:
+        DataError: a question without answer or reference, or an answer to no question.
+    """
+    check_same_questions(answers, references)
+    for question, texts in references.items():
+        if not texts:
+            raise DataError(f"question {question!r} has no gold answer: SQuAD 1.1 has none such, 2.0 (squad2) does")
+    pairs = [(answers[question], texts) for question, texts in references.items()]
+    return {
+        "exact": mean(max(exact_match(answer, text) for text in texts) for answer, texts in pairs),
+        "f1": mean(max(token_f1(answer, text, empty_agree=False) for text in texts) for answer, texts in pairs),
+    }
+
+
+def squad2_scores(
+    answers: Mapping[str, str],
+    references: Mapping[str, Sequence[str]],
+    *,
+    null_odds: Mapping[str, float] | None = None,
+    threshold: float = 1.0,
+) -> dict[str, float]:
+    """SQuAD 2.0: ``exact`` and ``f1``, the same of questions with (``HasAns_``) and without (``NoAns_``) an answer.
+
+    With null odds also ``best_exact`` and ``best_f1``, what the best threshold would give, and these thresholds
+    (``best_exact_thresh``, ``best_f1_thresh``). A group without questions has no entry.
+
+    Source: Rajpurkar et al., "Know What You Don't Know: Unanswerable Questions for SQuAD" (2018); evaluate-v2.0.py.
+    Unlike the script, which leaves questions without answer out of the means, we refuse them.
+
+    Args:
+        answers: predicted text by question id; empty for no answer.
+        references: the gold texts by question id; empty where there is no answer.
+        null_odds: how much speaks for no answer, by question id: a probability or a difference of scores.
+        threshold: answers whose odds are above it count as empty; without ``null_odds`` none are.
+
+    Raises:
+        DataError: a question without answer or odds, one too many, or odds that are not a number.
+    """
+    check_same_questions(answers, references)
+    has_answer = {question: bool(texts) for question, texts in references.items()}
+    exact, f1 = {}, {}
+    for question, texts in references.items():
+        # A gold answer that is all articles and punctuation cannot be told from none.
+        scored = [text for text in texts if normalize_answer(text)] or [""]
+        exact[question] = max(exact_match(answers[question], text) for text in scored)
+        f1[question] = max(token_f1(answers[question], text) for text in scored)
+
+    unanswered: set[str] = set()
+    if null_odds is not None:
+        unanswered = {question for question, odds in null_odds.items() if odds > threshold}
+    scores: dict[str, float] = {}
+    best: dict[str, float] = {}
+    for name, raw in (("exact", exact), ("f1", f1)):
+        if null_odds is not None:
+            best[f"best_{name}"], best[f"best_{name}_thresh"] = best_threshold(
+                answers, raw, has_answer=has_answer, null_odds=null_odds
+            )
+        kept = {
+            question: float(not has_answer[question]) if question in unanswered else score
+            for question, score in raw.items()
+        }
+        scores[name] = mean(kept.values())
+        for prefix, wanted in (("HasAns", True), ("NoAns", False)):
+            group = [score for question, score in kept.items() if has_answer[question] == wanted]
+            if group:
+                scores[f"{prefix}_{name}"] = mean(group)
+    return scores | best
+
+
+def best_threshold(
+    answers: Mapping[str, str],
+    scores: Mapping[str, float],
+    *,
+    has_answer: Mapping[str, bool],
+    null_odds: Mapping[str, float],
+) -> tuple[float, float]:
+    """The best mean score that a threshold on the null odds can give, and the least threshold that does.
+
+    The sweep of evaluate-v2.0.py: at first no question is answered, then one after the other, the one with the
+    least odds first. As there, questions of equal odds come one by one in their order, though no threshold separates
+    them, and a text in answer to an unanswerable question is wrong even if normalisation empties it. Where it is best
+    to answer none, the script's threshold is 0, made for probabilities; if that would let some odds pass, ours is
+    just below the least of them.
+
+    Args:
+        answers: predicted text by question id.
+        scores: of these texts, by question id.
+        has_answer: whether a question has a gold answer.
+        null_odds: how much speaks for no answer, by question id.
+
+    Returns:
+        The mean score (0 to 1), and the threshold: odds above it mean no answer.
+
+    Raises:
+        DataError: odds are missing, of no question, or not a number.
+    """
+    check_same_questions(null_odds, scores, what="odds of no answer")
+    for question, odds in null_odds.items():
+        if math.isnan(odds):
+            raise DataError(f"the odds of no answer to question {question!r} are not a number")
+    lowest = min(null_odds.values())
+    threshold = 0.0 if lowest > 0 else math.nextafter(lowest, -math.inf)
+    best = current = float(sum(not answerable for answerable in has_answer.values()))
+    for question in sorted(null_odds, key=null_odds.__getitem__):
+        if has_answer[question]:
+            current += scores[question]
+        elif answers[question]:
+            current -= 1.0
+        if current > best:
+            best, threshold = current, null_odds[question]
+    return best / len(scores), threshold
