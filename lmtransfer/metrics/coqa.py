@@ -1,0 +1,52 @@
+"""CoQA's official metrics: exact match and word F1 against several people, also by domain or kind of answer.
+
+Source: Reddy et al., "CoQA: A Conversational Question Answering Challenge" (2019), and its
+evaluate-v1.0.py. All values are fractions, 0 to 1, not rounded, where the script prints percentages of one decimal.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from lmtransfer.errors import DataError
+from lmtransfer.metrics.answer_text import check_same_questions, exact_match, leave_one_out_max, mean, token_f1
+
+
+def coqa_scores(
+    answers: Mapping[str, str],
+    references: Mapping[str, Sequence[str]],
+    *,
+    groups: Mapping[str, str] | None = None,
+) -> dict[str, float]:
+    """``exact`` (the script's em) and ``f1``: the best over a question's references, one left out in turn.
+
+    With groups, also ``<group>_exact`` and ``<group>_f1`` for each, by name. Unlike the script, which counts a
+    missing answer as wrong, we refuse it.
+
+    Args:
+        answers: predicted text by question id: free text, also "yes", "no" and "unknown".
+        references: by question id, the text of each person (the file's ``answers`` and ``additional_answers``).
+        groups: name of the group by question id: the domain, or the kind of answer.
+
+    Raises:
+        DataError: a question without answer, reference or group, or one too many.
+    """
+    check_same_questions(answers, references)
+    exact, f1 = {}, {}
+    for question, texts in references.items():
+        if not texts:
+            raise DataError(f"question {question!r} has no gold answer; in CoQA even the unknown has one ('unknown')")
+        exact[question] = leave_one_out_max([exact_match(answers[question], text) for text in texts])
+        f1[question] = leave_one_out_max([token_f1(answers[question], text) for text in texts])
+    scores = {"exact": mean(exact.values()), "f1": mean(f1.values())}
+    if groups is None:
+        return scores
+    check_same_questions(groups, references, what="group")
+    members: defaultdict[str, list[str]] = defaultdict(list)
+    for question, group in groups.items():
+        members[group].append(question)
+    for group, questions in sorted(members.items()):
+        scores[f"{group}_exact"] = mean(exact[question] for question in questions)
+        scores[f"{group}_f1"] = mean(f1[question] for question in questions)
+    return scores

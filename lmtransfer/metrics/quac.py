@@ -1,0 +1,133 @@
+"""QuAC's official metrics: word F1 against several people, and how often a system does as well as they do.
+
+Source: Choi et al., "QuAC: Question Answering in Context" (2018), and its scorer.py. All values are
+fractions, 0 to 1, where the scorer prints percentages.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from lmtransfer.errors import DataError
+from lmtransfer.metrics.answer_text import check_same_questions, leave_one_out_max, mean, plain_mean, token_f1
+
+NO_ANSWER = "CANNOTANSWER"
+"""The text that ends each passage and is the answer where there is no other."""
+
+
+def quac_scores(
+    answers: Mapping[str, str],
+    references: Mapping[str, Sequence[str]],
+    *,
+    dialogues: Mapping[str, str],
+    min_f1: float = 0.4,
+) -> dict[str, float]:
+    """The scorer's values over the questions on which people agree, and two more.
+
+    - ``f1``: mean F1 (:func:`quac_f1`); ``unfiltered_f1``: the same over all questions.
+    - ``heq_q``: share of questions whose F1 reaches the human one (:func:`human_f1`).
+    - ``heq_d``: share of dialogues of which each such question does; one without any such question does too.
+    - ``human_f1``: its mean; ``unanswerable``: share of unanswerable questions that were left so (absent without any).
+
+    Unlike the scorer, which counts a question without answer as wrong, we refuse it.
+
+    Args:
+        answers: predicted text by question id; ``CANNOTANSWER`` or empty for no answer.
+        references: each person's text by question id, those of no answer too (likewise); none at all: no answer.
+        dialogues: id of the dialogue by question id (in the files, what precedes "_q#").
+        min_f1: least human F1 of a question that counts.
+
+    Raises:
+        DataError: a question without answer or dialogue, one too many, or people agree on none.
+    """
+    check_same_questions(answers, references)
+    check_same_questions(dialogues, references, what="id of a dialogue")
+    counted = agreed_questions(references, min_f1=min_f1)
+    human = {question: human_f1(references[question]) for question in references}
+    f1 = {question: quac_f1(answers[question], texts) for question, texts in references.items()}
+    equal = {question: f1[question] >= human[question] for question in counted}
+    by_dialogue: defaultdict[str, list[bool]] = defaultdict(list)
+    for question, dialogue in dialogues.items():
+        by_dialogue[dialogue].append(equal.get(question, True))
+    scores = {
+        "f1": mean(f1[question] for question in counted),
+        "unfiltered_f1": mean(f1.values()),
+        "heq_q": mean(equal.values()),
+        "heq_d": mean(all(turns) for turns in by_dialogue.values()),
+        "human_f1": mean(human[question] for question in counted),
+    }
+    unanswerable = [f1[question] for question in counted if settled_references(references[question]) == [NO_ANSWER]]
+    return scores | ({"unanswerable": mean(unanswerable)} if unanswerable else {})
+
+
+def mark_accuracy(
+    marks: Mapping[str, str],
+    gold: Mapping[str, str],
+    references: Mapping[str, Sequence[str]],
+    *,
+    min_f1: float = 0.4,
+) -> float:
+    """Share of right marks (the files' ``yesno`` or ``followup``) over the questions on which people agree, 0 to 1.
+
+    Args:
+        marks: predicted mark by question id.
+        gold: the right one by question id.
+        references: each person's text by question id, as for :func:`quac_scores`.
+        min_f1: least human F1 of a question that counts.
+
+    Raises:
+        DataError: a question without mark, one too many, or people agree on none.
+    """
+    check_same_questions(marks, references, what="mark")
+    check_same_questions(gold, references, what="gold mark")
+    counted = agreed_questions(references, min_f1=min_f1)
+    return mean(marks[question] == gold[question] for question in counted)
+
+
+def agreed_questions(references: Mapping[str, Sequence[str]], *, min_f1: float = 0.4) -> list[str]:
+    """Ids of the questions whose human F1 is at least ``min_f1``, in order.
+
+    Raises:
+        DataError: there is none.
+    """
+    agreed = [question for question, texts in references.items() if human_f1(texts) >= min_f1]
+    if not agreed:
+        raise DataError(f"people agree on none of the {len(references)} questions: no F1 among them reaches {min_f1}")
+    return agreed
+
+
+def quac_f1(answer: str, references: Sequence[str]) -> float:
+    """F1 of an answer: the best over references, one left out in turn; 0 to 1.
+
+    If at least half of the references say that there is no answer, that alone is right (1, anything else 0);
+    otherwise those are left aside.
+
+    Args:
+        answer: predicted text; ``CANNOTANSWER`` or empty for no answer.
+        references: each person's text, as for :func:`quac_scores`.
+    """
+    settled = settled_references(references)
+    given = answer or NO_ANSWER
+    if settled == [NO_ANSWER]:
+        return float(given == NO_ANSWER)
+    return leave_one_out_max([token_f1(given, text, empty_agree=False) for text in settled])
+
+
+def human_f1(references: Sequence[str]) -> float:
+    """How well people agree: each one's best F1 against the others, averaged; 1 for a single one, or no answer."""
+    settled = settled_references(references)
+    if len(settled) == 1:
+        return 1.0
+    return plain_mean(
+        [
+            max(token_f1(text, other, empty_agree=False) for place, other in enumerate(settled) if place != own)
+            for own, text in enumerate(settled)
+        ]
+    )
+
+
+def settled_references(references: Sequence[str]) -> list[str]:
+    """The references that count: ``[CANNOTANSWER]`` if at least half of them are that, else all the others."""
+    spans = [text for text in references if text not in ("", NO_ANSWER)]
+    return spans if 2 * len(spans) > len(references) else [NO_ANSWER]
