@@ -1,0 +1,180 @@
+"""Chunks of tagged words: written by four schemes and read back, found by trying all spans, and published scores."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lmtransfer.errors import DataError
+from lmtransfer.metrics.chunks import Chunk, ChunkScores, chunk_scores, find_chunks
+
+KINDS = ["LOC", "PER"]
+
+
+def _random_chunks(draw: random.Random, num_words: int) -> list[Chunk]:
+    chunks, place = [], 0
+    while place < num_words:
+        stop = min(num_words, place + draw.randint(1, 4))
+        if draw.random() < 0.7:
+            chunks.append(Chunk(draw.choice(KINDS), place, stop))
+        place = stop
+    return chunks
+
+
+def _write(chunks: list[Chunk], num_words: int, scheme: str) -> list[str]:
+    """Tags of chunks; ``scheme`` has the prefixes of first, inner, last and single words, or is "iob1"."""
+    tags = ["O"] * num_words
+    for place, chunk in enumerate(chunks):
+        if scheme == "iob1":
+            last = chunks[place - 1] if place else None
+            touches = last is not None and last.stop == chunk.start and last.kind == chunk.kind
+            prefixes = ("B" if touches else "I") + "I" * (chunk.stop - chunk.start - 1)
+        elif chunk.stop - chunk.start == 1:
+            prefixes = scheme[3]
+        else:
+            prefixes = scheme[0] + scheme[1] * (chunk.stop - chunk.start - 2) + scheme[2]
+        tags[chunk.start : chunk.stop] = [f"{prefix}-{chunk.kind}" for prefix in prefixes]
+    return tags
+
+
+@pytest.mark.parametrize("scheme", ["BIIB", "BIES", "BILU", "iob1"])
+def test_chunks_are_read_back_from_each_scheme(scheme: str) -> None:
+    draw = random.Random(4)
+    for _ in range(200):
+        num_words = draw.randint(0, 12)
+        chunks = _random_chunks(draw, num_words)
+        assert find_chunks(_write(chunks, num_words, scheme)) == chunks
+
+
+def _slow_chunks(tags: list[str]) -> list[Chunk]:
+    """Try every span: one kind throughout, no seam within, a seam at either end."""
+
+    def seam(place: int) -> bool:
+        if place in (0, len(tags)) or "O" in tags[place - 1 : place + 1]:
+            return True
+        (last, last_kind), (prefix, kind) = tags[place - 1].split("-"), tags[place].split("-")
+        return last_kind != kind or last in "ES" or prefix in "BS"
+
+    return [
+        Chunk(tags[start].partition("-")[2], start, stop)
+        for start in range(len(tags))
+        for stop in range(start + 1, len(tags) + 1)
+        if "O" not in tags[start:stop]
+        and seam(start)
+        and seam(stop)
+        and not any(seam(place) for place in range(start + 1, stop))
+    ]
+
+
+def test_any_tags_agree_with_trying_all_spans() -> None:
+    draw = random.Random(5)
+    tags = ["O", "O", *(f"{prefix}-{kind}" for prefix in "BIIES" for kind in KINDS)]
+    right = predicted = gold = 0
+    answers, references = [], []
+    for _ in range(300):
+        num_words = draw.randint(0, 8)
+        answer, reference = draw.choices(tags, k=num_words), draw.choices(tags, k=num_words)
+        ours, theirs = _slow_chunks(answer), _slow_chunks(reference)
+        assert find_chunks(answer) == ours
+        assert find_chunks(reference) == theirs
+        right, predicted, gold = right + sum(c in theirs for c in ours), predicted + len(ours), gold + len(theirs)
+        answers.append(answer)
+        references.append(reference)
+    scores = chunk_scores(answers, references)
+    assert scores["precision"] == pytest.approx(right / predicted)
+    assert scores["recall"] == pytest.approx(right / gold)
+    expected = 2 * scores["precision"] * scores["recall"] / (scores["precision"] + scores["recall"])
+    assert scores["f1"] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("tags", "expected"),
+    [
+        ("O I-PER I-PER O", [("PER", 1, 3)]),  # no B: starts all the same
+        ("B-PER I-LOC I-LOC", [("PER", 0, 1), ("LOC", 1, 3)]),
+        ("B-PER B-PER", [("PER", 0, 1), ("PER", 1, 2)]),
+        ("I-PER B-PER", [("PER", 0, 1), ("PER", 1, 2)]),
+        ("E-PER E-PER I-PER", [("PER", 0, 1), ("PER", 1, 2), ("PER", 2, 3)]),
+        ("B-PER O I-PER", [("PER", 0, 1), ("PER", 2, 3)]),
+        ("B-creative-work I-creative-work", [("creative-work", 0, 2)]),
+        ("B I O I", [("", 0, 2), ("", 3, 4)]),
+    ],
+)
+def test_chunks_of_odd_tags(tags: str, expected: list[tuple[str, int, int]]) -> None:
+    assert find_chunks(tags.split()) == expected
+
+
+def test_scores_that_seqeval_documents() -> None:
+    gold = [["O", "O", "O", "B-MISC", "I-MISC", "I-MISC", "O"], ["B-PER", "I-PER", "O"]]
+    predicted = [["O", "O", "B-MISC", "I-MISC", "I-MISC", "I-MISC", "O"], ["B-PER", "I-PER", "O"]]
+    assert chunk_scores(predicted, gold) == {
+        "precision": 0.5,
+        "recall": 0.5,
+        "f1": 0.5,
+        "MISC_f1": 0.0,
+        "PER_f1": 1.0,
+    }
+
+
+def test_scores_that_conlleval_documents() -> None:
+    """961 words with 459 phrases, 539 found, 371 right: the example of the shared task's page."""
+    scores = ChunkScores(labels=["O", "B-NP", "I-NP"])
+    scores.merge(np.array([1.0, 371, 539, 459]))
+    percent = {name: f"{100 * value:.2f}" for name, value in scores.compute().items()}
+    assert percent == {"precision": "68.83", "recall": "80.83", "f1": "74.35", "NP_f1": "74.35"}
+
+
+@pytest.mark.data
+@pytest.mark.skipif("LMTRANSFER_DATA" not in os.environ, reason="LMTRANSFER_DATA names no data folder")
+def test_wnut17_has_its_published_count_of_entities() -> None:
+    """Derczynski et al. (2017): 1,079 entities in the test set."""
+    text = (Path(os.environ["LMTRANSFER_DATA"]) / "wnut17" / "test.conll").read_text(encoding="utf-8")
+    posts = [[line.split("\t")[1] for line in post.splitlines()] for post in text.strip("\n").split("\n\n")]
+    assert sum(len(find_chunks(tags)) for tags in posts) == 1_079
+
+
+def test_sums_stream_and_merge() -> None:
+    draw = random.Random(6)
+    labels = ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]
+    pairs = [tuple(draw.choices(range(5), k=9) for _ in range(2)) for _ in range(20)]
+    whole, *parts = (ChunkScores(labels=labels) for _ in range(4))
+    for place, (predicted, gold) in enumerate(pairs):
+        whole.update(predicted, np.array(gold))
+        parts[place % 2].update(predicted, gold)
+    for part in parts[:2]:
+        parts[2].merge(part.state())
+    assert parts[2].compute() == whole.compute()
+    names = [[[labels[tag] for tag in sentence] for sentence in side] for side in zip(*pairs, strict=True)]
+    assert chunk_scores(names[0], names[1]) == whole.compute()
+
+
+def test_chunks_do_not_cross_sentences() -> None:
+    assert chunk_scores([["B-PER"], ["I-PER"]], [["B-PER"], ["B-PER"]])["f1"] == 1.0
+
+
+def test_nothing_found_and_nothing_to_find_is_zero() -> None:
+    zero = {"precision": 0.0, "recall": 0.0, "f1": 0.0}
+    assert chunk_scores([["O", "O"]], [["O", "O"]]) == zero
+    assert chunk_scores([["O", "O"]], [["B-PER", "O"]]) == zero | {"PER_f1": 0.0}
+    with pytest.raises(ValueError, match="has seen no example"):
+        chunk_scores([], [])
+
+
+@pytest.mark.parametrize("tag", ["NOUN", "X-PER", "B-", "-PER", "", "O-PER", "BI-PER"])
+def test_other_tags_are_refused(tag: str) -> None:
+    with pytest.raises(DataError, match="does not mark a chunk"):
+        ChunkScores(labels=["O", tag])
+
+
+def test_sentences_that_do_not_fit_are_refused() -> None:
+    scores = ChunkScores(labels=["O", "B-PER"])
+    with pytest.raises(DataError, match="2 gold tags has 1 predicted"):
+        scores.update([0], [0, 1])
+    with pytest.raises(DataError, match="tag index -1 has no label"):
+        scores.update([0, 1], [0, -1])
+    with pytest.raises(DataError, match="2 sentences of gold tags have 1 predicted"):
+        chunk_scores([["O"]], [["O"], ["O"]])
