@@ -165,7 +165,8 @@ def decode(raw: bytes, where: str, encoding_errors: EncodingErrors, notes: Notes
         hint = " (this looks like UTF-16)" if raw[:2] in _UTF16_MARKS else ""
         raise DataError(
             f"{where}: not UTF-8 at byte {error.start} of the line: {found}{hint}. Convert the file (iconv -f LATIN1 "
-            "-t UTF-8, or whatever it is), or set corpus.encoding_errors=replace to put U+FFFD there and count it"
+            "-t UTF-8, or whatever it is), or set encoding_errors=replace (corpus.encoding_errors, task.encoding_errors"
+            ") to put U+FFFD there and count it"
         ) from None
 
 

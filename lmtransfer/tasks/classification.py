@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
+from typing import Literal
 
-from lmtransfer.data.files import find_file
+import numpy as np
+
+from lmtransfer.data.documents import Notes
+from lmtransfer.data.files import EncodingErrors
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.metrics.base import Metric
-from lmtransfer.metrics.names import MetricName, make_metric
-from lmtransfer.tasks.base import Example, HeadKind
-from lmtransfer.tasks.encoded import EncodedExamples, encode_texts
-from lmtransfer.tasks.hub import read_hub_split
-from lmtransfer.tasks.tables import Row, TableFormat, read_rows
+from lmtransfer.metrics.names import make_metric
+from lmtransfer.tasks.answers import LabelAnswer
+from lmtransfer.tasks.base import Answer, HeadSpec
+from lmtransfer.tasks.encoded import NO_LABEL, EncodedExamples
+from lmtransfer.tasks.hub import HubSource
+from lmtransfer.tasks.tables import BadRowsPolicy, TableFormat, TableLayout
+from lmtransfer.tasks.text_encoding import encode_texts
+from lmtransfer.tasks.text_example import TextExample
+from lmtransfer.tasks.text_files import TextColumns, TextFiles, TextRow
+from lmtransfer.tasks.text_scoring import CHUNK, score_numbers
 from lmtransfer.tokenizers.base import Tokenizer
+
+LabelMetric = Literal["accuracy", "f1", "macro_f1", "matthews"]
+
+#: More labels than this, and more than half as many as rows: that column is no label.
+_MANY_LABELS = 20
 
 
 class Classification:
@@ -24,95 +40,157 @@ class Classification:
 
     Args:
         name: the task's name in tables and results.
-        labels: names of the labels in order.
+        labels: names of the labels in order; null: as ``discover_labels`` finds them, when they are first needed.
         metrics: names of the metrics; the first is the main one.
-        positive_label: the label whose F1 counts; the second one if null.
+        positive_label: the label whose F1 counts; null: the second of two.
         max_length: longest input in tokens, specials included; null: what the encoder can read.
         num_train: size of the seeded subset of the training split; null: all of it.
         dev_from_train: fraction of the training examples held out to choose by; null: the dev split chooses.
 
     Raises:
-        ConfigError: fewer than two labels, a label twice, or a ``positive_label`` that is none of them.
+        ConfigError: fewer than two labels, a label twice, a ``positive_label`` that is none of them, or F1 of one of
+            three or more labels without saying of which; for labels that are found in the data, when they are needed.
     """
 
-    head: HeadKind = "classification"
     splits: tuple[str, ...]
 
     def __init__(
         self,
         *,
         name: str,
-        labels: Sequence[str],
-        metrics: Sequence[MetricName] = ("accuracy",),
+        labels: Sequence[str] | None,
+        metrics: Sequence[LabelMetric] = ("accuracy",),
         positive_label: str | None = None,
         max_length: int | None = None,
         num_train: int | None = None,
         dev_from_train: float | None = None,
     ) -> None:
         self.name = name
-        self.labels = tuple(str(label) for label in labels)
-        if len(self.labels) < 2 or len(set(self.labels)) != len(self.labels):
-            raise ConfigError(f"task.labels={list(self.labels)}: give at least two different names")
-        if positive_label is not None and positive_label not in self.labels:
-            raise ConfigError(f"task.positive_label={positive_label}: must be one of {', '.join(self.labels)}")
         if not metrics:
             raise ConfigError("task.metrics=[]: name at least one metric; the first decides")
         self.metric_names = tuple(metrics)
         self.main_metric: str = self.metric_names[0]
-        self.positive = 1 if positive_label is None else self.labels.index(positive_label)
+        self._positive_label = positive_label
+        if labels is not None:
+            self.labels = self._checked([str(label) for label in labels])
         self.max_length = max_length
         self.num_train = num_train
         self.dev_from_train = dev_from_train
 
-    def examples(self, split: str) -> list[Example]:
+    @cached_property
+    def labels(self) -> tuple[str, ...]:
+        """The label names in order."""
+        return self._checked(self.discover_labels())
+
+    def discover_labels(self) -> list[str]:
+        """The label names, where they are not given."""
+        raise ConfigError(f"task.labels=null: {type(self).__name__} needs the names of the labels, in order")
+
+    def _checked(self, labels: Sequence[str]) -> tuple[str, ...]:
+        positive, names = self._positive_label, ", ".join(labels)
+        if len(labels) < 2 or len(set(labels)) != len(labels):
+            raise ConfigError(f"task.labels={list(labels)}: there must be at least two different names")
+        if positive is not None and positive not in labels:
+            raise ConfigError(f"task.positive_label={positive}: must be one of {names}")
+        if "f1" in self.metric_names and positive is None and len(labels) > 2:
+            raise ConfigError(
+                f"task.metrics: f1 is that of one label, and there are {names}; name it by task.positive_label, or "
+                "take macro_f1"
+            )
+        return tuple(labels)
+
+    @property
+    def head(self) -> HeadSpec:
+        """One of the labels."""
+        return HeadSpec("classification", len(self.labels))
+
+    def examples(self, split: str) -> list[TextExample]:
         """All examples of a split."""
         raise NotImplementedError
 
     def encode(
-        self, examples: Sequence[Example], tokenizer: Tokenizer, *, max_length: int, num_segments: int
+        self, examples: Sequence[TextExample], tokenizer: Tokenizer, *, max_length: int, num_segments: int
     ) -> EncodedExamples:
         """Examples as [CLS] text [SEP], or [CLS] a [SEP] b [SEP]; see ``Task.encode``."""
-        pairs = [example.text_pair for example in examples]
+        labels = [NO_LABEL if example.label is None else example.label for example in examples]
         return encode_texts(
-            [example.id for example in examples],
-            [example.text for example in examples],
-            [pair for pair in pairs if pair is not None] if pairs and pairs[0] is not None else None,
-            [example.label for example in examples],
-            tokenizer,
-            max_length=max_length,
-            num_segments=num_segments,
+            examples, np.array(labels, dtype=np.int64), tokenizer, max_length=max_length, num_segments=num_segments
         )
+
+    def answers(self, encoded: EncodedExamples, outputs: np.ndarray) -> Iterator[LabelAnswer]:
+        """The most probable label of each example.
+
+        Args:
+            encoded: N examples.
+            outputs: logits, shape (N, number of labels).
+        """
+        for start in range(0, len(encoded.examples), CHUNK):
+            logits = outputs[start : start + CHUNK].astype(np.float64)
+            powers = np.exp(logits - logits.max(1, keepdims=True))
+            probabilities = powers / powers.sum(1, keepdims=True)
+            for label, row in zip(logits.argmax(1).tolist(), probabilities.tolist(), strict=True):
+                yield LabelAnswer(label, self.labels[label], dict(zip(self.labels, row, strict=True)))
+
+    def score(self, examples: Sequence[TextExample], answers: Iterable[LabelAnswer]) -> dict[str, float]:
+        """The metrics, the main one first; see ``Task.score``.
+
+        Raises:
+            DataError: an example has no gold label.
+        """
+        return score_numbers(examples, (answer.label for answer in answers), self.metrics())
+
+    def baseline(self, train: Sequence[TextExample], examples: Sequence[TextExample]) -> list[Answer]:
+        """The training examples' most frequent label (the first of them on a tie), whatever is asked."""
+        known = [example.label for example in train if example.label is not None]
+        label = int(np.bincount(known, minlength=len(self.labels)).argmax())
+        return [LabelAnswer(label, self.labels[label])] * len(examples)
 
     def metrics(self) -> list[Metric]:
         """Fresh metrics, the main one first."""
-        return [make_metric(name, num_labels=len(self.labels), positive=self.positive) for name in self.metric_names]
+        positive = 1 if self._positive_label is None else self.labels.index(self._positive_label)
+        return [make_metric(name, num_labels=len(self.labels), positive=positive) for name in self.metric_names]
 
 
 class TextClassification(Classification):
     """Single texts or pairs with a label each, from one file a split or from a ``datasets`` name.
 
     Files come first: a relative path is looked for below ``data_root``, then below the working directory; ``.gz``,
-    ``.xz`` and ``.zst`` are read as they are. The hub is asked for splits that have no file at hand.
+    ``.xz`` and ``.zst`` are read as they are. The hub is asked for splits that have no file at hand. A column may have
+    several possible names, the first of which that a file has is meant, so that splits of different origins are read
+    by one task. A split whose name begins with ``test`` may lack the label column, as published test sets do.
 
     Args:
         name: the task's name in tables and results.
-        labels: names of the labels in order.
-        files: file of each split, such as ``{train: sst2/train.tsv, dev: sst2/dev.tsv}``.
+        labels: names of the labels in order; null: those in the training file, numbers by size, others by alphabet.
+        files: file of each split, such as ``{train: sst2/train.tsv}``; several names for one are tried in order.
+        train: file of the training split, instead of ``files``.
+        dev: file of the dev split, instead of ``files``.
+        test: file of the test split, instead of ``files``.
         text_column: column of the text, or of the first text of a pair.
-        label_column: column of the label.
         text_pair_column: column of the second text; null: single texts.
+        label_column: column of the label.
+        id_column: column of the examples' names; null: they are ``split:number``, from 0.
         label_values: how the files write the labels, in the order of ``labels``; null: by their names.
+        hidden_values: how the files write that a label is not told, save what is itself a label.
+        dropped_values: how they write that there is none; such rows are left out and counted in ``notes``.
         columns: names of all columns, for files without a header line.
-        file_format: ``tsv`` (no quoting, one row a line), ``csv`` or ``jsonl``.
+        optional_columns: how many of the last ``columns`` a row may lack.
+        file_format: ``tsv`` (no quoting, one row a line), ``quoted_tsv``, ``csv`` or ``jsonl``; null: by the file's
+            name.
+        bad_rows: ``refuse`` stops at a row that cannot be read; ``skip`` leaves it out and counts it in ``notes``.
+        encoding_errors: ``strict`` refuses bytes that are not UTF-8; ``replace`` puts U+FFFD there.
         metrics: names of the metrics; the first is the main one.
-        positive_label: the label whose F1 counts; the second one if null.
+        positive_label: the label whose F1 counts; null: the second of two.
         hub: ``datasets`` name to fall back on; null: files only.
         hub_config: its configuration.
-        hub_splits: hub split of each split; by the same name where it says nothing.
+        hub_splits: hub split of each split.
         max_length: longest input in tokens, specials included; null: what the encoder can read.
         num_train: size of the seeded subset of the training split; null: all of it.
         dev_from_train: fraction of the training examples held out to choose by; null: the dev split chooses.
         data_root: folder that holds the data folders.
+
+    Attributes:
+        notes: of each split that was read: empty texts, and what was left out, with the first place of each.
 
     Raises:
         ConfigError: ``label_values`` and ``labels`` differ in number, or there is neither a file nor a hub name.
@@ -122,15 +200,24 @@ class TextClassification(Classification):
         self,
         *,
         name: str,
-        labels: Sequence[str],
-        text_column: str,
-        label_column: str,
-        files: Mapping[str, str | None] | None = None,
-        text_pair_column: str | None = None,
+        labels: Sequence[str] | None,
+        text_column: str | Sequence[str],
+        label_column: str | Sequence[str],
+        files: Mapping[str, str | Sequence[str] | None] | None = None,
+        train: str | None = None,
+        dev: str | None = None,
+        test: str | None = None,
+        text_pair_column: str | Sequence[str] | None = None,
+        id_column: str | None = None,
         label_values: Sequence[str] | None = None,
+        hidden_values: Sequence[str] = ("-1",),
+        dropped_values: Sequence[str] = (),
         columns: Sequence[str] | None = None,
-        file_format: TableFormat = "tsv",
-        metrics: Sequence[MetricName] = ("accuracy",),
+        optional_columns: int = 0,
+        file_format: TableFormat | None = None,
+        bad_rows: BadRowsPolicy = "refuse",
+        encoding_errors: EncodingErrors = "strict",
+        metrics: Sequence[LabelMetric] = ("accuracy",),
         positive_label: str | None = None,
         hub: str | None = None,
         hub_config: str | None = None,
@@ -149,75 +236,86 @@ class TextClassification(Classification):
             num_train=num_train,
             dev_from_train=dev_from_train,
         )
-        values = list(self.labels) if label_values is None else [str(value) for value in label_values]
-        if len(values) != len(self.labels):
-            raise ConfigError(
-                f"task.label_values={values}: must give one value for each of the {len(self.labels)} labels"
-            )
-        if not files and hub is None:
-            raise ConfigError("task.files is empty and task.hub is null: name a file a split, or a datasets name")
-        self.files = {split: file for split, file in (files or {}).items() if file is not None}
-        self.wanted = [text_column, *([] if text_pair_column is None else [text_pair_column]), label_column]
-        self.index_of_value = {value: index for index, value in enumerate(values)}
-        self.columns = columns
-        self.file_format: TableFormat = file_format
-        self.hub, self.hub_config = hub, hub_config
-        self.hub_splits = dict(hub_splits or {})
-        self.data_root = data_root
-        self.splits = tuple(dict.fromkeys([*self.files, *self.hub_splits]))
+        if label_values is not None and (labels is None or len(label_values) != len(labels)):
+            wanted = "task.labels too" if labels is None else f"one value for each of the {len(labels)} labels"
+            raise ConfigError(f"task.label_values={list(label_values)}: give {wanted}")
+        self._label_values = None if label_values is None else [str(value) for value in label_values]
+        named = {split: file for split, file in {"train": train, "dev": dev, "test": test}.items() if file is not None}
+        self._files = TextFiles(
+            task=name,
+            files={**(files or {}), **named},
+            columns=TextColumns.of(
+                text_column=text_column,
+                text_pair_column=text_pair_column,
+                id_column=id_column,
+                label_column=label_column,
+            ),
+            layout=TableLayout(
+                file_format=file_format,
+                columns=None if columns is None else tuple(columns),
+                optional_columns=optional_columns,
+                bad_rows=bad_rows,
+                encoding_errors=encoding_errors,
+            ),
+            hidden_values=set(hidden_values) - set(self._label_values or labels or ()),
+            dropped_values=dropped_values,
+            hub=None if hub is None else HubSource(hub, hub_config, dict(hub_splits or {})),
+            data_root=data_root,
+        )
+        self.splits = self._files.splits
+        self.notes = self._files.notes
+        self._label_column = " or ".join([label_column] if isinstance(label_column, str) else label_column)
 
-    def examples(self, split: str) -> list[Example]:
+    def origin(self, split: str) -> str:
+        """The file or the hub split that a split is read from; see ``TextFiles.origin``."""
+        return self._files.origin(split)
+
+    def examples(self, split: str) -> list[TextExample]:
         """All examples of a split, in the order of the source; see ``Task.examples``."""
-        if split not in self.splits:
-            raise DataError(f"split={split}: task {self.name} has {', '.join(self.splits) or 'no splits'}")
-        path = self._file(split)
-        if path is not None:
-            rows = read_rows(path, self.wanted, file_format=self.file_format, columns=self.columns)
-            found = [self._example(split, number, row) for number, row in enumerate(rows)]
-            source = str(path)
-        elif self.hub is not None:
-            hub_split = self.hub_splits.get(split, split)
-            places = self._places(split)
-            hub_rows = read_hub_split(self.hub, self.hub_config, hub_split, self.wanted, self.labels, places)
-            found = [
-                Example(f"{split}:{number}", texts[0], texts[1] if len(texts) > 1 else None, label)
-                for number, (texts, label) in enumerate(hub_rows)
-            ]
-            source = f"{self.hub} {hub_split}"
-        else:
-            raise DataError(
-                f"task {self.name}, split {split}: no file {self._places(split)}. Set data_root= or LMTRANSFER_DATA "
-                f"to the folder that holds {Path(self.files[split]).parent}, or task.files.{split}= to the file itself"
+        return self._files.examples(split, self._example)
+
+    def read(self, path: Path, *, split: str) -> list[TextExample]:
+        """The examples of another file in the format of this task's; they need no labels.
+
+        Args:
+            path: the file.
+            split: what they are called, as in ``split:number``.
+
+        Raises:
+            DataError: it is malformed, with ``file:line``.
+        """
+        return self._files.examples_of(path, split, self._example)
+
+    def discover_labels(self) -> list[str]:
+        """The labels of the training split: numbers by size, others by alphabet."""
+        if "train" not in self.splits:
+            raise ConfigError(
+                f"task.labels=null: the labels are those of the training file, and task {self.name} has none; name "
+                "them by task.labels=[...], or the file by task.files.train="
             )
-        if not found:
-            raise DataError(f"{source}: holds no examples")
-        return found
-
-    def _file(self, split: str) -> Path | None:
-        if split not in self.files:
-            return None
-        for folder in self._folders():
-            path = find_file(folder / self.files[split])
-            if path is not None:
-                return path
-        return None
-
-    def _folders(self) -> list[Path]:
-        return [*([] if self.data_root is None else [Path(self.data_root)]), Path.cwd()]
-
-    def _places(self, split: str) -> str:
-        """Where a split's file was looked for, in words."""
-        if split not in self.files:
-            return "(none configured)"
-        return " or ".join(str(folder / self.files[split]) for folder in self._folders())
-
-    def _example(self, split: str, number: int, row: Row) -> Example:
-        *texts, value = row.values
-        hidden = value == "-1" and "-1" not in self.index_of_value
-        if not hidden and value not in self.index_of_value:
+        counts = Counter(row.gold for row in self._files.rows("train", Notes()) if row.gold is not None)
+        if len(counts) > max(_MANY_LABELS, counts.total() // 2):
             raise DataError(
-                f"{row.where}: label {value!r} in column {self.wanted[-1]!r} is none of "
-                f"{', '.join(self.index_of_value)} (task.label_values, for {', '.join(self.labels)})"
+                f"{self.origin('train')}: {len(counts)} different labels in {counts.total()} rows; is "
+                f"task.label_column={self._label_column} the column of the labels? If so, name them by task.labels"
             )
-        label = None if hidden else self.index_of_value[value]
-        return Example(f"{split}:{number}", texts[0], texts[1] if len(texts) > 1 else None, label)
+        try:
+            return sorted(counts, key=int)
+        except ValueError:
+            return sorted(counts)
+
+    @cached_property
+    def _index_of(self) -> dict[bool, dict[str, int]]:
+        """Our index of each label, as its own name (True) and as the files write it (False)."""
+        return {
+            named: {value: index for index, value in enumerate(values)}
+            for named, values in ((True, self.labels), (False, self._label_values or self.labels))
+        }
+
+    def _example(self, row: TextRow) -> TextExample:
+        known = self._index_of[row.named]
+        if row.gold is not None and row.gold not in known:
+            meaning = "task.labels" if row.named or self._label_values is None else "task.label_values"
+            shown = ", ".join(known)
+            raise ValueError(f"label {row.gold[:40]!r} in column {self._label_column!r} is none of {shown} ({meaning})")
+        return TextExample(row.id, row.text, row.text_pair, None if row.gold is None else known[row.gold])

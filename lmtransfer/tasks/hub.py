@@ -1,61 +1,98 @@
-"""A split of a ``datasets`` name as texts and label indices."""
+"""A split of a ``datasets`` name as rows."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from lmtransfer.errors import DataError
+from lmtransfer.tasks.tables import Column, Row
 
-Texts = tuple[str, ...]
 
+@dataclass(frozen=True, slots=True)
+class HubSource:
+    """Where a task is on the hub.
 
-def read_hub_split(
-    name: str, config: str | None, split: str, wanted: Sequence[str], labels: Sequence[str], places: str
-) -> list[tuple[Texts, int | None]]:
-    """Texts and labels of a split; labels are matched by name, never by number.
-
-    Args:
+    Attributes:
         name: ``datasets`` name.
         config: its configuration, or None.
-        split: its split.
-        wanted: the text column or columns, then the label column.
-        labels: the task's label names in order.
+        splits: hub split of each split; by the same name where it says nothing.
+    """
+
+    name: str
+    config: str | None = None
+    splits: Mapping[str, str] = field(default_factory=dict)
+
+    def origin(self, split: str) -> str:
+        """What a split is called, in words."""
+        config = f" ({self.config})" if self.config else ""
+        return f"{self.name}{config} {self.splits.get(split, split)}"
+
+
+@dataclass(frozen=True, slots=True)
+class HubRows:
+    """The rows of a split.
+
+    Attributes:
+        named: of each wanted column: whether it holds label numbers on the hub. They are given as label names, so that
+            labels are matched by name, never by number.
+        rows: as from a file.
+    """
+
+    named: tuple[bool, ...]
+    rows: Iterator[Row]
+
+
+def read_hub_rows(source: HubSource, split: str, wanted: Sequence[Column], *, places: str) -> HubRows:
+    """The wanted columns of a split.
+
+    Args:
+        source: where it is.
+        split: our name of the split.
+        wanted: the columns to give.
         places: where a file was looked for before, for the message.
 
     Raises:
-        DataError: it can neither be loaded nor found in the cache, a column is missing, or its label names are others.
+        DataError: it can neither be loaded nor found in the cache, or a column is missing.
     """
     import datasets  # imported here: it is slow to import, and files need none of it
     from datasets.exceptions import DatasetGenerationError
 
     try:
-        table = datasets.load_dataset(name, config, split=split)
+        table = datasets.load_dataset(source.name, source.config, split=source.splits.get(split, split))
     except (OSError, ValueError, KeyError, RuntimeError, ImportError, DatasetGenerationError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        config = f" ({source.config})" if source.config else ""
         raise DataError(
-            f"no file {places}, and the datasets name {name}{f' ({config})' if config else ''} could not be "
-            f"loaded: {reason}. Either set data_root= (or LMTRANSFER_DATA) to a folder that holds the files, or load "
-            "the data set once with network access, after which the cache serves it"
+            f"no file {places}, and the datasets name {source.name}{config} could not be loaded: {reason}. Either set "
+            "data_root= (or LMTRANSFER_DATA) to a folder that holds the files, or load the data set once with network "
+            "access, after which the cache serves it"
         ) from None
-    missing = [column for column in wanted if column not in table.column_names]
-    if missing:
-        raise DataError(f"{name} {split}: no column {', '.join(missing)}; there are {', '.join(table.column_names)}")
-    *text_columns, label_column = wanted
-    index_of = _index_of(table.features[label_column], labels, f"{name} {split}")
-    rows: list[tuple[Texts, int | None]] = []
-    columns = [table[column] for column in text_columns]
-    for number, (*texts, value) in enumerate(zip(*columns, table[label_column], strict=True)):
-        if value not in (-1, None) and value not in index_of:
-            raise DataError(f"{name} {split}: row {number} has the label {value!r}, none of {', '.join(labels)}")
-        rows.append((tuple(texts), None if value in (-1, None) else index_of[value]))
-    return rows
+    where = source.origin(split)
+    found = [_column(column, table.column_names, where) for column in wanted]
+    labels = [None if name is None else getattr(table.features[name], "names", None) for name in found]
+    columns = [
+        [None] * len(table) if name is None else _texts(table[name], names)
+        for name, names in zip(found, labels, strict=True)
+    ]
+    return HubRows(
+        named=tuple(names is not None for names in labels),
+        rows=(Row(n, f"{where}, row {n}", values) for n, values in enumerate(zip(*columns, strict=True))),
+    )
 
 
-def _index_of(feature: object, labels: Sequence[str], where: str) -> dict[object, int]:
-    """Our index of each value that the label column may hold."""
-    names = getattr(feature, "names", None)
-    if names is None:
-        return {label: index for index, label in enumerate(labels)}
-    if set(names) != set(labels):
-        raise DataError(f"{where}: its labels are {', '.join(names)}; the task's are {', '.join(labels)}")
-    return {number: labels.index(label) for number, label in enumerate(names)}
+def _column(column: Column, names: Sequence[str], where: str) -> str | None:
+    name = next((name for name in column.names if name in names), None)
+    if name is None and column.required:
+        raise DataError(
+            f"{where}: no column {column}; there are {', '.join(names)}. Set {column.setting} to one of these"
+        )
+    return name
+
+
+def _texts(values: Iterable[Any], labels: Sequence[str] | None) -> list[str | None]:
+    """Values as text, label numbers as their names (-1, a hidden label, as it is); None where there is none."""
+    if labels is None:
+        return [None if value is None else str(value) for value in values]
+    return [None if value is None else str(value) if value < 0 else labels[value] for value in values]

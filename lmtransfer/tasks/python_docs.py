@@ -7,8 +7,8 @@ from functools import cached_property
 from lmtransfer.data.python_docs import SPLITS, Split, docstring_examples
 from lmtransfer.data.python_sources import LIBRARIES
 from lmtransfer.errors import ConfigError, DataError
-from lmtransfer.tasks.base import Example
 from lmtransfer.tasks.classification import Classification
+from lmtransfer.tasks.text_example import TextExample
 
 
 class PythonDocsTask(Classification):
@@ -56,17 +56,17 @@ class PythonDocsTask(Classification):
         self.cache_dir = cache_dir
 
     @cached_property
-    def _examples(self) -> dict[Split, list[Example]]:
+    def _examples(self) -> dict[Split, list[TextExample]]:
         found = docstring_examples(max_per_library=self.max_per_library, cache_dir=self.cache_dir)
         return {
             split: [
-                Example(id=f"{item.module}:{item.name}", text=item.text, label=LIBRARIES.index(item.library))
+                TextExample(id=f"{item.module}:{item.name}", text=item.text, label=LIBRARIES.index(item.library))
                 for item in items
             ]
             for split, items in found.items()
         }
 
-    def examples(self, split: str) -> list[Example]:
+    def examples(self, split: str) -> list[TextExample]:
         """All examples of a split, by library.
 
         Raises:

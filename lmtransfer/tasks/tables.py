@@ -13,10 +13,58 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from lmtransfer.data.files import read_lines
+from lmtransfer.data.documents import Notes
+from lmtransfer.data.files import EncodingErrors, plain_name, read_lines
 from lmtransfer.errors import DataError
 
-TableFormat = Literal["tsv", "csv", "jsonl"]
+TableFormat = Literal["tsv", "quoted_tsv", "csv", "jsonl"]
+BadRowsPolicy = Literal["refuse", "skip"]
+
+FORMATS: dict[str, TableFormat] = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl"}
+MAX_FIELD_CHARACTERS = 1 << 24
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column that is asked for.
+
+    Attributes:
+        names: what it may be called; the first of them that a file has is meant.
+        setting: the key that names it, for messages.
+        required: whether a file must have it.
+    """
+
+    names: tuple[str, ...]
+    setting: str
+    required: bool = True
+
+    def __str__(self) -> str:
+        return " or ".join(repr(name) for name in self.names)
+
+
+@dataclass(frozen=True, slots=True)
+class TableLayout:
+    """How files are written.
+
+    Attributes:
+        file_format: ``tsv`` (no quoting, one row a line), ``quoted_tsv``, ``csv`` or ``jsonl`` (one object a line);
+            None: by the name of the file, ``tsv`` where that says nothing.
+        columns: names of all columns, for files without a header line. A first line that names the columns asked for
+            is a header all the same.
+        optional_columns: how many of the last ``columns`` a row may lack.
+        bad_rows: what becomes of rows that cannot be read.
+        encoding_errors: ``strict`` refuses bytes that are not UTF-8; ``replace`` puts U+FFFD there and counts them.
+    """
+
+    file_format: TableFormat | None = None
+    columns: tuple[str, ...] | None = None
+    optional_columns: int = 0
+    bad_rows: BadRowsPolicy = "refuse"
+    encoding_errors: EncodingErrors = "strict"
+
+    def format_of(self, path: Path) -> TableFormat:
+        """The format of this file."""
+        return self.file_format or FORMATS.get(Path(plain_name(path)).suffix.lower(), "tsv")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,84 +72,186 @@ class Row:
     """One row.
 
     Attributes:
+        number: which row of the file it is, from 0; rows that were left out count.
         where: ``file:line``, for messages.
-        values: the asked columns, in the order they were asked for.
+        values: the asked columns, in the order they were asked for; None where there is no such column or no value.
     """
 
+    number: int
     where: str
-    values: tuple[str, ...]
+    values: tuple[str | None, ...]
 
 
-def read_rows(
-    path: Path, wanted: Sequence[str], *, file_format: TableFormat, columns: Sequence[str] | None
-) -> Iterator[Row]:
-    """The wanted columns of each row of a file.
+@dataclass(frozen=True, slots=True)
+class BadRows:
+    """What becomes of rows that cannot be read.
+
+    Attributes:
+        policy: ``refuse`` raises at the first; ``skip`` leaves them out and counts them.
+        notes: where they are counted.
+    """
+
+    policy: BadRowsPolicy
+    notes: Notes
+
+    def found(self, kind: str, where: str, problem: str) -> None:
+        """Say that a row cannot be used.
+
+        Args:
+            kind: what is wrong with such rows, in the plural.
+            where: ``file:line``.
+            problem: what is wrong with this one.
+
+        Raises:
+            DataError: the policy is ``refuse``.
+        """
+        if self.policy == "refuse":
+            raise DataError(
+                f"{where}: {problem}. Mend it, or set task.bad_rows=skip to leave such rows out and count them"
+            )
+        self.notes.add(f"{kind}, left out", where)
+
+
+def read_rows(path: Path, wanted: Sequence[Column], *, layout: TableLayout, bad_rows: BadRows) -> Iterator[Row]:
+    """The wanted columns of each row of a file, one row in memory at a time.
 
     Args:
         path: the file, plain or compressed.
-        wanted: names of the columns to give.
-        file_format: how rows are written.
-        columns: names of all columns in order for a file without a header line; None: the first line is the header
-            (in JSON lines, every object names its own).
+        wanted: the columns to give.
+        layout: how the file is written.
+        bad_rows: takes the rows of another width and the broken JSON objects. Blank lines between rows are counted
+            in its notes.
 
     Raises:
-        DataError: a missing column, a row of another width, or a broken JSON object, with ``file:line``.
+        DataError: a missing column, or what ``bad_rows`` refuses, with ``file:line``.
     """
+    file_format = layout.format_of(path)
+    lines = read_lines(path, encoding_errors=layout.encoding_errors, notes=bad_rows.notes)
     if file_format == "jsonl":
-        yield from _json_rows(path, wanted)
+        yield from _json_rows(lines, path, wanted, bad_rows)
         return
-    records = _tsv_records(path) if file_format == "tsv" else _csv_records(path)
-    names = list(columns) if columns is not None else None
-    places: list[int] = [] if names is None else _places(names, wanted, f"{path}")
+    if file_format == "tsv":
+        records = ((number, line.split("\t")) for number, line in lines)
+    else:
+        records = _quoted_records(lines, path, delimiter="," if file_format == "csv" else "\t")
+    yield from _delimited_rows(records, path, wanted, layout, bad_rows, quoted=file_format != "tsv")
+
+
+def _delimited_rows(
+    records: Iterator[tuple[int, list[str]]],
+    path: Path,
+    wanted: Sequence[Column],
+    layout: TableLayout,
+    bad_rows: BadRows,
+    *,
+    quoted: bool,
+) -> Iterator[Row]:
+    names: list[str] | None = None
+    places: list[int | None] = []
+    optional, number = 0, -1
     for line, fields in records:
         where = f"{path}:{line}"
         if names is None:
-            names = fields
+            is_header = layout.columns is None or _names_columns(fields, wanted)
+            names = fields if is_header or layout.columns is None else list(layout.columns)
             places = _places(names, wanted, where)
+            optional = 0 if is_header else layout.optional_columns
+            if is_header:
+                continue
+        if len(names) > 1 and not any(fields):
+            bad_rows.notes.add("blank lines", where)
             continue
-        if len(fields) != len(names):
-            raise DataError(
-                f"{where}: {len(fields)} columns where {len(names)} are expected ({', '.join(names)}); "
-                f"mend the line{'' if columns is None else ', or task.columns'}"
-            )
-        yield Row(where, tuple(fields[place] for place in places))
+        number += 1
+        if not len(names) - optional <= len(fields) <= len(names):
+            at_least = "" if not optional else f"{len(names) - optional} to "
+            problem = f"{len(fields)} columns where {at_least}{len(names)} are expected ({', '.join(names)})"
+            if not quoted and any('"' in field for field in fields):
+                problem += "; quotation marks are text here: a file with quoted fields is task.file_format=quoted_tsv"
+            bad_rows.found("rows with another number of columns", where, problem)
+            continue
+        yield Row(number, where, tuple(None if p is None or p >= len(fields) else fields[p] for p in places))
 
 
-def _tsv_records(path: Path) -> Iterator[tuple[int, list[str]]]:
-    for number, line in read_lines(path):
-        yield number, line.split("\t")
+def _names_columns(fields: Sequence[str], wanted: Sequence[Column]) -> bool:
+    """Whether a line is the header of a file that has the wanted columns."""
+    return all(any(name in fields for name in column.names) for column in wanted if column.required)
 
 
-def _csv_records(path: Path) -> Iterator[tuple[int, list[str]]]:
-    reader = csv.reader((line + "\n" for _, line in read_lines(path)), strict=True)
+def _quoted_records(
+    lines: Iterator[tuple[int, str]], path: Path, *, delimiter: Literal[",", "\t"]
+) -> Iterator[tuple[int, list[str]]]:
+    csv.field_size_limit(MAX_FIELD_CHARACTERS)
+    reader = csv.reader((line + "\n" for _, line in lines), delimiter=delimiter, strict=True)
     start = 1
     try:
         for fields in reader:
             yield start, fields
             start = reader.line_num + 1
     except csv.Error as error:
-        raise DataError(f"{path}:{start}: not comma-separated values ({error}); mend the quotation marks") from None
+        kind = "comma-separated" if delimiter == "," else "tab-separated, quoted"
+        raise DataError(f"{path}:{start}: not {kind} values ({error}); mend the quotation marks") from None
 
 
-def _json_rows(path: Path, wanted: Sequence[str]) -> Iterator[Row]:
-    for number, line in read_lines(path):
-        where = f"{path}:{number}"
+def _json_rows(
+    lines: Iterator[tuple[int, str]], path: Path, wanted: Sequence[Column], bad_rows: BadRows
+) -> Iterator[Row]:
+    number = -1
+    for line, text in lines:
+        where = f"{path}:{line}"
+        if not text.strip():
+            bad_rows.notes.add("blank lines", where)
+            continue
+        number += 1
         try:
-            record = json.loads(line)
-        except ValueError as error:
-            raise DataError(f"{where}: not a JSON object ({error})") from None
-        if not isinstance(record, dict):
-            raise DataError(f"{where}: holds {type(record).__name__} where one JSON object a line is expected")
-        _places(list(record), wanted, where)
-        yield Row(where, tuple(str(record[name]) for name in wanted))
+            values = _json_values(text, wanted)
+        except ValueError as problem:
+            bad_rows.found("rows that are no proper JSON objects", where, str(problem))
+            continue
+        yield Row(number, where, values)
 
 
-def _places(names: list[str], wanted: Sequence[str], where: str) -> list[int]:
-    missing = [name for name in wanted if name not in names]
-    if missing:
-        raise DataError(
-            f"{where}: no column {', '.join(repr(name) for name in missing)}; there are {', '.join(names)}. Set "
-            "task.text_column, task.text_pair_column or task.label_column to one of these, or task.columns for a "
-            "file without a header line"
-        )
-    return [names.index(name) for name in wanted]
+def _json_values(text: str, wanted: Sequence[Column]) -> tuple[str | None, ...]:
+    """The wanted values of one line.
+
+    Raises:
+        ValueError: it is no object, lacks a column, or has a list or an object where a text should be.
+    """
+    try:
+        record = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"not a JSON object ({error})") from None
+    if not isinstance(record, dict):
+        raise ValueError(f"holds {type(record).__name__} where one JSON object a line is expected")
+    found: list[str | None] = []
+    for column in wanted:
+        name = next((name for name in column.names if name in record), None)
+        if name is None and column.required:
+            raise ValueError(_no_column(column, list(record)))
+        value = None if name is None else record[name]
+        if isinstance(value, (list, dict)):
+            raise ValueError(f"{name!r} holds a {type(value).__name__} where a text or a number is expected")
+        if isinstance(value, bool):
+            value = str(value).lower()
+        found.append(None if value is None else str(value))
+    return tuple(found)
+
+
+def _places(names: Sequence[str], wanted: Sequence[Column], where: str) -> list[int | None]:
+    """The place of each wanted column, None for one that may be missing and is."""
+    places: list[int | None] = []
+    for column in wanted:
+        name = next((name for name in column.names if name in names), None)
+        if name is None and column.required:
+            raise DataError(f"{where}: {_no_column(column, names)}")
+        if name is not None and list(names).count(name) > 1:
+            raise DataError(f"{where}: {name!r} names several columns; rename them, or set {column.setting} to another")
+        places.append(None if name is None else list(names).index(name))
+    return places
+
+
+def _no_column(column: Column, names: Sequence[str]) -> str:
+    shown = ", ".join(name[:40] for name in list(names)[:20])
+    return (
+        f"no column {column}; there are {shown}. Set {column.setting} to one of these, or task.columns for a file "
+        "without a header line"
+    )

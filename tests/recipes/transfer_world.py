@@ -65,7 +65,7 @@ def make_world(folder: Path) -> None:
 
 #: The task of that world, the settings that make a run quick, and those that make it exact.
 TASK = [
-    "task=text",
+    "task=text_classification",
     "task.name=toy",
     "task.files={train: data/train.tsv, dev: data/dev.tsv, test: data/test.tsv}",
     "task.labels=[negative,positive]",

@@ -1,20 +1,20 @@
 from __future__ import annotations
 
 import gzip
+import json
 import lzma
-import os
-from collections import Counter
+import math
 from pathlib import Path
 
+import numpy as np
 import pytest
-from omegaconf import OmegaConf
 from task_fakes import WordTokenizer
 
-from lmtransfer.config.build import build
-from lmtransfer.config.paths import conf_dir
 from lmtransfer.errors import ConfigError, DataError
-from lmtransfer.tasks.base import Task
+from lmtransfer.tasks.answers import LabelAnswer
+from lmtransfer.tasks.base import HeadSpec, Task
 from lmtransfer.tasks.classification import TextClassification
+from lmtransfer.tasks.text_example import TextExample
 
 SST2 = 'sentence\tlabel\na "bare quote \t1\n"another one\t0\n  it \'s fine\t1\n'
 
@@ -32,15 +32,25 @@ def _task(tmp_path: Path, **changes: object) -> TextClassification:
     return TextClassification(**{**arguments, **changes})  # type: ignore[arg-type]
 
 
+def _own(tmp_path: Path, content: str, name: str = "train.tsv", **changes: object) -> TextClassification:
+    """A task on a file of a user's own, whose labels are found in it."""
+    (tmp_path / name).write_text(content)
+    return _task(
+        tmp_path, **{"labels": None, "label_values": None, "text_column": "text", "files": {"train": name}, **changes}
+    )
+
+
 def test_quotes_are_text_and_rows_are_lines(tmp_path: Path) -> None:
     (tmp_path / "train.tsv").write_text(SST2)
     task = _task(tmp_path)
     assert isinstance(task, Task)
+    assert task.head == HeadSpec("classification", 2)
     examples = task.examples("train")
     assert len(examples) == SST2.count("\n") - 1
     assert [example.text for example in examples] == ['a "bare quote ', '"another one', "  it 's fine"]
     assert [example.label for example in examples] == [1, 0, 1]
     assert [example.id for example in examples] == ["train:0", "train:1", "train:2"]
+    assert task.origin("train") == str(tmp_path / "train.tsv")
 
 
 def test_unusual_line_separators_do_not_split_rows(tmp_path: Path) -> None:
@@ -55,27 +65,74 @@ def test_a_compressed_file_stands_in(tmp_path: Path, suffix: str, compress) -> N
     assert len(_task(tmp_path).examples("train")) == 3
 
 
+def test_several_names_of_a_file_are_tried_in_order(tmp_path: Path) -> None:
+    task = _task(tmp_path, files={"train": ["mine/train.tsv", "THEIRS/train.tsv"], "dev": "dev.tsv"})
+    for folder, expected in (("THEIRS", "THEIRS"), ("mine", "mine")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "train.tsv").write_text(SST2)
+        assert task.origin("train") == str(tmp_path / expected / "train.tsv")
+        assert len(task.examples("train")) == 3
+
+
+BAD_ROWS = {
+    "sentence\tlabel\na\t1\nb\tmaybe\n": r"train.tsv:3: label 'maybe' in column 'label' is none of 0, 1 .*label_values",
+    "sentence\tlabel\na\t1\nb\n": r"train.tsv:3: 1 columns where 2 are expected \(sentence, label\)",
+    "sentence\tlabel\na\tb\t1\nb\t0\n": r"train.tsv:2: 3 columns where 2",
+    'sentence\tlabel\n"a\nb"\t1\nb\t0\n': r"train.tsv:2: 1 columns where 2.*quotation marks are text.*=quoted_tsv",
+}
+
+
+@pytest.mark.parametrize(("content", "message"), BAD_ROWS.items())
+def test_malformed_rows_are_named_by_line(tmp_path: Path, content: str, message: str) -> None:
+    (tmp_path / "train.tsv").write_text(content)
+    with pytest.raises(DataError, match=message + r".*task\.bad_rows=skip"):
+        _task(tmp_path).examples("train")
+
+
+@pytest.mark.parametrize("content", BAD_ROWS)
+def test_malformed_rows_are_left_out_and_counted_on_request(tmp_path: Path, content: str) -> None:
+    (tmp_path / "train.tsv").write_text(content)
+    task = _task(tmp_path, bad_rows="skip")
+    rows = content.split("\n")[1:-1]
+    numbers = [int(example.id.removeprefix("train:")) for example in task.examples("train")]
+    assert [len(rows[number].split("\t")) for number in numbers] == [2] * len(numbers)
+    ((kind, count),) = (
+        (kind, count) for kind, count in task.notes["train"].counts.items() if kind.endswith(", left out")
+    )
+    assert count == len(rows) - len(numbers) > 0
+    assert task.notes["train"].first[kind].startswith(f"{tmp_path}/train.tsv:")
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("sentence\tlabel\na\t1\nb\tmaybe\n", r"train.tsv:3: label 'maybe' in column 'label' is none of 0, 1"),
-        ("sentence\tlabel\na\t1\nb\n", r"train.tsv:3: 1 columns where 2 are expected \(sentence, label\)"),
-        ("sentence\tlabel\na\tb\t1\n", r"train.tsv:2: 3 columns where 2"),
-        ("text\tlabel\na\t1\n", r"train.tsv:1: no column 'sentence'; there are text, label"),
+        ("text\tlabel\na\t1\n", r"train.tsv:1: no column 'sentence'; there are text, label. Set task.text_column to"),
+        ("sentence\tgold\na\t1\n", r"train.tsv:1: no column 'label'; there are sentence, gold. Set task.label_column"),
+        ("sentence\tlabel\tlabel\na\t1\t0\n", r"train.tsv:1: 'label' names several columns"),
         ("sentence\tlabel\n", r"train.tsv: holds no examples"),
         ("", r"train.tsv: holds no examples"),
     ],
 )
-def test_malformed_files_are_named_by_line(tmp_path: Path, content: str, message: str) -> None:
+def test_malformed_files_are_refused_whatever_becomes_of_rows(tmp_path: Path, content: str, message: str) -> None:
     (tmp_path / "train.tsv").write_text(content)
-    with pytest.raises(DataError, match=message):
-        _task(tmp_path).examples("train")
+    for bad_rows in ("refuse", "skip"):
+        with pytest.raises(DataError, match=message):
+            _task(tmp_path, bad_rows=bad_rows).examples("train")
 
 
-def test_bad_bytes_are_named_by_line(tmp_path: Path) -> None:
+def test_a_file_without_a_usable_row_says_what_became_of_them(tmp_path: Path) -> None:
+    (tmp_path / "train.tsv").write_text("sentence\tlabel\nall\nbroken\n")
+    with pytest.raises(DataError, match=r"holds no examples; 2 rows with another number of columns, left out .*tsv:2"):
+        _task(tmp_path, bad_rows="skip").examples("train")
+
+
+def test_bad_bytes_are_named_by_line_or_replaced(tmp_path: Path) -> None:
     (tmp_path / "train.tsv").write_bytes(b"sentence\tlabel\nfine\t1\ncaf\xe9\t0\n")
-    with pytest.raises(DataError, match=r"train.tsv:3: not UTF-8"):
+    with pytest.raises(DataError, match=r"train.tsv:3: not UTF-8.*task\.encoding_errors"):
         _task(tmp_path).examples("train")
+    task = _task(tmp_path, encoding_errors="replace")
+    assert task.examples("train")[1].text == "caf\ufffd"
+    assert sum(task.notes["train"].counts.values()) == 1
 
 
 def test_a_missing_split_names_those_there_are(tmp_path: Path) -> None:
@@ -103,23 +160,167 @@ def test_labels_by_name_in_pairs_without_a_header(tmp_path: Path) -> None:
     assert [(e.text, e.text_pair, e.label) for e in examples] == [("p one", "q one", 1), ("p two", "q two", 0)]
     encoded = task.encode(examples, WordTokenizer(), max_length=16, num_segments=2)
     assert encoded.lengths.tolist() == [7, 7]
+    assert encoded.targets.values.tolist() == [[1], [0]]
 
 
-def test_json_lines_and_quoted_csv(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text('{"label": 1, "sentence": "tab\\there"}\n')
-    (tmp_path / "a.csv").write_text('sentence,label\n"two\nlines, one row",0\nnext,1\n')
-    task = _task(tmp_path, files={"train": "a.jsonl"}, file_format="jsonl")
-    assert [(e.text, e.label) for e in task.examples("train")] == [("tab\there", 1)]
-    task = _task(tmp_path, files={"train": "a.csv"}, file_format="csv")
-    assert [(e.text, e.label) for e in task.examples("train")] == [("two\nlines, one row", 0), ("next", 1)]
-    (tmp_path / "a.jsonl").write_text('{"sentence": "x", "label": 1}\nnot json\n')
-    with pytest.raises(DataError, match=r"a\.jsonl:2: not a JSON object"):
-        _task(tmp_path, files={"train": "a.jsonl"}, file_format="jsonl").examples("train")
+def test_a_header_is_known_as_one_though_columns_are_named(tmp_path: Path) -> None:
+    columns = ["source", "label", "mark", "sentence", "comment"]
+    (tmp_path / "train.tsv").write_text("x\t1\t\tfirst\tnote\nx\t0\t*\tsecond\n")
+    (tmp_path / "dev.tsv").write_text("label\tsentence\n1\tthird\n")
+    task = _task(tmp_path, columns=columns, optional_columns=1)
+    assert [(e.text, e.label) for e in task.examples("train")] == [("first", 1), ("second", 0)]
+    assert [(e.text, e.label) for e in task.examples("dev")] == [("third", 1)]
+    (tmp_path / "dev.tsv").write_text("x\t1\t\n")
+    with pytest.raises(DataError, match=r"dev.tsv:1: 3 columns where 4 to 5 are expected"):
+        task.examples("dev")
+
+
+def test_a_column_may_have_other_names_in_other_files(tmp_path: Path) -> None:
+    (tmp_path / "train.tsv").write_text("premise\tverdict\nfirst\t1\n")
+    (tmp_path / "dev.tsv").write_text("label\tsentence\n0\tsecond\n")
+    task = _task(tmp_path, text_column=["sentence", "premise"], label_column=["verdict", "label"])
+    assert [(e.text, e.label) for s in task.splits for e in task.examples(s)] == [("first", 1), ("second", 0)]
+    with pytest.raises(ConfigError, match=r"task\.text_column: is empty"):
+        _task(tmp_path, text_column=[])
+
+
+def test_json_lines_and_quoted_tables(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"label": 1, "sentence": "tab\\there"}\n\n{"label": "0", "sentence": "b"}\n')
+    (tmp_path / "a.csv").write_text('sentence,label\n"two\nlines, one ""row""",0\n\nnext,1\n')
+    (tmp_path / "quoted.tsv").write_text('sentence\tlabel\n"a tab\there"\t1\n')
+    task = _task(tmp_path, files={"train": "a.jsonl", "dev": "a.csv"})
+    assert [(e.text, e.label) for e in task.examples("train")] == [("tab\there", 1), ("b", 0)]
+    assert [(e.text, e.label) for e in task.examples("dev")] == [('two\nlines, one "row"', 0), ("next", 1)]
+    assert [e.id for e in task.examples("dev")] == ["dev:0", "dev:1"]
+    assert task.notes["train"].counts == task.notes["dev"].counts == {"blank lines": 1}
+    task = _task(tmp_path, train="quoted.tsv", file_format="quoted_tsv")
+    assert [(e.text, e.label) for e in task.examples("train")] == [("a tab\there", 1)]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("not json", r"a\.jsonl:2: not a JSON object"),
+        ("[1]", r"a\.jsonl:2: holds list where one JSON object a line"),
+        ('{"sentence": ["x"], "label": 1}', r"a\.jsonl:2: 'sentence' holds a list where a text"),
+        ('{"sentence": null, "label": 1}', r"a\.jsonl:2: there is no text"),
+        ('{"text": "x", "label": 1}', r"a\.jsonl:2: no column 'sentence'; there are text, label"),
+        ('{"sentence": "x"}', r"a\.jsonl:2: no column 'label'"),
+        ('{"sentence": "x", "label": true}', r"a\.jsonl:2: label 'true' in column 'label' is none of 0, 1"),
+        ("[" * 100_000, r"a\.jsonl:2: not a JSON object"),
+    ],
+)
+def test_malformed_json_lines(tmp_path: Path, line: str, message: str) -> None:
+    (tmp_path / "a.jsonl").write_text('{"sentence": "x", "label": 1}\n' + line + "\n")
+    with pytest.raises(DataError, match=message):
+        _task(tmp_path, train="a.jsonl").examples("train")
+    assert len(_task(tmp_path, train="a.jsonl", bad_rows="skip").examples("train")) == 1
+
+
+def test_broken_quotation_is_named_by_the_line_where_the_row_starts(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text('sentence,label\nfine,1\n"never closed,0\nnext,1\n')
+    with pytest.raises(DataError, match=r"a\.csv:3: not comma-separated values .*mend the quotation marks"):
+        _task(tmp_path, train="a.csv").examples("train")
+
+
+@pytest.mark.parametrize("name", ["long.tsv", "long.csv", "long.jsonl"])
+def test_long_and_empty_texts_are_read_and_the_empty_ones_counted(tmp_path: Path, name: str) -> None:
+    rows = [("word " * 40_000, "1"), ("", "0"), ("  ", "1")]
+    if name.endswith("jsonl"):
+        lines = [json.dumps({"sentence": text, "label": label}) for text, label in rows]
+    else:
+        lines = [("\t" if name.endswith("tsv") else ",").join(row) for row in [("sentence", "label"), *rows]]
+    (tmp_path / name).write_text("\n".join(lines) + "\n")
+    task = _task(tmp_path, train=name)
+    examples = task.examples("train")
+    assert [example.text for example in examples] == [text for text, _ in rows]
+    assert task.notes["train"].counts == {"empty texts": 2}
+    assert task.notes["train"].first["empty texts"] == f"{tmp_path / name}:{2 + (not name.endswith('jsonl'))}"
+    encoded = task.encode(examples, WordTokenizer(), max_length=16, num_segments=1)
+    assert (encoded.lengths.tolist(), encoded.num_truncated) == ([16, 2, 2], 1)
+
+
+def test_ids_of_ones_own_must_be_unique(tmp_path: Path) -> None:
+    (tmp_path / "train.tsv").write_text("uid\tsentence\tlabel\na7\tx\t1\nb\ty\t0\na7\tz\t0\n")
+    with pytest.raises(DataError, match=r"train.tsv:4: the id 'a7' is that of .*train.tsv:2 too"):
+        _task(tmp_path, id_column="uid").examples("train")
+    task = _task(tmp_path, id_column="uid", bad_rows="skip")
+    assert [example.id for example in task.examples("train")] == ["a7", "b"]
+    assert sum(task.notes["train"].counts.values()) == 1
 
 
 def test_hidden_gold_labels_are_none(tmp_path: Path) -> None:
     (tmp_path / "train.tsv").write_text("sentence\tlabel\na\t-1\n")
-    assert _task(tmp_path).examples("train")[0].label is None
+    task = _task(tmp_path)
+    (example,) = task.examples("train")
+    assert (example.label, example.has_gold) == (None, False)
+    with pytest.raises(DataError, match="train:0 has no gold answer"):
+        task.score([example], [LabelAnswer(0, "negative")])
+
+
+def test_minus_one_may_be_a_label(tmp_path: Path) -> None:
+    (tmp_path / "train.tsv").write_text("sentence\tlabel\na\t-1\n")
+    assert _task(tmp_path, labels=["-1", "1"], label_values=None).examples("train")[0].label == 0
+
+
+def test_rows_without_any_answer_are_left_out_and_counted(tmp_path: Path) -> None:
+    (tmp_path / "train.tsv").write_text("sentence\tlabel\na\t-\nb\t1\n")
+    task = _task(tmp_path, dropped_values=["-"])
+    assert [(e.id, e.text) for e in task.examples("train")] == [("train:1", "b")]
+    assert task.notes["train"].counts == {"rows without a gold answer, left out": 1}
+
+
+def test_only_a_test_split_may_lack_the_labels(tmp_path: Path) -> None:
+    (tmp_path / "bare.tsv").write_text("index\tsentence\n0\ta\n1\tb\n")
+    task = _task(tmp_path, files={"train": "bare.tsv", "test": "bare.tsv", "test_hard": "bare.tsv"})
+    for split in ("test", "test_hard"):
+        examples = task.examples(split)
+        hidden = [(f"{split}:0", "a", False), (f"{split}:1", "b", False)]
+        assert [(e.id, e.text, e.has_gold) for e in examples] == hidden
+    with pytest.raises(DataError, match="no column 'label'"):
+        task.examples("train")
+    assert [e.id for e in task.read(tmp_path / "bare.tsv", split="input")] == ["input:0", "input:1"]
+
+
+def test_labels_are_found_in_the_training_file(tmp_path: Path) -> None:
+    task = _own(tmp_path, "text\tlabel\na\tspam\nb\tham\nc\tspam\nd\t-1\n")
+    assert task.labels == ("ham", "spam")
+    assert [example.label for example in task.examples("train")] == [1, 0, 1, None]
+    assert task.head.num_labels == 2
+    assert _own(tmp_path, "text,label\na,10\nb,9\n", "train.csv").labels == ("9", "10")
+
+
+def test_found_labels_are_read_lazily_and_given_ones_win(tmp_path: Path) -> None:
+    task = _task(tmp_path, labels=None, label_values=None)
+    with pytest.raises(DataError, match=r"no file .*train\.tsv"):
+        _ = task.labels
+    stored = _own(tmp_path, "text\tlabel\na\tspam\nb\tham\n", labels=["spam", "ham"])
+    assert stored.labels == ("spam", "ham")
+    assert [example.label for example in stored.examples("train")] == [0, 1]
+
+
+def test_a_label_of_dev_that_training_lacks_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "dev.tsv").write_text("text\tlabel\na\teggs\n")
+    task = _own(tmp_path, "text\tlabel\na\tspam\nb\tham\n", dev="dev.tsv")
+    with pytest.raises(DataError, match=r"dev.tsv:2: label 'eggs' in column 'label' is none of ham, spam"):
+        task.examples("dev")
+
+
+@pytest.mark.parametrize(
+    ("content", "changes", "error", "message"),
+    [
+        ("text\tlabel\na\tspam\n", {}, ConfigError, "at least two different names"),
+        ("text\tlabel\n" + "".join(f"a\tt{i}\n" for i in range(30)), {}, DataError, "30 different labels in 30 rows"),
+        ("text\tlabel\na\tx\n", {"files": {"dev": "train.tsv"}}, ConfigError, r"task\.labels=null: .*task\.labels=\["),
+        ("text\tlabel\na\tx\nb\ty\nc\tz\n", {"metrics": ["f1"]}, ConfigError, "there are x, y, z; name it by"),
+        ("text\tlabel\na\tx\nb\ty\n", {"positive_label": "z"}, ConfigError, "must be one of x, y"),
+    ],
+)
+def test_labels_that_cannot_be_found(
+    tmp_path: Path, content: str, changes: dict[str, object], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        _ = _own(tmp_path, content, **changes).labels
 
 
 @pytest.mark.parametrize(
@@ -128,7 +329,9 @@ def test_hidden_gold_labels_are_none(tmp_path: Path) -> None:
         ({"labels": ["one"], "label_values": None}, "at least two"),
         ({"labels": ["a", "a"], "label_values": None}, "different names"),
         ({"label_values": ["0"]}, "one value for each of the 2 labels"),
+        ({"labels": None}, "give task.labels too"),
         ({"positive_label": "good"}, "must be one of negative, positive"),
+        ({"labels": ["a", "b", "c"], "label_values": None, "metrics": ["f1"]}, "name it by task.positive_label"),
         ({"metrics": []}, "at least one metric"),
         ({"files": {}}, "task.files is empty"),
     ],
@@ -145,14 +348,69 @@ def test_the_metric_named_first_decides(tmp_path: Path) -> None:
     assert task.metrics()[0].positive == 0
 
 
+def _logits(num: int, num_labels: int) -> np.ndarray:
+    return np.random.default_rng(0).normal(size=(num, num_labels), scale=3).astype(np.float32)
+
+
+def test_answers_are_the_most_probable_labels(tmp_path: Path) -> None:
+    names = ["a", "b", "c"]
+    task = _task(tmp_path, labels=names, label_values=None)
+    examples = [TextExample(f"x:{i}", "w") for i in range(5000)]
+    encoded = task.encode(examples, WordTokenizer(), max_length=8, num_segments=1)
+    assert encoded.targets.values.tolist() == [[-1]] * 5000
+    logits = _logits(5000, 3)
+    logits[0] = [900.0, -900.0, 0.0]
+    answers = list(task.answers(encoded, logits))
+    assert len(answers) == 5000
+    for row, answer in zip(logits.tolist(), answers, strict=True):
+        total = sum(math.exp(value - max(row)) for value in row)
+        expected = {name: math.exp(value - max(row)) / total for name, value in zip(names, row, strict=True)}
+        assert answer.probabilities == pytest.approx(expected, abs=1e-12)
+        assert answer.name == names[answer.label] == max(expected, key=lambda name: expected[name])
+
+
+def test_scores_equal_their_definitions(tmp_path: Path) -> None:
+    task = _task(tmp_path, metrics=["f1", "accuracy", "matthews", "macro_f1"])
+    rng = np.random.default_rng(1)
+    gold, said = rng.integers(0, 2, 6000), rng.integers(0, 2, 6000)
+    said = np.where(rng.random(6000) < 0.6, gold, said)
+    examples = [TextExample(f"x:{i}", "w", label=int(label)) for i, label in enumerate(gold)]
+    answers = (LabelAnswer(int(label), task.labels[label]) for label in said)
+    found = task.score(examples, answers)
+
+    def f1(label: int) -> float:
+        true = sum(g == s == label for g, s in zip(gold, said, strict=True))
+        precision, recall = true / (said == label).sum(), true / (gold == label).sum()
+        return 2 * precision * recall / (precision + recall)
+
+    assert list(found) == ["f1", "accuracy", "matthews", "macro_f1"]
+    assert found["f1"] == pytest.approx(f1(1), abs=1e-12)
+    assert found["macro_f1"] == pytest.approx((f1(0) + f1(1)) / 2, abs=1e-12)
+    assert found["accuracy"] == pytest.approx((gold == said).mean(), abs=1e-12)
+    assert found["matthews"] == pytest.approx(np.corrcoef(gold, said)[0, 1], abs=1e-12)
+
+
+def test_the_baseline_is_the_usual_training_label(tmp_path: Path) -> None:
+    task = _task(tmp_path)
+    train = [TextExample(f"t:{i}", "w", label=int(i < 3)) for i in range(5)]
+    examples = [TextExample(f"d:{i}", "w", label=int(i < 1)) for i in range(4)]
+    answers = task.baseline(train, examples)
+    assert [(answer.name, answer.probabilities) for answer in answers] == [("positive", None)] * 4
+    assert task.score(examples, answers) == {"accuracy": 0.25}
+    assert answers[0].plain() == {"label": "positive", "probabilities": None}
+
+
 class _HubTable:
     """What of a hub data set is used."""
 
-    def __init__(self, columns: dict[str, list[object]], names: list[str]) -> None:
+    def __init__(self, columns: dict[str, list[object]], names: list[str] | None) -> None:
         self.columns = columns
         self.column_names = list(columns)
         self.features = {name: None for name in columns}
         self.features["label"] = type("ClassLabel", (), {"names": names})()
+
+    def __len__(self) -> int:
+        return len(self.columns["label"])
 
     def __getitem__(self, name: str) -> list[object]:
         return self.columns[name]
@@ -171,9 +429,12 @@ def test_hub_labels_are_matched_by_name_not_by_number(tmp_path: Path, monkeypatc
     task = _task(tmp_path, hub="some/data", hub_config="toy", hub_splits={"dev": "validation"})
     assert [(e.text, e.label) for e in task.examples("dev")] == [("bad", 0), ("good", 1), ("?", None)]
     assert asked == [("some/data", "toy", "validation")]
+    assert task.origin("dev") == "some/data (toy) validation"
     table.features["label"] = type("ClassLabel", (), {"names": ["yes", "no"]})()
-    with pytest.raises(DataError, match="its labels are yes, no; the task's are negative, positive"):
+    with pytest.raises(DataError, match="validation, row 0: label 'no' .* is none of negative, positive"):
         task.examples("dev")
+    table.features["label"] = None  # plain numbers: as the files write them
+    assert [e.label for e in task.examples("dev")] == [1, 0, None]
 
 
 def test_an_unreachable_hub_is_one_error_that_names_both_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,14 +446,3 @@ def test_an_unreachable_hub_is_one_error_that_names_both_ways(tmp_path: Path, mo
     monkeypatch.setattr(datasets, "load_dataset", load)
     with pytest.raises(DataError, match=r"some/data.*no network.*data_root="):
         _task(tmp_path, hub="some/data").examples("dev")
-
-
-@pytest.mark.data
-@pytest.mark.skipif("LMTRANSFER_DATA" not in os.environ, reason="LMTRANSFER_DATA names no data folder")
-def test_sst2_has_its_published_counts() -> None:
-    node = OmegaConf.load(conf_dir() / "task" / "sst2.yaml")
-    task = build(node, data_root=os.environ["LMTRANSFER_DATA"])
-    counts = {split: Counter(task.labels[e.label] for e in task.examples(split)) for split in task.splits}
-    assert counts["train"] == {"negative": 29_780, "positive": 37_569}
-    assert counts["dev"] == {"negative": 428, "positive": 444}
-    assert counts["test"] == {"negative": 912, "positive": 909}
