@@ -1,0 +1,131 @@
+"""Columns with a word a line and a blank line between sentences, as the shared tasks of CoNLL published them.
+
+CoNLL-2003 (Tjong Kim Sang and De Meulder, https://aclanthology.org/W03-0419) has four columns with spaces between
+them (word, part of speech, chunk, entity) and a line ``-DOCSTART-`` before each document; WNUT-17 has two (word,
+entity) with tabs. A number sign begins no comment: posts begin with it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from lmtransfer.data.documents import Notes
+from lmtransfer.data.files import read_lines
+from lmtransfer.errors import DataError
+from lmtransfer.metrics.chunks import OUTSIDE, split_tag
+from lmtransfer.tasks.formats.tagged_sentence import TaggedSentence
+
+_DOCUMENT_MARK = "-DOCSTART-"
+_BLANKS = re.compile("[ \t]+")
+
+
+def read_conll(
+    path: Path, *, word_column: int, tag_column: int, with_gold: bool, notes: Notes
+) -> Iterator[TaggedSentence]:
+    """The sentences of a file, in its order.
+
+    Columns lie between tabs where the first word's line has one, else between spaces; every line has as many as that
+    one. In a file without the tag column the tags are hidden.
+
+    Args:
+        path: the file, plain or compressed.
+        word_column: column of the word, from 1.
+        tag_column: column of the tag, from 1.
+        with_gold: whether the file must have the tag column.
+        notes: where document marks are counted.
+
+    Raises:
+        DataError: a line of another width, a word or tag that is empty, or a column that the file does not have, with
+            ``file:line``.
+    """
+    words: list[str] = []
+    tags: list[str] = []
+    lines: list[int] = []
+    width: int | None = None
+    by_tabs = False
+
+    def sentence() -> TaggedSentence:
+        hidden = width is not None and width < tag_column
+        return TaggedSentence(str(path), tuple(lines), tuple(words), None if hidden else tuple(tags))
+
+    for number, line in read_lines(path, notes=notes):
+        where = f"{path}:{number}"
+        is_mark = line.startswith(_DOCUMENT_MARK)
+        if is_mark:
+            notes.add(f"lines {_DOCUMENT_MARK} between documents", where)
+        if is_mark or not line.strip(" \t"):
+            if words:
+                yield sentence()
+                words, tags, lines = [], [], []
+            continue
+        if width is None:
+            by_tabs = "\t" in line
+        fields = line.split("\t") if by_tabs else _BLANKS.split(line.strip(" \t"))
+        if width is None:
+            width = len(fields)
+            _check_width(width, where, word_column, tag_column, with_gold)
+        if len(fields) != width:
+            raise DataError(
+                f"{where}: {len(fields)} columns ({'tabs' if by_tabs else 'spaces'} between them) where the words "
+                f"before have {width}; mend the line (one word a line, a blank line between sentences)"
+            )
+        if not fields[word_column - 1]:
+            raise DataError(f"{where}: the word in column {word_column} is empty; mend or remove the line")
+        words.append(fields[word_column - 1])
+        lines.append(number)
+        if width >= tag_column:
+            if not fields[tag_column - 1]:
+                raise DataError(
+                    f"{where}: the word {words[-1]!r} has no tag in column {tag_column}; give it one, or leave the "
+                    "column out of the whole file where tags are hidden"
+                )
+            tags.append(fields[tag_column - 1])
+    if words:
+        yield sentence()
+
+
+def iob1_to_bio(tags: Sequence[str]) -> tuple[str, ...]:
+    """The tags of one sentence with ``B-`` at the begin of every span; tags that are so already stay as they are.
+
+    CoNLL-2003's own files (IOB1: Ramshaw and Marcus, https://aclanthology.org/W95-0107) write ``B-`` only where a span
+    follows another one of its kind at once.
+
+    Args:
+        tags: ``O``, ``B-kind`` or ``I-kind`` of each word.
+
+    Raises:
+        DataError: something is no such tag.
+    """
+    unmarked = set(unmarked_begins(tags))
+    return tuple("B" + tag[1:] if word in unmarked else tag for word, tag in enumerate(tags))
+
+
+def unmarked_begins(tags: Sequence[str]) -> list[int]:
+    """The words that begin a span though their tag is ``I-kind``: the word before is in no open span of that kind.
+
+    Args:
+        tags: of one sentence.
+
+    Raises:
+        DataError: something is no tag of a span.
+    """
+    found = []
+    last_prefix, last_kind = OUTSIDE, ""
+    for word, tag in enumerate(tags):
+        prefix, kind = split_tag(tag)
+        if prefix == "I" and (last_prefix not in "BI" or kind != last_kind):
+            found.append(word)
+        last_prefix, last_kind = prefix, kind
+    return found
+
+
+def _check_width(width: int, where: str, word_column: int, tag_column: int, with_gold: bool) -> None:
+    if width < word_column:
+        raise DataError(f"{where}: {width} columns; task.word_column={word_column} must be one of them, counted from 1")
+    if width < tag_column and with_gold:
+        raise DataError(
+            f"{where}: {width} column{'s' * (width > 1)}, so there are no tags: task.tag_column={tag_column} must be "
+            "one of them, counted from 1"
+        )

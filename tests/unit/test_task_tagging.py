@@ -1,0 +1,251 @@
+"""Tagging tasks: files, tags by name, answers, scores and the most frequent tag of each word."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from omegaconf import OmegaConf
+
+from lmtransfer.config.build import build
+from lmtransfer.config.paths import conf_dir
+from lmtransfer.errors import ConfigError, DataError
+from lmtransfer.tasks.answers import TagsAnswer
+from lmtransfer.tasks.base import HeadSpec, Task
+from lmtransfer.tasks.encoded import EncodedExamples, Targets
+from lmtransfer.tasks.tagged_example import TaggedExample
+from lmtransfer.tasks.tagging import UNMARKED, Tagging
+
+needs_data = pytest.mark.skipif("LMTRANSFER_DATA" not in os.environ, reason="LMTRANSFER_DATA names no data folder")
+
+TRAIN = "the\tDET\ncat\tNOUN\nsleeps\tVERB\n\nthe\tDET\nsleeps\tNOUN\nsleeps\tNOUN\n"
+SPANS = "Ann\tB-PER\nLee\tI-PER\nsaw\tO\nOslo\tB-LOC\n\nLee\tI-PER\nleft\tO\n"
+
+
+def task(folder: Path, train: str = TRAIN, **settings: Any) -> Tagging:
+    (folder / "train.conll").write_text(train, encoding="utf-8")
+    settings = {"files": {"train": "train.conll", "dev": None}, "scheme": "words", **settings}
+    return Tagging(name="toy", data_root=str(folder), **settings)
+
+
+def shipped(name: str, **changes: Any) -> Tagging:
+    node = OmegaConf.load(conf_dir() / "task" / f"{name}.yaml")
+    return build(OmegaConf.merge(node, changes), data_root=os.environ.get("LMTRANSFER_DATA"))
+
+
+def test_labels_are_found_in_the_training_file(tmp_path: Path) -> None:
+    found = task(tmp_path)
+    assert isinstance(found, Task)
+    assert found.labels == ("DET", "NOUN", "VERB")
+    assert found.head == HeadSpec("tagging", 3)
+    assert found.splits == ("train",)
+    assert found.main_metric == "accuracy"
+    assert found.examples("train") == [
+        TaggedExample("train:0", ("the", "cat", "sleeps"), (0, 1, 2)),
+        TaggedExample("train:1", ("the", "sleeps", "sleeps"), (0, 1, 1)),
+    ]
+    spans = task(tmp_path, SPANS, scheme="bio")
+    assert spans.labels == ("O", "B-LOC", "B-PER", "I-PER")
+    assert spans.main_metric == "f1"
+    assert task(tmp_path, SPANS, scheme="bio", labels=["I-PER", "B-PER", "B-LOC", "O"]).examples("train")[0].tags == (
+        1, 0, 3, 2,
+    )  # fmt: skip
+
+
+def test_spans_that_begin_with_inside_are_counted_or_read_as_iob1(tmp_path: Path) -> None:
+    spans = task(tmp_path, SPANS, scheme="bio")
+    spans.examples("train")
+    assert spans.notes["train"].as_dict() == {UNMARKED: {"count": 1, "first": f"{tmp_path}/train.conll:6"}}
+    iob1 = task(tmp_path, SPANS.replace("B-", "I-"), scheme="iob1")
+    names = [[iob1.labels[tag] for tag in example.tags or ()] for example in iob1.examples("train")]
+    assert names == [["B-PER", "I-PER", "O", "B-LOC"], ["B-PER", "O"]]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"files": {}}, "task.files is empty"),
+        ({"labels": ["A"]}, "at least two different names"),
+        ({"labels": ["A", "A"]}, "at least two different names"),
+        ({"scheme": "bio", "labels": ["O", "NOUN"]}, "tag 'NOUN' does not mark a chunk.*task.scheme=words"),
+        ({"tag_column": 0}, "task.tag_column=0: must be the number of a column, from 1"),
+        ({"word_column": "form"}, "task.word_column=form: must be the number"),
+        ({"word_column": 2}, "words and tags cannot be in one column"),
+        ({"file_format": "conllu", "tag_column": "lemma"}, "must be upos or xpos"),
+        ({"file_format": "conllu", "word_column": 2}, "leave it null"),
+        ({"file_format": "jsonl", "tag_column": 2}, "must be the name of a field"),
+        ({"hub": "x", "hub_columns": ["tokens"]}, "task.hub_columns"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        task(tmp_path, **settings)
+
+
+def test_bad_files_are_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"train.conll:2: the tag 'NOUN' of 'cat' is none of DET, VERB; .*task.labels"):
+        task(tmp_path, labels=["DET", "VERB"]).examples("train")
+    with pytest.raises(DataError, match=r"train.conll:1: tag 'DET' does not mark a chunk.*task.scheme=words"):
+        task(tmp_path, scheme="bio", labels=["O", "B-X"]).examples("train")
+    with pytest.raises(DataError, match=r"train.conll: holds no sentences"):
+        task(tmp_path, "\n\n", labels=["A", "B"]).examples("train")
+    with pytest.raises(ConfigError, match="at least two"):
+        assert task(tmp_path, "").labels
+    with pytest.raises(DataError, match=r"split=dev: task toy has train"):
+        task(tmp_path).examples("dev")
+    with pytest.raises(DataError, match=r"no file .*gone.conll.*data_root="):
+        task(tmp_path, labels=["A", "B"], files={"train": "gone.conll"}).examples("train")
+    with pytest.raises(ConfigError, match=r"task.labels=null.*task.files.train="):
+        assert task(tmp_path, files={"dev": "train.conll"}).labels
+
+
+def test_ids_must_be_different(tmp_path: Path) -> None:
+    row = '{"words": ["a"], "tags": ["X"], "id": "one"}\n'
+    (tmp_path / "dev.jsonl").write_text(row + row.replace("one", "two") + row)
+    toy = task(tmp_path, files={"dev": "dev.jsonl"}, file_format="jsonl", labels=["X", "Y"])
+    with pytest.raises(DataError, match=r"dev.jsonl:3: id one is that of .*dev.jsonl:1 too"):
+        toy.examples("dev")
+
+
+def test_tags_may_be_missing_in_test_and_where_predictions_are_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "new.conll").write_text("a\nb\n\nc\n")
+    toy = task(tmp_path, files={"train": "train.conll", "dev": "new.conll", "test": "new.conll"})
+    expected = [("a", "b"), ("c",)]
+    for examples in (toy.examples("test"), toy.read(tmp_path / "new.conll", split="input")):
+        assert [example.words for example in examples] == expected
+        assert not any(example.has_gold for example in examples)
+    assert examples[1].id == "input:1"
+    with pytest.raises(DataError, match="new.conll:1: 1 column, so there are no tags"):
+        toy.examples("dev")
+    with pytest.raises(DataError, match="test:0: has no gold tags"):
+        toy.score(toy.examples("test"), [TagsAnswer((0, 0), ("DET", "DET"))] * 2)
+
+
+def test_answers_are_the_largest_logits_word_by_word(tmp_path: Path) -> None:
+    toy = task(tmp_path)
+    examples = toy.examples("train")
+    outputs = np.random.default_rng(0).normal(0, 20, (6, 3)).astype(np.float32)
+    encoded = EncodedExamples(
+        examples=tuple(examples),
+        owners=np.array([0, 0, 1]),  # the first sentence in two windows
+        tokens_T=np.zeros(0, np.int32),
+        segments_T=np.zeros(0, np.int8),
+        offsets=np.zeros(4, np.int64),
+        targets=Targets(np.zeros((6, 3), np.int64), np.array([0, 2, 3, 6])),
+        num_truncated=0,
+    )
+    answers = list(toy.answers(encoded, outputs))
+    assert [len(answer.tags) for answer in answers] == [3, 3]
+    for row, (tag, name, probability) in enumerate(
+        item for a in answers for item in zip(a.tags, a.names, a.probabilities or (), strict=True)
+    ):
+        exact = np.exp(outputs[row].astype(np.longdouble))
+        assert tag == exact.argmax()
+        assert name == toy.labels[tag]
+        assert probability == pytest.approx(float(exact[tag] / exact.sum()), rel=1e-9)
+    assert json.loads(json.dumps(answers[0].plain()))["tags"] == list(answers[0].names)
+
+
+def answer(toy: Tagging, names: str) -> TagsAnswer:
+    tags = tuple(toy.labels.index(name) for name in names.split())
+    return TagsAnswer(tags, tuple(names.split()))
+
+
+def test_scores_worked_by_hand(tmp_path: Path) -> None:
+    toy = task(tmp_path)
+    given = iter([answer(toy, "DET NOUN NOUN"), answer(toy, "DET VERB NOUN")])
+    assert toy.score(toy.examples("train"), given) == {"accuracy": 4 / 6}
+    spans = task(tmp_path, SPANS, scheme="bio")
+    given = iter([answer(spans, "B-PER I-PER O B-PER"), answer(spans, "B-PER I-PER")])
+    # Gold: Ann Lee, Oslo, Lee. Answered: Ann Lee (right), Oslo of another kind, and a span too long.
+    expected = {"f1": 1 / 3, "precision": 1 / 3, "recall": 1 / 3, "accuracy": 3 / 6}
+    scores = spans.score(spans.examples("train"), given)
+    assert list(scores) == list(expected)
+    assert scores == pytest.approx(expected)
+
+
+def test_the_baseline_is_each_words_most_frequent_tag(tmp_path: Path) -> None:
+    toy = task(tmp_path)
+    answers = toy.baseline(toy.examples("train"), [TaggedExample("x", ("the", "sleeps", "cat", "dog", "Cat"))])
+    assert [found.names for found in answers] == [("DET", "NOUN", "NOUN", "NOUN", "NOUN")]
+    tied = task(tmp_path, "a\tX\na\tY\n\nb\tY\na\tY\na\tX\n")
+    assert tied.baseline(tied.examples("train"), [TaggedExample("x", ("a", "c"))])[0].names == ("X", "Y")
+
+
+class _HubTable:
+    """What of a hub data set is used."""
+
+    column_names = ("tokens", "ner_tags")
+
+    def __init__(self, tags: list[list[int]], names: list[str]) -> None:
+        class_label = type("ClassLabel", (), {"names": names})()
+        self.features = {"tokens": None, "ner_tags": type("List", (), {"feature": class_label})()}
+        self.columns = {"tokens": [["Ann", "left"], ["Oslo"]], "ner_tags": tags}
+
+    def __getitem__(self, name: str) -> list[list[Any]]:
+        return self.columns[name]
+
+
+def test_hub_tags_are_matched_by_name_not_by_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    datasets = pytest.importorskip("datasets")
+    table = _HubTable([[1, 0], [-1]], ["O", "B-PER", "B-LOC"])
+    monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: table)
+    settings = {"files": {}, "hub": "some/data", "hub_splits": {"dev": "validation"}, "scheme": "bio"}
+    toy = task(tmp_path, **settings, labels=["B-LOC", "B-PER", "O"], hub_columns=["tokens", "ner_tags"])
+    assert [(e.words, e.tags) for e in toy.examples("dev")] == [(("Ann", "left"), (1, 2)), (("Oslo",), None)]
+    assert toy.origin("dev") == "some/data validation"
+    with pytest.raises(DataError, match="some/data validation:0: the tag 'B-PER' of 'Ann' is none of B-LOC, O"):
+        task(tmp_path, **settings, labels=["B-LOC", "O"], hub_columns=["tokens", "ner_tags"]).examples("dev")
+    with pytest.raises(DataError, match=r"no column tags; there are tokens, ner_tags.*task.hub_columns"):
+        task(tmp_path, **settings, labels=["B-LOC", "O"]).examples("dev")
+
+
+def test_conll2003_in_its_own_form(tmp_path: Path) -> None:
+    (tmp_path / "conll2003").mkdir()
+    (tmp_path / "conll2003" / "eng.testa").write_text(
+        "-DOCSTART- -X- O O\n\nHam NNP I-NP I-LOC\nOslo NNP I-NP B-LOC\nclub NN I-NP I-ORG\n\nrain NN I-NP O\n"
+    )
+    node = OmegaConf.load(conf_dir() / "task" / "conll2003.yaml")
+    found = build(node, data_root=str(tmp_path))
+    names = [[found.labels[tag] for tag in example.tags] for example in found.examples("dev")]
+    assert names == [["B-LOC", "B-LOC", "B-ORG"], ["O"]]
+
+
+@pytest.mark.data
+@needs_data
+def test_wnut17_has_its_published_counts() -> None:
+    """Sentences as Derczynski et al. 2017 have them; entities of dev and test counted by their first words."""
+    wnut = shipped("wnut17")
+    assert [len(wnut.examples(split)) for split in ("train", "dev", "test")] == [3394, 1009, 1287]
+    assert shipped("wnut17", labels=None).labels == wnut.labels
+    begins = Counter(wnut.labels[tag] for example in wnut.examples("test") for tag in example.tags or ())
+    assert {name: count for name, count in begins.items() if name.startswith("B-")} == {
+        "B-person": 429,
+        "B-location": 150,
+        "B-corporation": 66,
+        "B-product": 127,
+        "B-creative-work": 142,
+        "B-group": 165,
+    }
+
+
+@pytest.mark.data
+@needs_data
+def test_ud_ewt_has_its_published_counts_and_its_baseline_helps() -> None:
+    ewt = shipped("ud_ewt")
+    examples = {split: ewt.examples(split) for split in ("train", "dev", "test")}
+    assert {split: len(found) for split, found in examples.items()} == {"train": 12544, "dev": 2001, "test": 2077}
+    assert sum(len(example.words) for example in examples["train"]) == 204_577
+    assert {tag for example in examples["train"] for tag in example.tags or ()} == set(range(17))
+    assert ewt.notes["dev"].counts == {
+        "ranges of several words (3-4), left out": 359,
+        "empty nodes (8.1), left out": 4,
+    }
+    scores = ewt.score(examples["dev"], ewt.baseline(examples["train"], examples["dev"]) or [])
+    majority = max(Counter(tag for example in examples["dev"] for tag in example.tags or ()).values())
+    assert scores["accuracy"] > 0.8 > majority / sum(len(example.words) for example in examples["dev"])
