@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from lmtransfer.errors import CheckpointError
-from lmtransfer.tokenizers import byte_bpe, sentencepiece, words
+from lmtransfer.tokenizers import byte_bpe, sentencepiece, wordpiece, words
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.tokenizers.saved import DESCRIPTION_FILE, read_description
 
@@ -14,6 +14,7 @@ from lmtransfer.tokenizers.saved import DESCRIPTION_FILE, read_description
 _LOADERS: Mapping[str, Callable[[Path], Tokenizer]] = {
     byte_bpe.KIND: byte_bpe.ByteBpeTokenizer.load,
     sentencepiece.KIND: sentencepiece.SentencePieceTokenizer.load,
+    wordpiece.KIND: wordpiece.WordPieceTokenizer.load,
     words.KIND: words.WordTokenizer.load,
 }
 

@@ -1,0 +1,201 @@
+"""Text to ids by WordPiece, as BERT and ELECTRA read it.
+
+Devlin et al., "BERT", 2019, section 3.1, and tokenization.py of google-research/bert: text is cleaned, split at white
+space and around each punctuation mark and each Chinese character, and each such word is cut into the longest pieces
+that the vocabulary has, from its left; a piece that goes on within a word is written ``##ing``. A word that cannot be
+cut so, or is longer than 100 characters, is one ``[UNK]``. Lower-casing drops accents too.
+
+A vocabulary may have its specials at any ids, as published ones have; no text can spell them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import tokenizers
+from tokenizers import models, normalizers, pre_tokenizers, trainers
+
+from lmtransfer.errors import CheckpointError
+from lmtransfer.tokenizers.base import Encoding
+from lmtransfer.tokenizers.saved import SPECIALS, padded_size, read_model, write_model
+
+KIND: Final = "wordpiece"
+MODEL_FILE: Final = "vocab.txt"
+
+_VERSION = 1  # raise it when the same pieces would give other ids or word starts
+_INSIDE = "##"
+_LONGEST_WORD = 100
+_SURROGATES = re.compile("[\ud800-\udfff]")
+_RESERVED = re.compile(r"\[(?:PAD|UNK|CLS|SEP|MASK|unused\d+)\]")
+
+
+class WordPieceTokenizer:
+    """A WordPiece vocabulary as a ``Tokenizer``.
+
+    A word, in ``starts_word``, is BERT's: punctuation marks are words of their own.
+
+    Args:
+        pieces: the vocabulary in the order of its ids, ``[UNK]``, ``[CLS]``, ``[SEP]`` and ``[MASK]`` included;
+            ``[PAD]`` and ``[unused1]`` and the like may be there too, and never occur.
+        lowercase: fold the case and drop the accents of text.
+        training: what it was trained on, for people; no part of the fingerprint.
+
+    Raises:
+        CheckpointError: a special is missing, or a piece is there twice, is empty or holds white space.
+    """
+
+    def __init__(self, pieces: Sequence[str], *, lowercase: bool, training: Mapping[str, Any] | None = None) -> None:
+        self.pieces, self.lowercase = tuple(pieces), lowercase
+        self.training: dict[str, Any] = dict(training or {})
+        # The library would start a thread for each core, and corpora are prepared by several processes.
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+        ids = {piece: i for i, piece in enumerate(self.pieces)}
+        missing = [special for special in SPECIALS if special not in ids]
+        if missing:
+            raise CheckpointError(f"the WordPiece vocabulary has no {', '.join(missing)}: copy vocab.txt again")
+        if len(ids) < len(self.pieces) or any(piece.split() != [piece] for piece in self.pieces):
+            raise CheckpointError(
+                "not a WordPiece vocabulary: a piece is there twice, is empty or holds white space; copy it again"
+            )
+        self.unk_id, self.cls_id, self.sep_id, self.mask_id = (ids[special] for special in SPECIALS)
+        self.num_pieces = len(self.pieces)
+        self.vocab_size = padded_size(self.num_pieces)
+        self.is_special = np.ones(self.vocab_size, dtype=bool)
+        self.is_special[: self.num_pieces] = [_RESERVED.fullmatch(piece) is not None for piece in self.pieces]
+        self.starts_word = np.zeros(self.vocab_size, dtype=bool)
+        self.starts_word[: self.num_pieces] = [not piece.startswith(_INSIDE) for piece in self.pieces]
+        self.fingerprint: str = sha256(b"%s %d %d " % (KIND.encode(), _VERSION, lowercase) + self._model()).hexdigest()
+        model = models.WordPiece(ids, unk_token=SPECIALS[0], max_input_chars_per_word=_LONGEST_WORD)
+        self._library = _library(model, lowercase=lowercase)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _made, (self.pieces, self.lowercase, self.training)
+
+    @classmethod
+    def load(cls, folder: Path) -> WordPieceTokenizer:
+        """Read what ``save`` wrote.
+
+        Raises:
+            CheckpointError: a file is missing or unreadable, or ``vocab.txt`` does not have the recorded checksum.
+        """
+        model, description = read_model(folder, MODEL_FILE)
+        pieces = model.decode("utf-8", "replace").split("\n")[:-1]
+        return cls(pieces, lowercase=bool(description.get("lowercase")), training=description.get("training"))
+
+    def save(self, folder: Path) -> None:
+        """Write ``vocab.txt`` and ``tokenizer.json`` into ``folder`` (made if missing)."""
+        description = {
+            "kind": KIND,
+            "fingerprint": self.fingerprint,
+            "num_pieces": self.num_pieces,
+            "vocab_size": self.vocab_size,
+            "lowercase": self.lowercase,
+            "training": self.training,
+        }
+        write_model(folder, MODEL_FILE, self._model(), description)
+
+    def encode(self, text: str) -> Encoding:
+        """One text, with offsets.
+
+        What cleaning drops (control characters, zero-width spaces, U+FFFD) counts as white space; an accent that is a
+        character of its own and is dropped belongs to the token before it.
+        """
+        encoding = self._library.encode(_without_surrogates(text))
+        ids = np.array(encoding.ids, dtype=np.int32)
+        spans = np.array(encoding.offsets, dtype=np.int32).reshape(-1, 2)
+        if self.lowercase and not text.isascii():
+            _take_accents(text, spans)
+        return Encoding(ids, spans, self.starts_word[ids])
+
+    def encode_ids(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Many texts, ids only (int32)."""
+        encodings = self._library.encode_batch_fast([_without_surrogates(text) for text in texts])
+        return [np.array(encoding.ids, dtype=np.int32) for encoding in encodings]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Words with one space between them; specials are written in brackets."""
+        words: list[str] = []
+        for token_id in map(int, ids):
+            piece = self.piece(token_id)
+            if piece.startswith(_INSIDE) and words:
+                words[-1] += piece.removeprefix(_INSIDE)
+            else:
+                words.append(piece)
+        return " ".join(words)
+
+    def piece(self, token_id: int) -> str:
+        """The piece of one id; ``[unused9]`` for padding of the vocabulary.
+
+        Raises:
+            ValueError: ``token_id`` is not in the vocabulary.
+        """
+        if not 0 <= token_id < self.vocab_size:
+            raise ValueError(f"token id {token_id} is outside a vocabulary of {self.vocab_size}")
+        return self.pieces[token_id] if token_id < self.num_pieces else f"[unused{token_id}]"
+
+    def _model(self) -> bytes:
+        return "".join(f"{piece}\n" for piece in self.pieces).encode()
+
+
+def train_wordpiece(
+    lines: Iterable[str], *, vocab_size: int, lowercase: bool = True, min_frequency: int = 2
+) -> WordPieceTokenizer:
+    """A vocabulary of the pieces that merging the most frequent neighbours gives, in the way of byte-pair encoding.
+
+    Google's own trainer, which weighs pairs by likelihood, was never published.
+
+    Args:
+        lines: text, sentences or paragraphs.
+        vocab_size: most pieces, the four specials included.
+        lowercase: fold the case and drop the accents.
+        min_frequency: merge only pairs that occur as often as this.
+    """
+    library = _library(models.WordPiece(unk_token=SPECIALS[0]), lowercase=lowercase)
+    clean = [library.normalizer.normalize_str(_without_surrogates(line)) for line in lines]
+    words = {word for line in clean for word, _ in library.pre_tokenizer.pre_tokenize_str(line)}
+    # The library would number these in an order that changes from run to run, and with it break ties in another way.
+    inside = sorted({_INSIDE + character for word in words for character in word[1:]})
+    library.train_from_iterator(
+        clean,
+        trainers.WordPieceTrainer(
+            vocab_size=vocab_size,
+            min_frequency=min_frequency,
+            special_tokens=[*SPECIALS, *inside],
+            show_progress=False,
+        ),
+    )
+    vocabulary = library.get_vocab()
+    return WordPieceTokenizer(sorted(vocabulary, key=vocabulary.__getitem__), lowercase=lowercase)
+
+
+def _library(model: models.WordPiece, *, lowercase: bool) -> tokenizers.Tokenizer:
+    library = tokenizers.Tokenizer(model)
+    library.normalizer = normalizers.BertNormalizer(
+        clean_text=True, handle_chinese_chars=True, strip_accents=lowercase, lowercase=lowercase
+    )
+    library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    return library
+
+
+def _take_accents(text: str, spans: np.ndarray) -> None:
+    """Let each span reach over the accents that follow it and are in no span; in place."""
+    limits = [*spans[1:, 0].tolist(), len(text)]
+    for span, limit in zip(spans, limits, strict=False):  # no span: one limit too many
+        while span[1] < limit and unicodedata.category(text[span[1]]) == "Mn":
+            span[1] += 1
+
+
+def _without_surrogates(text: str) -> str:
+    # Lone surrogates have no UTF-8 form; one character for one keeps the offsets.
+    return text if text.isascii() else _SURROGATES.sub("\ufffd", text)
+
+
+def _made(pieces: Sequence[str], lowercase: bool, training: Mapping[str, Any]) -> WordPieceTokenizer:
+    return WordPieceTokenizer(pieces, lowercase=lowercase, training=training)

@@ -1,0 +1,322 @@
+"""Windows of questions and passages against loops over characters, and gold answers read back from the features."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lmtransfer.data.files import find_file, open_binary
+from lmtransfer.tasks.encoded import EncodedExamples
+from lmtransfer.tasks.question_example import GoldSpan, QuestionExample, Turn
+from lmtransfer.tasks.question_windows import encode_questions, window_starts
+from lmtransfer.tokenizers.base import Tokenizer
+from lmtransfer.tokenizers.characters import spell
+from lmtransfer.tokenizers.train import SentencePieceTrainer
+from lmtransfer.tokenizers.wordpiece import train_wordpiece
+from lmtransfer.tokenizers.words import WordTokenizer
+
+WORDS = ["ann", "bob", "ran", "to", "the", "sea", "and", "back", "in", "two", "days", ".", ","]
+
+
+@pytest.fixture
+def words() -> WordTokenizer:
+    return WordTokenizer(WORDS, lowercase=True)
+
+
+def question(passage: str, answer: str | None = None, *, name: str = "q", asked: str = "ann ran", **more: object):
+    golds = () if answer is None else (gold(passage, answer),)
+    return QuestionExample(name, asked, passage, golds, **more)  # type: ignore[arg-type]
+
+
+def gold(passage: str, text: str) -> GoldSpan:
+    return GoldSpan(text, passage.index(text), passage.index(text) + len(text))
+
+
+def encode(examples: list[QuestionExample], tokenizer: Tokenizer, max_length: int = 64, **more: int) -> EncodedExamples:
+    return encode_questions(
+        examples, tokenizer, max_length=max_length, num_segments=more.pop("num_segments", 2), **more
+    )
+
+
+def decoded(encoded: EncodedExamples, tokenizer: Tokenizer) -> list[str]:
+    return [tokenizer.decode(part) for part in np.split(encoded.tokens_T, encoded.offsets[1:-1])]
+
+
+def shown_answers(encoded: EncodedExamples) -> Iterator[tuple[int, str]]:
+    """The answer in each window that has one, by character offsets, and the number of its example."""
+    seen = -1
+    place = 0
+    for sequence, owner in enumerate(encoded.owners.tolist()):
+        place = 0 if owner != seen else place + 1
+        seen = owner
+        start, end, _, first, stop = encoded.targets.values[sequence].tolist()
+        if start >= 0:
+            assert first <= start <= end < stop
+            example = encoded.examples[owner]
+            begin = example.window_starts[place] - first
+            yield owner, example.passage[example.spans[begin + start, 0] : example.spans[begin + end, 1]]
+
+
+def test_a_short_passage_is_one_window(words: WordTokenizer) -> None:
+    encoded = encode([question("Bob ran to the sea.", "the sea")], words)
+    assert decoded(encoded, words) == ["[CLS] ann ran [SEP] bob ran to the sea . [SEP]"]
+    assert encoded.segments_T.tolist() == [0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1]
+    assert encoded.targets.values.tolist() == [[7, 8, -1, 4, 10]]
+    assert encoded.unreachable == ()
+    assert encoded.num_truncated == 0
+    one = encode([question("Bob ran.")], words, num_segments=1)
+    assert not one.segments_T.any()
+    assert one.targets.values.tolist() == [[-1, -1, -1, 4, 7]]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_windows_and_targets_equal_a_loop_over_characters(words: WordTokenizer, seed: int) -> None:
+    rng = random.Random(seed)
+    examples = []
+    for number in range(12):
+        passage = " ".join(rng.choices(WORDS + ["Zoe's", "$5"], k=rng.randint(1, 40)))
+        golds = []
+        for _ in range(rng.randint(0, 3)):
+            start = rng.randrange(len(passage))
+            end = rng.randint(start + 1, len(passage))
+            if passage[start:end].strip():
+                golds.append(GoldSpan(passage[start:end], start, end))
+        asked = " ".join(rng.choices(WORDS, k=rng.randint(1, 9)))
+        examples.append(QuestionExample(f"q{number}", asked, passage, tuple(golds)))
+    max_length, stride, longest = rng.randint(8, 40), rng.randint(1, 20), rng.choice([None, 3])
+    encoded = encode(examples, words, max_length, stride=stride, max_question_tokens=6, max_answer_tokens=longest)
+
+    sequences = decoded(encoded, words)
+    assert max(encoded.lengths) <= max_length
+    unreachable = []
+    for number, example in enumerate(examples):
+        pieces = words.encode(example.passage)
+        texts = [words.piece(int(i)) for i in pieces.ids]
+        asked_texts = [words.piece(int(i)) for i in words.encode(example.question).ids]
+        asked_texts = asked_texts[: min(6, (max_length - 3) // 2)]
+        room = max_length - 3 - len(asked_texts)
+        first = len(asked_texts) + 2
+        rows = np.flatnonzero(encoded.owners == number)
+        starts = list(encoded.examples[number].window_starts)
+        # The windows: in steps of the stride, or of half a window, until the first that reaches the end.
+        expected = [0]
+        while expected[-1] + room < len(texts):
+            expected.append(expected[-1] + min(stride, max(1, room // 2)))
+        assert starts == expected
+        assert len(rows) == len(starts)
+        for row, start in zip(rows, starts, strict=True):
+            part = texts[start : start + room]
+            assert sequences[row].split() == ["[CLS]", *asked_texts, "[SEP]", *part, "[SEP]"]
+            assert encoded.targets.values[row, 3:].tolist() == [first, first + len(part)]
+
+        def tokens_of(answer: GoldSpan, pieces=pieces, passage=example.passage) -> tuple[list[int], bool]:
+            """The tokens that share a character with it, and whether they are it."""
+            wanted = {i for i in range(answer.start or 0, answer.end or 0) if not passage[i].isspace()}
+            found = [t for t, (a, b) in enumerate(pieces.offsets.tolist()) if wanted & set(range(a, b))]
+            covered = {i for t in found for i in range(*pieces.offsets[t].tolist())}
+            return found, covered == wanted
+
+        whole = [set(range(start, min(start + room, len(texts)))) for start in starts]
+        chosen: list[int] = []
+        reachable = not example.answers
+        for answer in example.answers or ():
+            found, exact = tokens_of(answer)
+            fits = len(found) <= (longest or max_length) and any(set(found) <= window for window in whole)
+            if exact and fits:
+                chosen, reachable = found, True
+                break
+        if not reachable:
+            unreachable.append(example.id)
+            chosen = next((found for found, _ in map(tokens_of, example.answers or ()) if found), [])
+        for row, start, window in zip(rows, starts, whole, strict=True):
+            inside = chosen and set(chosen) <= window
+            given = [first + chosen[0] - start, first + chosen[-1] - start] if inside else [-1, -1]
+            assert encoded.targets.values[row, :3].tolist() == [*given, -1]
+    assert list(encoded.unreachable) == unreachable
+
+
+def test_an_answer_of_half_a_window_is_whole_in_one() -> None:
+    for room in (1, 2, 3, 8, 13):
+        for stride in (1, 5, 128):
+            for num_tokens in (0, 1, 7, 13, 14, 40):
+                starts = window_starts(num_tokens, room=room, stride=stride)
+                windows = [set(range(start, min(start + room, num_tokens))) for start in starts]
+                assert set().union(*windows) == set(range(num_tokens))
+                assert all(len(window) == room for window in windows[:-1])
+                half = room // 2
+                for first in range(num_tokens - half):
+                    assert any(set(range(first, first + half)) <= window for window in windows)
+
+
+def test_the_nearest_tokens_are_trained_on_where_an_answer_is_glued(words: WordTokenizer) -> None:
+    passage = "It took 2days, and back"
+    encoded = encode([question(passage, "days", name="glued"), question(passage, "2days", name="whole")], words)
+    assert encoded.unreachable == ("glued",)
+    assert [text for _, text in shown_answers(encoded)] == ["2days", "2days"]
+
+
+def test_an_answer_longer_than_any_window_is_unreachable(words: WordTokenizer) -> None:
+    passage = "bob ran to the sea and back in two days"
+    encoded = encode([question(passage, passage, name="long")], words, 12)
+    assert encoded.unreachable == ("long",)
+    assert len(encoded) > 1
+    assert (encoded.targets.values[:, :3] == -1).all()
+
+
+def test_of_several_answers_the_first_that_can_be_given_is_trained_on(words: WordTokenizer) -> None:
+    passage = "two 2days"
+    answers = (gold(passage, "days"), gold(passage, "two"))
+    encoded = encode([QuestionExample("q", "ann", passage, answers)], words)
+    assert encoded.unreachable == ()
+    assert [text for _, text in shown_answers(encoded)] == ["two"]
+
+
+def test_white_space_at_an_answers_edges_is_no_part_of_it(words: WordTokenizer) -> None:
+    passage = "bob ran to the sea"
+    encoded = encode([QuestionExample("q", "ann", passage, (GoldSpan(" to the ", 7, 15),))], words)
+    assert encoded.unreachable == ()
+    assert [text for _, text in shown_answers(encoded)] == ["to the"]
+
+
+def test_history_precedes_the_question_newest_first(words: WordTokenizer) -> None:
+    turns = (Turn("ann ran", "days"), Turn("bob ran", "two days"))
+    example = question("the sea", asked="in the sea", history=turns)
+
+    def asked(**more: int) -> str:
+        return decoded(encode([example], words, **more), words)[0].removeprefix("[CLS] ").split(" [SEP]")[0]
+
+    assert asked() == "in the sea"
+    assert asked(history_turns=1) == "bob ran two days in the sea"
+    assert asked(history_turns=5) == "ann ran days bob ran two days in the sea"
+    assert asked(history_turns=5, max_question_tokens=5) == "two days in the sea"
+    assert asked(history_turns=5, max_question_tokens=2) == "in the"
+    assert encode([example], words, history_turns=5, max_question_tokens=5).num_truncated == 1
+    assert encode([example], words, history_turns=1).num_truncated == 0
+
+
+def test_another_kind_of_answer_belongs_to_the_windows_with_its_evidence(words: WordTokenizer) -> None:
+    passage = " ".join(WORDS[:11] * 3)
+    evidence = (GoldSpan("yes", passage.rindex("days"), passage.rindex("days") + 4),)
+    shown = encode([QuestionExample("q", "ann", passage, evidence, kind=1)], words, 16)
+    values = shown.targets.values
+    assert (values[:, :2] == -1).all()
+    assert values[-1, 2] == 1
+    assert values[0, 2] == -1
+    unknown = encode([QuestionExample("q", "ann", passage, (GoldSpan("yes"),), kind=1)], words, 16)
+    assert (unknown.targets.values[:, 2] == 1).all()
+    assert shown.unreachable == unknown.unreachable == ()
+
+
+def test_hidden_and_missing_answers_are_nowhere(words: WordTokenizer) -> None:
+    encoded = encode([QuestionExample("h", "ann", "the sea"), question("the sea")], words)
+    assert (encoded.targets.values[:, :3] == -1).all()
+    assert encoded.unreachable == ()
+    assert [example.has_gold for example in encoded.examples] == [False, True]
+
+
+def test_a_passage_without_tokens_is_one_empty_window(words: WordTokenizer) -> None:
+    encoded = encode([question(" ")], words)
+    assert decoded(encoded, words) == ["[CLS] ann ran [SEP] [SEP]"]
+    assert encoded.targets.values.tolist() == [[-1, -1, -1, 4, 4]]
+
+
+def test_each_distinct_passage_is_encoded_once(words: WordTokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    whole = words.encode
+    monkeypatch.setattr(words, "encode", lambda text: seen.append(text) or whole(text))
+    encoded = encode([question("the sea", name=str(i)) for i in range(5)] + [question("bob", name="b")], words)
+    assert seen == ["the sea", "bob"]
+    assert encoded.examples[0].spans is encoded.examples[4].spans
+
+
+def test_no_examples(words: WordTokenizer) -> None:
+    encoded = encode([], words)
+    assert len(encoded) == len(encoded.tokens_T) == 0
+    assert encoded.targets.values.shape == (0, 5)
+
+
+def test_words_outside_the_vocabulary_are_spelt(words: WordTokenizer) -> None:
+    passage = "Zoe ran to the Pacific, and Zoe ran back in two days"
+    example = question(passage, "Pacific", asked="Where Zoe ran", history=(Turn("who ran", "Yann"),))
+    encoded = encode([example], words, 18, history_turns=1)
+    assert len(encoded) > 1
+    spelling = encoded.spelling
+    assert spelling is not None
+    asked = ["who", "ran", "yann", "where", "zoe", "ran"]
+    texts = [passage[start:end].lower() for start, end in words.encode(passage).offsets]
+    for sequence, start in enumerate(encoded.examples[0].window_starts):
+        rows = spelling.rows_T[encoded.offsets[sequence] : encoded.offsets[sequence + 1]]
+        room = 18 - 3 - len(asked)
+        inner = [*asked, *texts[start : start + room]]
+        places = [i for i in range(1, len(rows) - 1) if i != len(asked) + 1]
+        np.testing.assert_array_equal(spelling.table[rows[places]], spell(inner))
+        for place in (0, len(asked) + 1, len(rows) - 1):
+            np.testing.assert_array_equal(spelling.table[rows[place]], words.characters[rows[place]])
+
+
+@pytest.mark.parametrize("more", [{"max_length": 3}, {"stride": 0}, {"max_question_tokens": 0}, {"history_turns": -1}])
+def test_no_room_is_refused(words: WordTokenizer, more: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="leave no room"):
+        encode([question("the sea")], words, **more)
+
+
+# The development sets of SQuAD. Their files are read here without the project's reader.
+
+
+def squad_golds(data_root: Path, file: str, limit: int | None) -> list[QuestionExample]:
+    """One example for each different gold answer of the file's first questions."""
+    path = find_file(data_root / "squad" / file)
+    if path is None:
+        pytest.skip(f"the data folder has no squad/{file}")
+    with open_binary(path) as stream:
+        articles = json.load(stream)["data"]
+    pairs = [(p["context"], qa) for article in articles for p in article["paragraphs"] for qa in p["qas"]]
+    if limit is not None:
+        pairs = pairs[:: len(pairs) // limit][:limit]
+    return [
+        QuestionExample(
+            f"{qa['id']} {text} {start}", qa["question"], context, (GoldSpan(text, start, start + len(text)),)
+        )
+        for context, qa in pairs
+        for text, start in dict.fromkeys((answer["text"], answer["answer_start"]) for answer in qa["answers"])
+    ]
+
+
+def _sentencepiece(passages: list[str], vocab_size: int, folder: Path) -> Tokenizer:
+    trainer = SentencePieceTrainer(kind="unigram", vocab_size=vocab_size, allow_fewer=True, max_characters=1_000_000)
+    return trainer.train(iter(passages), folder)
+
+
+def _wordpiece(passages: list[str], vocab_size: int, folder: Path) -> Tokenizer:
+    return train_wordpiece(passages, vocab_size=vocab_size)
+
+
+@pytest.mark.parametrize("make", [_sentencepiece, _wordpiece])
+@pytest.mark.parametrize("file", ["dev-v1.1.json", "dev-v2.0.json"])
+@pytest.mark.parametrize("limit", [pytest.param(None, marks=pytest.mark.slow), 300])
+def test_squads_gold_answers_are_read_back_exactly(
+    data_root: Path,
+    tmp_path: Path,
+    file: str,
+    limit: int | None,
+    make: Callable[[list[str], int, Path], Tokenizer],
+) -> None:
+    examples = squad_golds(data_root, file, limit)
+    passages = list(dict.fromkeys(example.passage for example in examples))
+    tokenizer = make(passages, 8192 if limit is None else 1000, tmp_path)
+    encoded = encode(examples, tokenizer, 384)
+    unreachable = set(encoded.unreachable)
+    again: dict[int, set[str]] = {}
+    for owner, text in shown_answers(encoded):
+        again.setdefault(owner, set()).add(text.strip())
+    for number, example in enumerate(examples):
+        if example.id not in unreachable:
+            assert again[number] == {example.answers[0].text.strip()}, example.id
+    share = len(unreachable) / len(examples)
+    print(f"\n{file}, {make.__name__[1:]}: {len(examples)} gold answers, {share:.2%} unreachable")
+    assert share < 0.02

@@ -1,0 +1,143 @@
+"""WordPiece against a plain loop over characters, and its offsets into the original text."""
+
+from __future__ import annotations
+
+import pickle
+import random
+import unicodedata
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lmtransfer.errors import CheckpointError
+from lmtransfer.tokenizers.base import Tokenizer
+from lmtransfer.tokenizers.load import load_tokenizer
+from lmtransfer.tokenizers.wordpiece import MODEL_FILE, WordPieceTokenizer, train_wordpiece
+
+TEXT = [
+    "The old man said that the sea was calm, and the boat went out at dawn.",
+    "A river runs through the valley; children play on its banks in summer.",
+    "She read the letter twice (and then again), but it said nothing new.",
+    "In 1984 the price was $3.50; by 2020 it had risen to 12.75 or more.",
+]
+#: As in published vocabularies: the specials stand anywhere.
+PUBLISHED = ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c", "##a", "##b", "##c",
+             "ab", "##bc", "(", ")", "$", "5", "##5", "\u4e2d"]  # fmt: skip
+
+
+def tokenize(text: str, pieces: list[str], *, lowercase: bool) -> list[str]:
+    """BERT's tokenization, a character at a time."""
+    words: list[str] = [""]
+    for character in unicodedata.normalize("NFD", text.lower()) if lowercase else text:
+        category = unicodedata.category(character)
+        if category == "Mn" and lowercase:
+            continue
+        if character.isspace():
+            words.append("")
+        elif category.startswith("C") or character == "\ufffd":
+            continue
+        elif category.startswith("P") or character in "$+<=>^`|~" or "\u4e00" <= character <= "\u9fff":
+            words += [character, ""]
+        else:
+            words[-1] += character
+    found = []
+    for word in filter(None, words):
+        rest, cut = word, []
+        while rest and cut[-1:] != ["[UNK]"]:
+            mark = "##" if cut else ""
+            longest = next((mark + rest[:n] for n in range(len(rest), 0, -1) if mark + rest[:n] in pieces), "[UNK]")
+            cut.append(longest)
+            rest = rest[len(longest) - len(mark) :]
+        found += cut if cut[-1] != "[UNK]" and len(word) <= 100 else ["[UNK]"]
+    return found
+
+
+@pytest.fixture(params=[True, False], ids=["uncased", "cased"])
+def lowercase(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
+
+
+ALPHABET = [*"abcABC($5) \t\n", *"\u00e4\u0301\u0130\u4e2d\u00a0\u200b\x00\ufffd\ud800\U0001f600"]
+
+
+def test_ids_are_those_of_a_plain_loop(lowercase: bool) -> None:
+    tokenizer = WordPieceTokenizer(PUBLISHED, lowercase=lowercase)
+    rng = random.Random(0)
+    texts = ["".join(rng.choices(ALPHABET, k=rng.randint(0, 20))) for _ in range(500)]
+    texts += ["a" * 100, "a" * 101, "[MASK] a [unused0]", ""]
+    for text, ids in zip(texts, tokenizer.encode_ids(texts), strict=True):
+        expected = tokenize(text, PUBLISHED, lowercase=lowercase)
+        assert [tokenizer.piece(int(i)) for i in ids] == expected, text
+        np.testing.assert_array_equal(tokenizer.encode(text).ids, ids)
+        assert ids.dtype == np.int32
+
+
+def test_offsets_are_monotone_and_cover_all_that_gives_tokens(lowercase: bool) -> None:
+    tokenizer = WordPieceTokenizer(PUBLISHED, lowercase=lowercase)
+    blank = {c for c in ALPHABET if not tokenizer.encode(c).ids.size}
+    rng = random.Random(1)
+    for _ in range(500):
+        text = "".join(rng.choices(ALPHABET, k=rng.randint(0, 20)))
+        offsets = tokenizer.encode(text).offsets
+        assert (offsets[:, 0] < offsets[:, 1]).all()
+        assert (np.diff(offsets, axis=0) >= 0).all()
+        covered = {i for start, end in offsets.tolist() for i in range(start, end)}
+        assert {text[i] for i in range(len(text)) if i not in covered} <= blank
+
+
+@pytest.mark.parametrize(
+    ("text", "spans"),
+    [
+        ("The  Sea\tsaid", ["The", "Sea", "said"]),
+        ("caf\u00e9 ($5)", ["caf\u00e9", "(", "$", "5", ")"]),
+        ("cafe\u0301 bar", ["cafe\u0301", "bar"]),
+        ("na\u0308\u0301b\u0301", ["na\u0308\u0301b\u0301"]),
+        ("\ufeffab\u200bc\u00a0d", ["ab\u200bc", "d"]),
+        ("\ud55c\uad6d ab", ["\ud55c\uad6d", "ab"]),
+        ("\u4e2d\u6587ab", ["\u4e2d", "\u6587", "ab"]),
+    ],
+)
+def test_words_are_exact(text: str, spans: list[str]) -> None:
+    tokenizer = train_wordpiece([*TEXT, text], vocab_size=200)
+    encoding = tokenizer.encode(text)
+    starts = np.flatnonzero(encoding.word_starts)
+    ends = [*(starts[1:] - 1), len(encoding.ids) - 1]
+    words = [text[encoding.offsets[a, 0] : encoding.offsets[b, 1]] for a, b in zip(starts, ends, strict=True)]
+    assert words == spans
+
+
+def test_specials_stand_where_the_vocabulary_has_them() -> None:
+    tokenizer = WordPieceTokenizer(PUBLISHED, lowercase=True)
+    assert isinstance(tokenizer, Tokenizer)
+    assert (tokenizer.unk_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id) == (2, 3, 4, 5)
+    assert np.flatnonzero(~tokenizer.is_special).tolist() == list(range(6, len(PUBLISHED)))
+    assert tokenizer.vocab_size == 64
+    assert tokenizer.decode([3, 12, 13, 8, 4]) == "[CLS] abbc c [SEP]"
+    with pytest.raises(ValueError, match="outside"):
+        tokenizer.piece(64)
+
+
+def test_a_trained_vocabulary_is_saved_and_loaded(tmp_path: Path, lowercase: bool) -> None:
+    tokenizer = train_wordpiece(TEXT, vocab_size=120, lowercase=lowercase)
+    assert tokenizer.pieces[:4] == ("[UNK]", "[CLS]", "[SEP]", "[MASK]")
+    assert tokenizer.num_pieces <= 120
+    assert tokenizer.pieces == train_wordpiece(TEXT, vocab_size=120, lowercase=lowercase).pieces
+    tokenizer.save(tmp_path)
+    for again in (load_tokenizer(tmp_path), pickle.loads(pickle.dumps(tokenizer))):
+        assert again.fingerprint == tokenizer.fingerprint
+        for text, ids in zip(TEXT, again.encode_ids(TEXT), strict=True):
+            np.testing.assert_array_equal(ids, tokenizer.encode(text).ids)
+    assert train_wordpiece(TEXT, vocab_size=120, lowercase=not lowercase).fingerprint != tokenizer.fingerprint
+    (tmp_path / MODEL_FILE).write_text("torn\n")
+    with pytest.raises(CheckpointError, match="sha256"):
+        load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "message"),
+    [(PUBLISHED[:5], r"no \[MASK\]"), ([*PUBLISHED, "a"], "twice"), ([*PUBLISHED, "a b"], "white space")],
+)
+def test_other_vocabularies_are_refused(pieces: list[str], message: str) -> None:
+    with pytest.raises(CheckpointError, match=message):
+        WordPieceTokenizer(pieces, lowercase=True)
