@@ -4,6 +4,7 @@
     python scripts/bench_vs_transformers.py pretrain     BERT mini, masked tokens, full rows of 128: nothing to pad
     python scripts/bench_vs_transformers.py pairs        BERT mini, masked tokens and next sentence, pairs of up to 128
     python scripts/bench_vs_transformers.py finetune     BERT mini on single sentences (SST-2), 32 a batch
+    python scripts/bench_vs_transformers.py finetune_pairs finetune_spans    on pairs (MNLI), questions (SQuAD, of 384)
 
 The peer is ``transformers.Trainer`` with its best flags: each combination of torch.compile and attention is tried, and
 the fastest is kept; bf16, fused AdamW, batches of like length, no logging, no saving. A second peer is a lean loop
@@ -27,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from bench.setting import Flags, Setting
+from bench.setting import FINETUNING, Flags, Setting
 from bench.side import measured
 from bench.text import text
 
@@ -38,7 +39,7 @@ DEFAULT = Flags(reduced=False)
 def main() -> None:
     """Run the parts named on the command line and print a table for each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", default=["pretrain", "pairs", "finetune"], help="pretrain, pairs, finetune")
+    parser.add_argument("parts", nargs="*", default=["pretrain", "pairs", *FINETUNING], help="which")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--threads", type=int, default=os.cpu_count(), help="CPU threads for both sides")
     parser.add_argument("--dropout", type=float, default=None, help="on both sides; default: 0 and 0.1 (finetune)")
@@ -49,12 +50,13 @@ def main() -> None:
     options = parser.parse_args()
     text()  # tokenised once, before any side is timed
     for part in options.parts:
-        dropout = options.dropout if options.dropout is not None else 0.1 if part == "finetune" else 0.0
+        dropout = options.dropout if options.dropout is not None else 0.1 if part in FINETUNING else 0.0
         setting = Setting(
             part=part,
             device=options.device,
             dim=options.dim,
             hidden_dim=4 * options.dim,
+            length=384 if part == "finetune_spans" else 128,
             dropout=dropout,
             steps=options.steps,
             warmup=options.warmup,

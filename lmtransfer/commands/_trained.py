@@ -13,6 +13,7 @@ from lmtransfer.errors import DataError
 from lmtransfer.tasks.base import Task
 from lmtransfer.training.hardware import Hardware
 from lmtransfer.training.weights import load_weights, read_weights
+from lmtransfer.transfer.heads.layers import HeadLayers
 from lmtransfer.transfer.learner import TaskLearner
 
 
@@ -72,14 +73,9 @@ def match_labels(of_run: Sequence[str], of_task: Sequence[str]) -> list[int] | N
 
 @torch.no_grad()
 def _reorder(learner: TaskLearner, order: Sequence[int]) -> None:
-    """Put the rows of the head's last layer into the task's order."""
-    layer = learner.head.label_layer
-    if layer is None:
-        return
-    rows = torch.tensor(order)
-    if len(layer.bias) > len(order):  # the first row of a span head's says that the answer is a span
-        rows = torch.cat([torch.zeros(1, dtype=torch.int64), rows + 1])
-    layer.weight.copy_(layer.weight[rows])
-    layer.bias.copy_(layer.bias[rows])
-
-
+    """Put the rows of the head's last layer into the task's order; labels come last, after starts and ends of spans."""
+    output = cast(HeadLayers, learner.head).output
+    fixed = output.out_features - len(order)
+    rows = torch.tensor([*range(fixed), *(fixed + place for place in order)])
+    output.weight.copy_(output.weight[rows])
+    output.bias.copy_(output.bias[rows])

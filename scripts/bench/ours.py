@@ -18,12 +18,14 @@ from lmtransfer.training.optimizers import AdamW
 from lmtransfer.training.schedules import Constant
 from lmtransfer.transfer.composing import OneToken
 from lmtransfer.transfer.freezing import Full
-from lmtransfer.transfer.head import ClassificationHead
+from lmtransfer.transfer.heads.classification import ClassificationHead
+from lmtransfer.transfer.heads.span import SpanHead
 from lmtransfer.transfer.learner import TaskLearner
 from lmtransfer.transfer.reading import OneLayer
+from lmtransfer.transfer.token_states import EveryToken
 
 from .clock import Clock
-from .setting import LEARNING_RATE, Setting, num_parameters
+from .setting import FINETUNING, LEARNING_RATE, Setting, num_parameters
 from .text import objectives_of, source_of
 
 
@@ -49,7 +51,7 @@ class _Timed:
 def measure(setting: Setting) -> dict[str, Any]:
     """Train, and time it."""
     hardware = setup(device=setting.device, threads=setting.threads)
-    pretraining = setting.part != "finetune"
+    pretraining = setting.part not in FINETUNING
     capacity = setting.rows * setting.length if hardware.compile and pretraining else None
     source, tokenizer = source_of(setting, capacity=capacity, few_shapes=hardware.device.type == "cpu")
     encoder = BertEncoder(
@@ -83,9 +85,18 @@ def measure(setting: Setting) -> dict[str, Any]:
 
 
 def _classifier(setting: Setting, encoder: BertEncoder) -> nn.Module:
+    reading = OneLayer(index=-1, num_layers=setting.num_layers)
+    if setting.part == "finetune_spans":
+        return TaskLearner(
+            encoder=encoder,
+            reading=reading,
+            composition=EveryToken(dim=setting.dim),
+            head=SpanHead(input_dim=setting.dim, num_labels=0, max_answer_tokens=30, dropout=0.0),
+            freezing=Full(),
+        )
     return TaskLearner(
         encoder=encoder,
-        reading=OneLayer(index=-1, num_layers=setting.num_layers),
+        reading=reading,
         composition=OneToken(dim=setting.dim, which="first"),
         head=ClassificationHead(input_dim=setting.dim, num_labels=2, dropout=setting.dropout),
         freezing=Full(),

@@ -27,6 +27,8 @@ _CLASSES = {
     "pretrain": "BertForMaskedLM",
     "pairs": "BertForPreTraining",
     "finetune": "BertForSequenceClassification",
+    "finetune_pairs": "BertForSequenceClassification",
+    "finetune_spans": "BertForQuestionAnswering",
 }
 Row = dict[str, Tensor]
 
@@ -155,15 +157,20 @@ def _unpacked(batch: Any) -> Iterator[Row]:
     real = sum(lengths)
     labels: Sequence[Tensor]
     if hasattr(batch, "packed"):
-        labels, pairs = list(batch.targets_RK[:, 0]), None
+        labels, pairs = list(batch.targets_RK), None
     else:
         labels_T = torch.full_like(packed.tokens_T, -100)
         labels_T[batch.positions_M[: batch.num_targets]] = batch.targets_M[: batch.num_targets]
         labels, pairs = labels_T[:real].split(lengths), batch.labels.get("nsp")
     tokens, segments = packed.tokens_T[:real].split(lengths), packed.segments_T[:real].split(lengths)
     for place in range(len(lengths)):
-        row = {"input_ids": tokens[place], "token_type_ids": segments[place], "labels": labels[place]}
-        yield row if pairs is None else {**row, "next_sentence_label": pairs[place]}
+        row = {"input_ids": tokens[place], "token_type_ids": segments[place]}
+        if not hasattr(batch, "packed"):
+            yield {**row, "labels": labels[place], **({} if pairs is None else {"next_sentence_label": pairs[place]})}
+        elif len(labels[place]) == 1:
+            yield {**row, "labels": labels[place][0]}
+        else:
+            yield {**row, "start_positions": labels[place][0], "end_positions": labels[place][1]}
 
 
 def _padded(rows: Sequence[Row], multiple: int) -> Row:

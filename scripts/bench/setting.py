@@ -12,6 +12,9 @@ from lmtransfer.training.flops import training_flops_per_token
 MASK_PROB = 0.15
 LEARNING_RATE = 1e-4
 
+#: The parts that finetune: single sentences (SST-2), pairs of sentences (MNLI), questions over passages (SQuAD).
+FINETUNING = ("finetune", "finetune_pairs", "finetune_spans")
+
 
 @dataclass(frozen=True)
 class Flags:
@@ -36,8 +39,8 @@ class Setting:
     """One part.
 
     Attributes:
-        part: ``pretrain`` (full rows, masked tokens), ``pairs`` (sentence pairs, masked tokens and next sentence) or
-            ``finetune`` (single sentences, two labels).
+        part: ``pretrain`` (full rows, masked tokens), ``pairs`` (sentence pairs, masked tokens and next sentence), or
+            one of ``FINETUNING``.
         device: ``cpu`` or ``cuda``.
         dim, num_layers, num_heads, hidden_dim: of BERT.
         vocab_size: of the model; None: the tokenizer's.

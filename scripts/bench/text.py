@@ -9,12 +9,9 @@ from pathlib import Path
 from tempfile import gettempdir
 from typing import Any
 
-import numpy as np
-
 from lmtransfer.data.cache import prepare, tokenizer_for
 from lmtransfer.data.corpus import FileCorpus
 from lmtransfer.data.documents import Corpus
-from lmtransfer.data.files import find_file, read_lines
 from lmtransfer.data.python_docs import PythonDocs
 from lmtransfer.errors import DataError
 from lmtransfer.objectives.corruption.token_masking import TokenMasking
@@ -25,12 +22,11 @@ from lmtransfer.objectives.rows.sentence_pairs import SentencePairs
 from lmtransfer.objectives.rows.stream import LanguageStream
 from lmtransfer.objectives.source import PretrainingSource
 from lmtransfer.tasks.source import TaskSource
-from lmtransfer.tasks.text_encoding import encode_texts
-from lmtransfer.tasks.text_example import TextExample
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.tokenizers.train import SentencePieceTrainer
 
-from .setting import MASK_PROB, Setting
+from .finetuning import examples_of
+from .setting import FINETUNING, MASK_PROB, Setting
 
 
 def text() -> tuple[Corpus, Tokenizer]:
@@ -71,11 +67,8 @@ def objectives_of(setting: Setting) -> Sequence[Any]:
 def source_of(setting: Setting, *, capacity: int | None, few_shapes: bool) -> tuple[Any, Tokenizer]:
     """The rows of a part, as the commands read them."""
     corpus, tokenizer = text()
-    if setting.part == "finetune":
-        texts, labels = _sentences(corpus, setting.rows * (setting.steps + setting.warmup))
-        examples = [TextExample(str(i), text) for i, text in enumerate(texts)]
-        encoded = encode_texts(examples, np.array(labels), tokenizer, max_length=setting.length, num_segments=2)
-        return TaskSource(encoded), tokenizer
+    if setting.part in FINETUNING:
+        return TaskSource(examples_of(setting, corpus, tokenizer)), tokenizer
     kind = SentencePairs if setting.part == "pairs" else LanguageStream
     source = PretrainingSource(
         store=prepare(corpus, tokenizer).train,
@@ -87,14 +80,3 @@ def source_of(setting: Setting, *, capacity: int | None, few_shapes: bool) -> tu
         few_shapes=few_shapes,
     )
     return source, tokenizer
-
-
-def _sentences(corpus: Corpus, count: int) -> tuple[list[str], list[int]]:
-    """SST-2's first phrases (from the data folder ``LMTRANSFER_DATA``), else sentences of the corpus."""
-    root = os.environ.get("LMTRANSFER_DATA")
-    if root and list(Path(root).glob("sst2/train.tsv*")):
-        lines = read_lines(find_file(Path(root) / "sst2" / "train.tsv"))
-        rows = [line.rstrip("\n").split("\t") for _, (_, line) in zip(range(count + 1), lines, strict=False)][1:]
-        return [row[0] for row in rows], [int(row[1]) for row in rows]
-    texts = [document.text.split(". ")[0] for _, document in zip(range(count), corpus.documents(), strict=False)]
-    return texts, [len(sentence) % 2 for sentence in texts]
