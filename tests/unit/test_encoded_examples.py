@@ -1,0 +1,93 @@
+"""Examples of several sequences, whose targets have several rows: selecting, packing, features."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from task_fakes import bert
+
+from lmtransfer.tasks.base import HeadSpec
+from lmtransfer.tasks.encoded import EncodedExamples, Targets, ragged_offsets
+from lmtransfer.tasks.source import TaskSource
+from lmtransfer.tasks.tagged_example import TaggedExample
+from lmtransfer.transfer.evaluation import run_head
+from lmtransfer.transfer.features import compute_features
+from lmtransfer.transfer.method import TransferMethod
+
+#: Words of each window, windows of each example.
+WINDOWS = [[3], [2, 4], [1], [5, 1, 2]]
+
+
+def _encoded(seed: int = 0) -> EncodedExamples:
+    rng = np.random.default_rng(seed)
+    words = [count for example in WINDOWS for count in example]
+    lengths = [count + 2 for count in words]
+    rows = [[place + 1, 1, int(rng.integers(0, 3))] for count in words for place in range(count)]
+    tags = iter(rows)
+    examples = tuple(
+        TaggedExample(str(i), ("w",) * sum(example), tuple(next(tags)[2] for _ in range(sum(example))))
+        for i, example in enumerate(WINDOWS)
+    )
+    return EncodedExamples(
+        examples=examples,
+        owners=np.repeat(np.arange(len(WINDOWS)), [len(example) for example in WINDOWS]),
+        tokens_T=rng.integers(4, 128, sum(lengths)).astype(np.int32),
+        segments_T=np.zeros(sum(lengths), np.int8),
+        offsets=ragged_offsets(lengths),
+        targets=Targets(np.array(rows), ragged_offsets(words)),
+        num_truncated=0,
+        unreachable=("1", "3"),
+    )
+
+
+def test_selecting_takes_all_sequences_of_an_example_and_their_targets() -> None:
+    encoded = _encoded()
+    chosen = encoded.select(np.array([3, 0, 1]))
+    places = [4, 5, 6, 0, 1, 2]  # sequences, by hand
+    assert [example.id for example in chosen.examples] == ["3", "0", "1"]
+    assert chosen.owners.tolist() == [0, 0, 0, 1, 2, 2]
+    tokens = [encoded.tokens_T[encoded.offsets[p] : encoded.offsets[p + 1]].tolist() for p in places]
+    found = [chosen.tokens_T[a:b].tolist() for a, b in zip(chosen.offsets[:-1], chosen.offsets[1:], strict=True)]
+    assert found == tokens
+    tags = [tag for example in chosen.examples for tag in example.tags]
+    assert chosen.targets.values[:, 2].tolist() == tags
+    assert chosen.unreachable == ("1", "3")
+    assert encoded.select(np.array([0, 2])).unreachable == ()
+
+
+def test_a_batch_knows_the_token_of_each_row_of_targets() -> None:
+    encoded = _encoded()
+    source = TaskSource(encoded)
+    batch = source.build(0, source.plan(0), [6, 2, 0])
+    expected = []
+    for sequence in (6, 2, 0):
+        start = encoded.offsets[sequence]
+        for row in encoded.targets.values[encoded.targets.rows_of(np.array([sequence]))]:
+            expected.append(int(encoded.tokens_T[start + row[0]]))
+    found = batch.packed.tokens_T[batch.target_starts_R + batch.targets_RK[:, 0]]
+    assert found.tolist() == expected
+    assert batch.keys == ("3", "1", "0")
+
+
+def test_outputs_come_in_the_order_of_the_targets_whatever_the_batches() -> None:
+    encoded = _encoded()
+    learner = TransferMethod(freeze="full", dropout=0.0).learner(bert(), head=HeadSpec("tagging", 3), seed=0)
+    whole = run_head(learner, TaskSource(encoded))
+    assert whole.values.shape == (len(encoded.targets.values), 3)
+    for size in (1, 12, 25):
+        again = run_head(learner, TaskSource(encoded), max_tokens=size)
+        np.testing.assert_allclose(again.values, whole.values, atol=1e-5)
+        assert again.loss is not None and whole.loss is not None
+        assert abs(again.loss - whole.loss) < 1e-5
+
+
+def test_features_of_tokens_are_kept_for_every_token() -> None:
+    encoded = _encoded()
+    method = TransferMethod(freeze="frozen", pooling="mean", dropout=0.0)
+    learner = method.learner(bert(), head=HeadSpec("tagging", 3), seed=0).eval()
+    table = compute_features(learner, TaskSource(encoded), folder=None, max_tokens=10)
+    assert table.values.shape == (int(encoded.lengths.sum()), 16)
+    live, cached = TaskSource(encoded), TaskSource(encoded, table)
+    rows = [5, 0, 2]
+    expected = learner.predict(live.build(0, live.plan(0), rows))
+    torch.testing.assert_close(learner.predict(cached.build(0, cached.plan(0), rows)), expected, atol=1e-5, rtol=1e-5)

@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from lmtransfer.config.build import build
+from lmtransfer.config.paths import conf_dir
+from lmtransfer.config.task_groups import expanded
+from lmtransfer.errors import ConfigError
+
+
+def test_a_group_is_a_sweep_over_its_tasks() -> None:
+    words = ["init=runs/pretrain/x", "task=glue", "seeds=3"]
+    (word,) = [word for word in expanded(words, [conf_dir()]) if word.startswith("task=")]
+    tasks = word.removeprefix("task=").split(",")
+    assert len(tasks) == 9
+    assert all((conf_dir() / "task" / f"{task}.yaml").is_file() for task in tasks)
+    assert expanded(["task=sst2", "name=glue"], [conf_dir()]) == ["task=sst2", "name=glue"]
+
+
+def test_a_group_of_the_user_comes_first(tmp_path: Path) -> None:
+    (tmp_path / "task").mkdir()
+    node = {"_target_": "lmtransfer.tasks.group.TaskGroup", "name": "glue", "tasks": ["sst2", "rte"]}
+    OmegaConf.save(OmegaConf.create(node), tmp_path / "task" / "glue.yaml")
+    assert expanded(["task=glue"], [conf_dir(), tmp_path]) == ["task=sst2,rte"]
+
+
+def test_a_group_is_no_task() -> None:
+    with pytest.raises(ConfigError, match="task=glue: stands for cola, sst2"):
+        build(OmegaConf.load(conf_dir() / "task" / "glue.yaml"), data_root=None)

@@ -1,0 +1,37 @@
+"""The labels of a run in the order of another task."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from task_fakes import bert
+
+from lmtransfer.commands._trained import _reorder, match_labels
+from lmtransfer.errors import DataError
+from lmtransfer.tasks.base import HeadSpec
+from lmtransfer.transfer.method import TransferMethod
+
+
+def test_labels_are_matched_by_name() -> None:
+    assert match_labels(["a", "b"], ["a", "b"]) is None
+    assert match_labels(["entailment", "neutral", "contradiction"], ["contradiction", "entailment", "neutral"]) == [
+        2,
+        0,
+        1,
+    ]
+    with pytest.raises(DataError, match="tells apart a, b; the task's labels are a, c"):
+        match_labels(["a", "b"], ["a", "c"])
+
+
+@pytest.mark.parametrize(
+    ("spec", "fixed"),
+    [(HeadSpec("classification", 3), 0), (HeadSpec("tagging", 3), 0), (HeadSpec("span", 3, max_answer_tokens=4), 3)],
+)
+def test_logits_come_in_the_order_of_the_task(spec: HeadSpec, fixed: int) -> None:
+    learner = TransferMethod(freeze="full", pooling="mean", dropout=0.0).learner(bert(), head=spec, seed=0)
+    vectors = torch.randn(5, 16)
+    before = learner.head(vectors)
+    _reorder(learner, [2, 0, 1])
+    after = learner.head(vectors)
+    expected = [*range(fixed), fixed + 2, fixed, fixed + 1]
+    torch.testing.assert_close(after, before[:, expected])
