@@ -17,11 +17,12 @@ from lmtransfer.commands._task_data import encode_split
 from lmtransfer.commands._task_results import Result, compare, layer_weights, summary
 from lmtransfer.commands._task_table import print_result, short
 from lmtransfer.commands._trained import open_trained
+from lmtransfer.commands._zero_shot import evaluate_zero_shot
 from lmtransfer.config.build import build
 from lmtransfer.config.check import check
 from lmtransfer.config.schema import HardwareSettings
 from lmtransfer.config.sweep import in_sweep, sweep_name
-from lmtransfer.errors import RunDirectoryError
+from lmtransfer.errors import ConfigError, RunDirectoryError
 from lmtransfer.models.base import Encoder
 from lmtransfer.tasks.answers import LabelAnswer
 from lmtransfer.tasks.base import Example, Task
@@ -58,8 +59,8 @@ def run(cfg: DictConfig) -> Path:
     """
     chosen_task = cfg.get("task") is not None
     check(cfg, primary="evaluate", nodes={"task": {"data_root", "cache_dir"}} if chosen_task else {})
-    if not chosen_task and _is_pretrained(cfg.run):
-        return evaluate_pretrained(cfg)
+    if _is_pretrained(cfg.run):
+        return _evaluate_as_it_is(cfg)
     members, controls, parent = _members(cfg.run)
     settings = HardwareSettings.from_config(cfg.hardware)
     hardware = setup(device=settings.device, precision=settings.precision, threads=settings.threads, compile=False)
@@ -83,6 +84,23 @@ def run(cfg: DictConfig) -> Path:
         root = short(directory.path.parent.parent)
         print_result(console, result, name=parent.path.name, next_commands=[f"lmtransfer report {root}"])
     return directory.path
+
+
+def _evaluate_as_it_is(cfg: DictConfig) -> Path:
+    """Score a pretraining run, which has no head for any task: its losses, or a task that needs no head.
+
+    Raises:
+        ConfigError: the task needs a head.
+    """
+    if cfg.get("task") is None:
+        return evaluate_pretrained(cfg)
+    if not getattr(build(cfg.task, data_root=cfg.data_root, cache_dir=None), "zero_shot", False):
+        raise ConfigError(
+            f"run={cfg.run}: was pretrained and has no head for task={cfg.task.name}; train one (lmtransfer finetune "
+            f"init={cfg.run} task={cfg.task.name}), leave task= out for its losses, or give a task that needs none "
+            "(task=blimp)"
+        )
+    return evaluate_zero_shot(cfg)
 
 
 def _is_pretrained(path: str) -> bool:
