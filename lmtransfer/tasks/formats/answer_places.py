@@ -1,0 +1,118 @@
+"""Gold answers that are not where their file says: all refused in one message, or left aside and named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Literal
+
+from lmtransfer.errors import DataError
+from lmtransfer.tasks.question_example import GoldSpan
+
+BadAnswersPolicy = Literal["refuse", "skip"]
+
+_NUM_SHOWN = 3
+_MOST_CHARACTERS = 60
+
+
+class AnswerPlaces:
+    """Checks where answers are, and remembers those that are not there.
+
+    Args:
+        path: the file, for messages.
+        policy: ``refuse``: ``settle`` raises. ``skip``: nothing is trained on a bad answer, but its text stays a
+            reference (no official metric looks at offsets); a question without any other answer is left out.
+
+    Attributes:
+        bad: id of the question of each bad answer.
+        left_out: ids of the questions that are left out.
+        num_answers: answers seen, bad ones included.
+    """
+
+    def __init__(self, path: Path, policy: BadAnswersPolicy) -> None:
+        self.bad: list[str] = []
+        self.left_out: list[str] = []
+        self.num_answers = 0
+        self._path = path
+        self._policy = policy
+        self._complaints: list[str] = []
+
+    def gold(self, question: str, text: str, start: int, passage: str) -> GoldSpan | None:
+        """An answer with its span; without span where it is not there; None where its text is empty.
+
+        Args:
+            question: id of the question.
+            text: the answer.
+            start: its first character, as the file says.
+            passage: what it quotes.
+        """
+        self.num_answers += 1
+        if not text.strip():
+            self.complain(question, f"the answer {text!r} is empty")
+            return None
+        end = start + len(text)
+        if start < 0 or passage[start:end] != text:
+            found = f"is {_short(passage[start:end])}" if 0 <= start < len(passage) else "is outside of the passage"
+            self.complain(question, f"answer_start={start} {found}, not {_short(text)}")
+            return GoldSpan(text)
+        return GoldSpan(text, start, end)
+
+    def complain(self, question: str, complaint: str) -> None:
+        """Count a bad answer.
+
+        Args:
+            question: id of the question.
+            complaint: what is wrong, for the message.
+        """
+        self.bad.append(question)
+        if len(self._complaints) < _NUM_SHOWN:
+            self._complaints.append(f"  question {question}: {complaint}")
+
+    def settle(self) -> None:
+        """Say what is to be said when the whole file has been read.
+
+        Raises:
+            DataError: answers are bad and refused; names the first ones.
+        """
+        if not self.bad or self._policy == "skip":
+            return
+        further = len(self.bad) - len(self._complaints)
+        raise DataError(
+            f"{self._path}: {len(self.bad):,} of {self.num_answers:,} gold answers are not where the file says:\n"
+            + "\n".join(self._complaints)
+            + (f"\n  and {further:,} more" if further else "")
+            + "\nCorrect them (offsets count characters from 0), or set task.bad_answers=skip: nothing is trained on "
+            "them then, and questions with no other answer are left out"
+        )
+
+
+def bad_answer_lines(bad: Iterable[str], left_out: Iterable[str]) -> list[str]:
+    """What is said of bad answers.
+
+    Args:
+        bad: id of the question of each.
+        left_out: ids of the questions that are left out for them.
+    """
+    bad, left_out = list(bad), list(left_out)
+    lines = []
+    if bad:
+        lines.append(f"{len(bad):,} gold answers are not where the file says, none is trained on: {listed(bad)}")
+    if left_out:
+        lines.append(f"{len(left_out):,} questions have no other answer and are left out: {listed(left_out)}")
+    return lines
+
+
+def listed(ids: Iterable[str], *, most: int = 10) -> str:
+    """Ids, each once, the first ones by name: ``a, b, c and 4 more``.
+
+    Args:
+        ids: in order.
+        most: how many are named.
+    """
+    distinct = list(dict.fromkeys(ids))
+    further = len(distinct) - most
+    return ", ".join(distinct[:most]) + (f" and {further:,} more" if further > 0 else "")
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= _MOST_CHARACTERS else text[: _MOST_CHARACTERS - 3] + "...")

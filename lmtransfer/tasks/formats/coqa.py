@@ -1,0 +1,238 @@
+"""CoQA's files: conversations about a story, answered freely, with the evidence for each answer.
+
+Source: Reddy et al., "CoQA: A Conversational Question Answering Challenge" (2019),
+https://stanfordnlp.github.io/coqa. One JSON document: ``data`` is a list of stories with ``story``, ``questions``
+(``turn_id``, ``input_text``), ``answers`` (also ``span_start``, ``span_end``, ``span_text``) and, for evaluation,
+``additional_answers`` of other people.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from lmtransfer.errors import DataError
+from lmtransfer.metrics.answer_text import normalize_answer
+from lmtransfer.tasks.formats.answer_places import AnswerPlaces, BadAnswersPolicy, bad_answer_lines, listed
+from lmtransfer.tasks.formats.closest_span import closest_span
+from lmtransfer.tasks.formats.json_document import JsonNode, UniqueIds, load_json
+from lmtransfer.tasks.question_example import GoldSpan, QuestionExample, Turn
+
+KINDS: Final = ("yes", "no", "unknown")
+"""Answers that are no span of the story."""
+
+_UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoqaCounts:
+    """What was met in a file.
+
+    Attributes:
+        num_stories: stories, each with one conversation.
+        num_questions: all of them, also those left out.
+        num_hidden: questions without answers.
+        num_answers: answers of all questions, additional and bad ones included.
+        kinds: how many first answers are of each kind, as ``("yes", 12)``.
+        without_overlap: ids of the questions whose answer has no word in common with its evidence.
+        bad_answers: id of the question of each answer without evidence where the file says.
+        left_out: ids of the questions that are left out, having no other answer.
+    """
+
+    num_stories: int
+    num_questions: int
+    num_hidden: int
+    num_answers: int
+    kinds: tuple[tuple[str, int], ...] = ()
+    without_overlap: tuple[str, ...] = ()
+    bad_answers: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+
+    def lines(self) -> list[str]:
+        """The counts in words."""
+        lines = [f"{self.num_questions:,} questions about {self.num_stories:,} stories, {self.num_answers:,} answers"]
+        kinds = [f"{kind} {count:,}" for kind, count in self.kinds if count]
+        if kinds:
+            lines.append(f"answers that are no span: {', '.join(kinds)}")
+        if self.num_hidden:
+            lines.append(f"the answers of {self.num_hidden:,} questions are hidden")
+        if self.without_overlap:
+            lines.append(
+                f"{len(self.without_overlap):,} answers have no word in common with their evidence, which is trained "
+                f"on as a whole: {listed(self.without_overlap)}"
+            )
+        return lines + bad_answer_lines(self.bad_answers, self.left_out)
+
+
+@dataclass(frozen=True, slots=True)
+class CoqaFile:
+    """The questions of a file, in its order, and what was met there."""
+
+    examples: list[QuestionExample]
+    counts: CoqaCounts
+
+
+class _Answer(NamedTuple):
+    """An answer as it is understood."""
+
+    gold: GoldSpan | None  # None: no text; without span: bad, or of another kind without evidence
+    kind: int | None
+    text: str
+    overlaps: bool = True
+
+
+def read_coqa(path: Path, *, bad_answers: BadAnswersPolicy = "refuse", kinds: Sequence[str] = KINDS) -> CoqaFile:
+    """Read a file of conversations.
+
+    - The id is ``<story's id>:<turn_id>``.
+    - What is scored is the free text of an answer (``input_text``), first of ``answers``, then of
+      ``additional_answers`` in their order. The span beside it is what to train on: of the evidence (``span_start`` to
+      ``span_end``, without white space at its edges) the part closest to that text (see ``closest_span``), or all of
+      it where no word is common.
+    - Yes, no and unknown, compared as the official script compares, are another ``kind``: yes and no have their whole
+      evidence as span (none where ``span_start`` is -1), unknown has none. Other people's have no span.
+    - The history is all earlier turns with the free text of their answers; empty where that is hidden.
+    - ``source``, the domain by which the official script groups, is a mark.
+
+    Args:
+        path: the file, plain or compressed.
+        bad_answers: what becomes of answers whose evidence is not where the file says (white space apart), or that
+            have none; see ``AnswerPlaces``. Skipped ones go last, save those of another kind, whose evidence alone
+            is forgotten.
+        kinds: names of the other kinds of answer; a kind is its place there.
+
+    Raises:
+        DataError: not JSON, a key that is missing or of the wrong kind, an empty question or story, an id that is
+            given twice, answers whose turns are not those of the questions, or bad answers that are refused.
+    """
+    ids, places = UniqueIds(), AnswerPlaces(path, bad_answers)
+    examples: list[QuestionExample] = []
+    without_overlap: list[str] = []
+    stories = load_json(path).field("data").items()
+    for conversation in stories:
+        story_id = conversation.field("id").name()
+        story = conversation.field("story").filled_text()
+        source = conversation.maybe("source")
+        marks = () if source is None else (("source", source.text()),)
+        questions = conversation.field("questions").items()
+        turns = [question.field("turn_id").number() for question in questions]
+        given = _answers_by_person(conversation, turns)
+        history: tuple[Turn, ...] = ()
+        for place, (asked, turn) in enumerate(zip(questions, turns, strict=True)):
+            question_id = f"{story_id}:{turn}"
+            asked.question = question_id
+            ids.add(question_id, asked)
+            question = asked.field("input_text").filled_text()
+            answers = [_answer(person[place], question_id, story, kinds, places) for person in given]
+            first = answers[0] if answers else None
+            if first is not None and not first.overlaps:
+                without_overlap.append(question_id)
+            examples.append(
+                QuestionExample(
+                    question_id,
+                    question,
+                    story,
+                    _golds(answers, question_id, places) if answers else None,
+                    history,
+                    None if first is None else first.kind,
+                    marks,
+                )
+            )
+            history = (*history, Turn(question, "" if first is None else first.text))
+    places.settle()
+    left_out = frozenset(places.left_out)
+    counted = Counter(example.kind for example in examples)
+    return CoqaFile(
+        [example for example in examples if example.id not in left_out],
+        CoqaCounts(
+            num_stories=len(stories),
+            num_questions=len(examples),
+            num_hidden=sum(example.answers is None for example in examples),
+            num_answers=places.num_answers,
+            kinds=tuple((name, counted[kind]) for kind, name in enumerate(kinds)),
+            without_overlap=tuple(without_overlap),
+            bad_answers=tuple(places.bad),
+            left_out=tuple(places.left_out),
+        ),
+    )
+
+
+def _answers_by_person(conversation: JsonNode, turns: list[int]) -> list[list[JsonNode]]:
+    """The answers of each person, one a turn; none where they are hidden."""
+    additional = conversation.maybe("additional_answers")
+    first = conversation.maybe("answers")
+    if first is None and additional is None:
+        return []
+    people = [conversation.field("answers"), *(node for _, node in (additional.fields() if additional else []))]
+    given = []
+    for person in people:
+        answers = person.items()
+        answered = [answer.field("turn_id").number() for answer in answers]
+        if answered != turns:
+            raise DataError(
+                f"{person.where}: the questions have turn_id {_few(turns)}, the answers {_few(answered)}; each "
+                "question needs one answer, in the same order"
+            )
+        given.append(answers)
+    return given
+
+
+def _few(turns: list[int]) -> str:
+    return ", ".join(map(str, turns[:30])) + (f" ... ({len(turns)})" if len(turns) > 30 else "")
+
+
+def _answer(node: JsonNode, question_id: str, story: str, kinds: Sequence[str], places: AnswerPlaces) -> _Answer:
+    node.question = question_id
+    places.num_answers += 1
+    text = node.field("input_text").text()
+    start, end = node.field("span_start").number(), node.field("span_end").number()
+    evidence = node.field("span_text").text()
+    if not text.strip():
+        places.complain(question_id, f"the answer {text!r} is empty")
+        return _Answer(None, None, text)
+    said = normalize_answer(text)
+    kind = kinds.index(said) if said in kinds else None
+    if kind is not None and (said == _UNKNOWN or start == -1):
+        return _Answer(GoldSpan(text), kind, text)
+    complaint = _complaint(story, start, end, evidence)
+    if complaint is not None:
+        places.complain(question_id, complaint)
+        return _Answer(GoldSpan(text), kind, text)
+    quoted = story[start:end]
+    start += len(quoted) - len(quoted.lstrip())
+    end = start + len(quoted.strip())
+    if kind is not None:
+        return _Answer(GoldSpan(text, start, end), kind, text)
+    closest = closest_span(story[start:end], text)
+    if closest is None:
+        return _Answer(GoldSpan(text, start, end), None, text, overlaps=False)
+    return _Answer(GoldSpan(text, start + closest[0], start + closest[1]), None, text)
+
+
+def _complaint(story: str, start: int, end: int, evidence: str) -> str | None:
+    """What is wrong with the evidence of an answer."""
+    if not 0 <= start < end <= len(story):
+        return f"span_start={start}, span_end={end} are no part of the story ({len(story):,} characters)"
+    if not evidence.strip() or evidence.split() != story[start:end].split():
+        return f"span_start={start} to span_end={end} is {story[start:end][:60]!r}, not {evidence[:60]!r}"
+    return None
+
+
+def _golds(answers: Sequence[_Answer], question_id: str, places: AnswerPlaces) -> tuple[GoldSpan, ...]:
+    """Gold answers of a question; of one that is left out there are none."""
+    first, kind = answers[0].gold, answers[0].kind
+    others = [
+        answer.gold if answer.kind is None else GoldSpan(answer.text)
+        for answer in answers[1:]
+        if answer.gold is not None
+    ]
+    golds = [gold for gold in (first, *others) if gold is not None]
+    if kind is None:
+        golds.sort(key=lambda gold: gold.start is None)
+        if not golds or golds[0].start is None:
+            places.left_out.append(question_id)
+            return ()
+    return tuple(golds)

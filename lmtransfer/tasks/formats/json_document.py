@@ -1,0 +1,224 @@
+"""A JSON document as one file, read whole, with complaints that say where in it.
+
+Published sets of questions are one document of 10 to 100 MB; a place in it is named by the way from its top, such as
+``dev.json: data[3].paragraphs[0].qas[2].answers[0] (question 56be4db0)``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from lmtransfer.data.files import open_binary
+from lmtransfer.errors import DataError
+
+_SURROGATES = re.compile("[\ud800-\udfff]")
+_MOST_SHOWN = 40
+
+
+class JsonNode:
+    """A value somewhere in a document.
+
+    Args:
+        value: what ``json`` made of it.
+        parent: the value that holds it; None for the whole document.
+        step: its key or place there; for the whole document, the file.
+
+    Attributes:
+        value: as given.
+        question: id of the question that it is; messages about it and about what it holds say so.
+    """
+
+    __slots__ = ("_parent", "_step", "question", "value")
+
+    def __init__(self, value: Any, parent: JsonNode | None, step: str | int) -> None:
+        self.value = value
+        self.question: str | None = None
+        self._parent = parent
+        self._step = step
+
+    @property
+    def where(self) -> str:
+        """The file and the way to this value, for messages."""
+        steps: list[str] = []
+        question = None
+        node = self
+        while node._parent is not None:
+            steps.append(f"[{node._step}]" if isinstance(node._step, int) else f".{node._step}")
+            question = question or node.question
+            node = node._parent
+        question = question or node.question
+        way = f": {''.join(reversed(steps)).removeprefix('.')}" if steps else ""
+        return f"{node._step}{way}" + (f" (question {question})" if question is not None else "")
+
+    def field(self, key: str) -> JsonNode:
+        """The value of a key that must be there.
+
+        Raises:
+            DataError: this is no object, or lacks the key.
+        """
+        found = self.maybe(key)
+        if found is None:
+            there = ", ".join(list(self.value)[:_MOST_SHOWN]) or "none"
+            raise DataError(f"{self.where}: no key {key!r}; there are {there}")
+        return found
+
+    def maybe(self, key: str) -> JsonNode | None:
+        """The value of a key, or None where there is no such key.
+
+        Raises:
+            DataError: this is no object.
+        """
+        if not isinstance(self.value, dict):
+            raise self._not("an object")
+        return JsonNode(self.value[key], self, key) if key in self.value else None
+
+    def fields(self) -> list[tuple[str, JsonNode]]:
+        """Keys and values of an object, in their order.
+
+        Raises:
+            DataError: this is no object.
+        """
+        if not isinstance(self.value, dict):
+            raise self._not("an object")
+        return [(key, JsonNode(value, self, key)) for key, value in self.value.items()]
+
+    def items(self) -> list[JsonNode]:
+        """The values of a list.
+
+        Raises:
+            DataError: this is no list.
+        """
+        if not isinstance(self.value, list):
+            raise self._not("a list")
+        return [JsonNode(value, self, place) for place, value in enumerate(self.value)]
+
+    def text(self) -> str:
+        r"""A text, which may be empty.
+
+        Raises:
+            DataError: this is no text, or has a half of a surrogate pair (``\ud83d`` alone), which no tokenizer takes.
+        """
+        if not isinstance(self.value, str):
+            raise self._not("a text")
+        if not self.value.isascii() and (half := _SURROGATES.search(self.value)):
+            raise DataError(
+                f"{self.where}: character {half.start()} is half of a surrogate pair (\\u{ord(half.group()):04x}), "
+                "which is no character; write it whole, or put \\ufffd in its place (offsets stay as they are)"
+            )
+        return self.value
+
+    def filled_text(self) -> str:
+        """A text with something other than white space in it.
+
+        Raises:
+            DataError: this is no text, or a blank one.
+        """
+        text = self.text()
+        if not text.strip():
+            raise DataError(
+                f"{self.where}: is empty ({text[:_MOST_SHOWN]!r}); give it a text, or remove what it belongs to"
+            )
+        return text
+
+    def name(self) -> str:
+        """An id: a text that is not empty, or a whole number, as text.
+
+        Raises:
+            DataError: this is neither.
+        """
+        if isinstance(self.value, int) and not isinstance(self.value, bool):
+            return str(self.value)
+        return self.filled_text()
+
+    def number(self) -> int:
+        """A whole number.
+
+        Raises:
+            DataError: this is none.
+        """
+        if not isinstance(self.value, int) or isinstance(self.value, bool):
+            raise self._not("a whole number")
+        return self.value
+
+    def truth(self) -> bool:
+        """True or false.
+
+        Raises:
+            DataError: this is neither.
+        """
+        if not isinstance(self.value, bool):
+            raise self._not("true or false")
+        return self.value
+
+    def _not(self, wanted: str) -> DataError:
+        shown = json.dumps(self.value)
+        shown = shown if len(shown) <= _MOST_SHOWN else shown[: _MOST_SHOWN - 3] + "..."
+        return DataError(f"{self.where}: must be {wanted}; it is {shown}")
+
+
+class UniqueIds:
+    """Ids of the questions of a document, and where each one is."""
+
+    def __init__(self) -> None:
+        self._places: dict[str, JsonNode] = {}
+
+    def add(self, question: str, node: JsonNode) -> None:
+        """Note a question.
+
+        Raises:
+            DataError: another one has this id.
+        """
+        other = self._places.setdefault(question, node)
+        if other is not node:
+            raise DataError(
+                f"{node.where}: this id is also that of {other.where}. Answers are matched to questions by id: "
+                "give each question its own, or remove one"
+            )
+
+
+def load_json(path: Path) -> JsonNode:
+    """The document of a file.
+
+    Args:
+        path: the file, plain or compressed (.gz, .xz, .zst).
+
+    Raises:
+        DataError: the file cannot be read, is not UTF-8, or is not JSON (with ``file:line:column``); or an object has
+            a key twice, of which ``json`` would drop one.
+    """
+    with open_binary(path) as stream:
+        raw = stream.read()
+    try:
+        text = raw.decode("utf-8").removeprefix("\ufeff")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        column = error.start - raw.rfind(b"\n", 0, error.start)
+        found = " ".join(f"{byte:02x}" for byte in raw[error.start : error.start + 4])
+        raise DataError(
+            f"{path}:{line}: not UTF-8 at byte {column} of the line: {found}. Convert the file (iconv -f LATIN1 "
+            "-t UTF-8, or whatever it is)"
+        ) from None
+    if not text.strip():
+        raise DataError(f"{path}: is empty; one JSON object is expected")
+
+    def checked(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        record = dict(pairs)
+        if len(record) < len(pairs):
+            keys = [key for key, _ in pairs]
+            twice = next(key for place, key in enumerate(keys) if key in keys[:place])
+            raise DataError(
+                f"{path}: an object has the key {twice!r} twice (its keys: {', '.join(keys[:_MOST_SHOWN])})"
+            )
+        return record
+
+    try:
+        value = json.loads(text, object_pairs_hook=checked)
+    except json.JSONDecodeError as error:
+        hint = "; one object a line is another format (.jsonl)" if error.msg == "Extra data" else ""
+        raise DataError(f"{path}:{error.lineno}:{error.colno}: not JSON ({error.msg}){hint}") from None
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path}: not JSON that can be read ({error})") from None
+    return JsonNode(value, None, str(path))

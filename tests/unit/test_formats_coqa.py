@@ -1,0 +1,231 @@
+"""CoQA's files, and the span that is closest to a free answer."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lmtransfer.errors import DataError
+from lmtransfer.metrics.answer_text import token_f1
+from lmtransfer.tasks.formats.closest_span import closest_span
+from lmtransfer.tasks.formats.coqa import read_coqa
+from lmtransfer.tasks.question_example import GoldSpan, Turn
+
+STORY = "Ann's brown-haired cat, Tom, was 3 years old. \nHe slept in the barn. Was he happy? Yes, very."
+
+
+def answer(turn: int, text: str, evidence: str | None) -> dict[str, Any]:
+    start = -1 if evidence is None else STORY.index(evidence)
+    end = -1 if evidence is None else start + len(evidence)
+    return {
+        "turn_id": turn,
+        "input_text": text,
+        "span_start": start,
+        "span_end": end,
+        "span_text": "unknown" if evidence is None else evidence,
+    }
+
+
+def conversation(*answers: dict[str, Any], additional: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
+    questions = [{"turn_id": number, "input_text": f"What {number}?"} for number in range(1, len(answers) + 1)]
+    others = {} if additional is None else {"additional_answers": additional}
+    return {
+        "source": "mctest",
+        "id": "s1",
+        "filename": "a.txt",
+        "story": STORY,
+        "questions": questions,
+        "answers": list(answers),
+        "name": "a.txt",
+        **others,
+        **changes,
+    }
+
+
+def written(folder: Path, *conversations: dict[str, Any]) -> Path:
+    path = folder / "coqa-dev-v1.0.json"
+    path.write_text(json.dumps({"version": "1.0", "data": list(conversations)}))
+    return path
+
+
+def quoted(gold: GoldSpan) -> str | None:
+    return None if gold.start is None else STORY[gold.start : gold.end]
+
+
+def test_free_answers_other_kinds_and_history(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        conversation(
+            answer(1, "It was brown", "Ann's brown-haired cat"),
+            answer(2, "Three", "was 3 years old. \n"),
+            answer(3, "Yes.", "Yes, very."),
+            answer(4, "unknown", None),
+            answer(5, "no", None),
+        ),
+    )
+    read = read_coqa(path, bad_answers="refuse", kinds=("yes", "no", "unknown"))
+    golds = [example.answers or () for example in read.examples]
+    assert [example.id for example in read.examples] == ["s1:1", "s1:2", "s1:3", "s1:4", "s1:5"]
+    assert [[(gold.text, quoted(gold)) for gold in each] for each in golds] == [
+        [("It was brown", "brown")],
+        [("Three", "was 3 years old.")],
+        [("Yes.", "Yes, very.")],
+        [("unknown", None)],
+        [("no", None)],
+    ]
+    assert [example.kind for example in read.examples] == [None, None, 0, 2, 1]
+    assert read.examples[2].history == (Turn("What 1?", "It was brown"), Turn("What 2?", "Three"))
+    assert read.examples[0].marks == (("source", "mctest"),)
+    assert read.counts.lines() == [
+        "5 questions about 1 stories, 5 answers",
+        "answers that are no span: yes 1, no 1, unknown 1",
+        "1 answers have no word in common with their evidence, which is trained on as a whole: s1:2",
+    ]
+    other_order = read_coqa(path, kinds=("unknown", "no", "yes"))
+    assert [example.kind for example in other_order.examples] == [None, None, 2, 0, 1]
+
+
+def test_additional_answers_follow_in_order(tmp_path: Path) -> None:
+    additional = {
+        "0": [answer(1, "Tom the cat", "brown-haired cat, Tom")],
+        "1": [answer(1, "yes", "Yes, very.")],
+        "2": [answer(1, "unknown", None)],
+    }
+    read = read_coqa(written(tmp_path, conversation(answer(1, "Tom", "cat, Tom, was"), additional=additional)))
+    golds = read.examples[0].answers or ()
+    assert [gold.text for gold in golds] == ["Tom", "Tom the cat", "yes", "unknown"]
+    assert [quoted(gold) for gold in golds] == ["Tom", "cat, Tom", None, None]
+    assert read.examples[0].kind is None
+    assert read.counts.num_answers == 4
+
+
+def test_hidden_answers(tmp_path: Path) -> None:
+    hidden = conversation(answer(1, "", None), answer(2, "", None))
+    del hidden["answers"]
+    read = read_coqa(written(tmp_path, hidden))
+    assert [(example.answers, example.kind) for example in read.examples] == [(None, None)] * 2
+    assert read.examples[1].history == (Turn("What 1?", ""),)
+    assert read.counts.lines() == [
+        "2 questions about 1 stories, 0 answers",
+        "the answers of 2 questions are hidden",
+    ]
+
+
+def test_white_space_of_evidence_may_differ(tmp_path: Path) -> None:
+    given = {**answer(1, "He slept", "old. \nHe slept"), "span_text": " old. He  slept"}
+    read = read_coqa(written(tmp_path, conversation(given)))
+    assert [quoted(gold) for gold in read.examples[0].answers or ()] == ["He slept"]
+
+
+def test_evidence_that_is_elsewhere_is_refused_or_set_aside(tmp_path: Path) -> None:
+    moved = {"span_start": 2, "span_end": 5}
+    path = written(
+        tmp_path,
+        conversation(
+            {**answer(1, "Tom", "Tom"), **moved},
+            {**answer(2, "Tom", "Tom"), **moved},
+            {**answer(3, "yes", "Yes, very."), **moved},
+            answer(4, "a cat", None),
+            answer(5, " ", "cat"),
+            additional={
+                "0": [
+                    answer(1, "cat", "cat"),
+                    answer(2, "yes", "Yes"),
+                    answer(3, "no", None),
+                    answer(4, "the cat", "cat"),
+                    answer(5, "yes", "Yes"),
+                ]
+            },
+        ),
+    )
+    with pytest.raises(DataError, match=r"5 of 10 gold answers") as refused:
+        read_coqa(path, bad_answers="refuse")
+    assert "question s1:1: span_start=2 to span_end=5 is " in str(refused.value)
+    assert "and 2 more" in str(refused.value)
+
+    read = read_coqa(path, bad_answers="skip")
+    golds = {example.id: [(gold.text, quoted(gold)) for gold in example.answers or ()] for example in read.examples}
+    assert golds == {
+        "s1:1": [("cat", "cat"), ("Tom", None)],
+        "s1:3": [("yes", None), ("no", None)],
+        "s1:4": [("the cat", "cat"), ("a cat", None)],
+    }
+    assert read.counts.bad_answers == ("s1:1", "s1:2", "s1:3", "s1:4", "s1:5")
+    assert read.counts.left_out == ("s1:2", "s1:5")
+    assert read.counts.num_questions == 5
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"answers": []}, "data[0].answers: the questions have turn_id 1, the answers "),
+        ({"answers": [answer(2, "Tom", "Tom")]}, "the questions have turn_id 1, the answers 2"),
+        ({"additional_answers": {"0": []}}, "data[0].additional_answers.0: the questions have turn_id 1"),
+        ({"additional_answers": []}, "additional_answers: must be an object"),
+        ({"questions": [{"turn_id": 1, "input_text": " "}]}, "questions[0].input_text (question s1:1): is empty"),
+        (
+            {"questions": [{"turn_id": 1, "input_text": "A?"}] * 2, "answers": [answer(1, "Tom", "Tom")] * 2},
+            "also that",
+        ),
+        (
+            {"answers": [{**answer(1, "Tom", "Tom"), "span_end": None}]},
+            "span_end (question s1:1): must be a whole number",
+        ),
+        ({"story": ""}, "story: is empty"),
+    ],
+)
+def test_what_is_malformed_is_named(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    path = written(tmp_path, conversation(answer(1, "Tom", "Tom"), **changes))
+    with pytest.raises(DataError) as refused:
+        read_coqa(path, bad_answers="skip")
+    assert message in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "expected"),
+    [
+        ("They met in 1475, in Rome.", "in 1475", "in 1475"),
+        ("It is Bob's bike", "Bob", "Bob"),
+        ('the "U.S." army', "US army", 'U.S." army'),
+        ("red or blue or red blue", "red and blue", "red blue"),
+        ("one two", "three", None),
+        ("one two", "the", None),
+        ("", "one", None),
+        ("cat cat", "The cat!", "cat"),
+    ],
+)
+def test_closest_span(text: str, said: str, expected: str | None) -> None:
+    found = closest_span(text, said)
+    assert (None if found is None else text[slice(*found)]) == expected
+
+
+def test_no_span_is_closer() -> None:
+    # Every span between two edges, compared by the metric itself.
+    source = random.Random(0)
+    pieces = ["a", "the", "x", "y", "X.", "y-x", "x'y", "-", '"x', "z,", "\u201cx\u201d", "y\u2013the\u2013z", "w"]
+    for _ in range(300):
+        text = "".join(
+            source.choice(pieces) + source.choice([" ", " ", "  ", "\n"]) for _ in range(source.randrange(9))
+        )
+        said = " ".join(source.choice(pieces) for _ in range(source.randrange(5)))
+        edges = [match for pattern in (r"\S+", r"[^\W_]+") for match in re.finditer(pattern, text)]
+        starts, ends = [match.start() for match in edges], [match.end() for match in edges]
+        spans = [(start, end) for start in starts for end in ends if start < end]
+        scored = [(token_f1(text[start:end], said, empty_agree=False), start - end, -start) for start, end in spans]
+        best = max(scored, default=(0.0, 0, 0))
+        expected = None if best[0] == 0 else (-best[2], -best[2] - best[1])
+        assert closest_span(text, said) == expected, (text, said)
+
+
+def test_long_evidence() -> None:
+    text = "he saw it " * 5_000 + "and the very old ship sank. " + "he saw it " * 5_000
+    found = closest_span(text, "He said the very old ship sank")
+    # "he" is at hand behind: 2 * 5 / (5 + 6) is more than 2 * 4 / (4 + 6).
+    assert found is not None
+    assert text[slice(*found)] == "very old ship sank. he"
+    assert closest_span("x-" * 50_000 + " word", "word") == (100_001, 100_005)

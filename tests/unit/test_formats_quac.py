@@ -1,0 +1,153 @@
+"""QuAC's files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lmtransfer.errors import DataError
+from lmtransfer.tasks.formats.quac import QuacCounts, read_quac
+from lmtransfer.tasks.question_example import GoldSpan, Turn
+
+PASSAGE = "Ann met Bob in Kyiv. Then Ann left."
+NONE = ("CANNOTANSWER", 36)
+
+
+def qa(turn: int, original: tuple[str, int], *others: tuple[str, int], **changes: Any) -> dict[str, Any]:
+    answers = [{"text": text, "answer_start": start} for text, start in (*others, original)]
+    asked = {"id": f"C_1_q#{turn}", "question": f"Who {turn}?", "yesno": "x", "followup": "m"}
+    return {**asked, "answers": answers, "orig_answer": answers[-1], **changes}
+
+
+def written(folder: Path, *qas: dict[str, Any], context: str = PASSAGE + " CANNOTANSWER") -> Path:
+    paragraph = {"id": "C_1", "context": context, "qas": list(qas)}
+    path = folder / "val.json"
+    path.write_text(json.dumps({"data": [{"title": "T", "background": "", "paragraphs": [paragraph]}]}))
+    return path
+
+
+def test_dialogues_with_history_marks_and_disagreement(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        qa(0, ("Bob", 8), ("Ann", 0), ("Bob", 8), yesno="y"),
+        qa(1, NONE, NONE, followup="n"),
+        qa(2, NONE, ("Ann", 26)),
+        qa(3, ("Kyiv", 15), NONE),
+    )
+    read = read_quac(path, bad_answers="refuse")
+    first, second, third, fourth = read.examples
+    assert {example.passage for example in read.examples} == {PASSAGE}
+    assert first.answers == (GoldSpan("Bob", 8, 11), GoldSpan("Ann", 0, 3), GoldSpan("Bob", 8, 11))
+    assert second.answers == ()
+    assert third.answers == (GoldSpan("CANNOTANSWER"), GoldSpan("Ann", 26, 29))
+    assert fourth.answers == (GoldSpan("Kyiv", 15, 19), GoldSpan("CANNOTANSWER"))
+    assert first.history == ()
+    assert fourth.history == (
+        Turn("Who 0?", "Bob"),
+        Turn("Who 1?", "CANNOTANSWER"),
+        Turn("Who 2?", "CANNOTANSWER"),
+    )
+    assert [example.marks[0][1] for example in read.examples] == ["y", "x", "x", "x"]
+    assert second.marks == (("yesno", "x"), ("followup", "n"))
+    assert read.counts.lines() == [
+        "4 questions in 1 dialogues, 9 gold answers",
+        "2 questions have no answer (CANNOTANSWER); to 1 of them somebody else gives one",
+        "yesno: x 3, y 1",
+        "followup: m 3, n 1",
+    ]
+
+
+def test_hidden_answers(tmp_path: Path) -> None:
+    hidden = [{"id": f"C_1_q#{turn}", "question": "Who?"} for turn in range(2)]
+    read = read_quac(written(tmp_path, *hidden))
+    assert [example.answers for example in read.examples] == [None, None]
+    assert read.examples[1].history == (Turn("Who?", ""),)
+    assert read.examples[1].marks == ()
+    assert read.counts.lines()[1:] == ["the answers of 2 questions are hidden"]
+
+
+def test_an_original_answer_of_its_own_is_one_more_reference(tmp_path: Path) -> None:
+    read = read_quac(written(tmp_path, qa(0, ("Bob", 8), orig_answer={"text": "Ann", "answer_start": 26})))
+    assert read.examples[0].answers == (GoldSpan("Ann", 26, 29), GoldSpan("Bob", 8, 11))
+    assert read.counts.added == ("C_1_q#0",)
+    assert "C_1_q#0" in read.counts.lines()[-1]
+
+
+def test_misplaced_answers_are_refused_or_set_aside(tmp_path: Path) -> None:
+    path = written(tmp_path, qa(0, ("Bob", 1)), qa(1, ("Bob", 2), ("Ann", 0), NONE), qa(2, ("Bob", 3), NONE))
+    with pytest.raises(DataError, match=r"3 of 6 gold answers") as refused:
+        read_quac(path, bad_answers="refuse")
+    assert "question C_1_q#0: answer_start=1 is 'nn ', not 'Bob'" in str(refused.value)
+    read = read_quac(path, bad_answers="skip")
+    assert [example.answers for example in read.examples] == [
+        (GoldSpan("Ann", 0, 3), GoldSpan("CANNOTANSWER"), GoldSpan("Bob")),
+        (GoldSpan("CANNOTANSWER"), GoldSpan("Bob")),
+    ]
+    assert read.examples[0].history == (Turn("Who 0?", "Bob"),)
+    assert read.counts.left_out == ("C_1_q#0",)
+    assert len(read.counts.bad_answers) == 3
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ([qa(0, ("Bob", 8), id="C_1:0")], "must be <dialogue>_q#<turn>"),
+        ([qa(0, ("Bob", 8), question="")], "question (question C_1_q#0): is empty"),
+        ([qa(0, ("Bob", 8)), qa(0, ("Bob", 8))], "qas[1] (question C_1_q#0): this id is also that of"),
+        ([qa(0, ("Bob", 8), followup=3)], "followup (question C_1_q#0): must be a text; it is 3"),
+        ([{"id": "C_1_q#0", "question": "Who?", "answers": []}], "no key 'orig_answer'"),
+        (
+            [{"id": "C_1_q#0", "question": "Who?", "orig_answer": {"text": "Ann", "answer_start": 0}}],
+            "no key 'answers'",
+        ),
+    ],
+)
+def test_what_is_malformed_is_named(tmp_path: Path, asked: list[dict[str, Any]], message: str) -> None:
+    with pytest.raises(DataError) as refused:
+        read_quac(written(tmp_path, *asked), bad_answers="skip")
+    assert message in str(refused.value)
+
+
+def test_passages_without_text_or_mark(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="nothing but CANNOTANSWER"):
+        read_quac(written(tmp_path, context=" CANNOTANSWER"))
+    read = read_quac(written(tmp_path, qa(0, ("left.", 30)), context=PASSAGE))
+    assert read.examples[0].passage == PASSAGE
+
+
+def test_the_published_sample(data_root: Path, tmp_path: Path) -> None:
+    # The sample has one dialogue twice, ids and all.
+    sample = data_root / "quac_sample" / "quac_sample.json"
+    with pytest.raises(DataError) as refused:
+        read_quac(sample, bad_answers="refuse")
+    assert "data[1].paragraphs[0].qas[0] (question C_ec865aa8cf664d4d879ed364dd7048ed_1_q#0)" in str(refused.value)
+    assert "data[0].paragraphs[0].qas[0] (question" in str(refused.value)
+
+    document = json.loads(sample.read_text(encoding="utf-8"))
+    for asked in document["data"][1]["paragraphs"][0]["qas"]:
+        asked["id"] = "D" + asked["id"]
+    path = tmp_path / "val.json"
+    path.write_text(json.dumps(document), encoding="utf-8")
+    read = read_quac(path, bad_answers="refuse")
+    published = [asked for article in document["data"] for asked in article["paragraphs"][0]["qas"]]
+    assert len(read.examples) == len(published) == 12
+    for example, asked in zip(read.examples, published, strict=True):
+        assert example.id == asked["id"]
+        assert example.answers is not None
+        assert example.answers[0].text == asked["orig_answer"]["text"]
+        assert sorted(gold.text for gold in example.answers) == sorted(answer["text"] for answer in asked["answers"])
+        assert all(example.passage[gold.start : gold.end] == gold.text for gold in example.answers)
+        assert example.passage.endswith("signaling the birth of hip hop.")
+    assert [len(example.history) for example in read.examples] == [*range(6)] * 2
+    assert read.counts == QuacCounts(
+        num_dialogues=2,
+        num_questions=12,
+        num_unanswerable=0,
+        num_disputed=0,
+        num_hidden=0,
+        num_answers=sum(len(asked["answers"]) for asked in published),
+        marks=(("followup", "m", 6), ("followup", "n", 2), ("followup", "y", 4), ("yesno", "x", 10), ("yesno", "y", 2)),
+    )

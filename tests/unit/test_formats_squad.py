@@ -1,0 +1,199 @@
+"""SQuAD's files, and what all documents of questions have in common: places, ids, offsets, damage."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import lzma
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lmtransfer.errors import DataError
+from lmtransfer.tasks.formats.answer_places import listed
+from lmtransfer.tasks.formats.json_document import load_json
+from lmtransfer.tasks.formats.squad import SquadFile, read_squad
+from lmtransfer.tasks.question_example import GoldSpan
+
+PASSAGE = "Ann met Bob in Kyiv. Then Ann left."
+
+
+def qa(name: str, *answers: tuple[str, int], question: str = "Who?", **others: Any) -> dict[str, Any]:
+    given = [{"text": text, "answer_start": start} for text, start in answers]
+    return {"id": name, "question": question, "answers": given, **others}
+
+
+def document(*qas: dict[str, Any], context: str = PASSAGE) -> dict[str, Any]:
+    return {"version": "v2.0", "data": [{"title": "T", "paragraphs": [{"context": context, "qas": list(qas)}]}]}
+
+
+def written(folder: Path, value: Any, name: str = "dev.json") -> Path:
+    path = folder / name
+    path.write_text(value if isinstance(value, str) else json.dumps(value), encoding="utf-8")
+    return path
+
+
+def test_questions_with_without_and_with_hidden_answers(tmp_path: Path) -> None:
+    hidden = qa("c")
+    del hidden["answers"]
+    plausible = {"is_impossible": True, "plausible_answers": [{"text": "Bob", "answer_start": 8}]}
+    path = written(tmp_path, document(qa("a", ("Bob", 8), ("Ann", 26)), qa("b", **plausible), hidden, qa("d")))
+    read = read_squad(path, bad_answers="refuse")
+    assert [example.id for example in read.examples] == ["a", "b", "c", "d"]
+    assert read.examples[0].answers == (GoldSpan("Bob", 8, 11), GoldSpan("Ann", 26, 29))
+    assert [example.answers for example in read.examples[1:]] == [(), None, ()]
+    assert {example.passage for example in read.examples} == {PASSAGE}
+    assert read.counts.lines() == [
+        "4 questions about 1 passages, 2 gold answers",
+        "2 questions have no answer",
+        "the answers of 1 questions are hidden",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "complaint"),
+    [
+        (("Bob", 7), "answer_start=7 is ' Bo', not 'Bob'"),
+        (("Bob", 900), "answer_start=900 is outside of the passage, not 'Bob'"),
+        (("left.", -5), "answer_start=-5 is outside of the passage, not 'left.'"),
+        ((" ", 3), "the answer ' ' is empty"),
+    ],
+)
+def test_misplaced_answers_are_refused_or_set_aside(tmp_path: Path, wrong: tuple[str, int], complaint: str) -> None:
+    path = written(tmp_path, document(qa("a", wrong, ("Ann", 0)), qa("b", wrong), qa("c", ("Bob", 8))))
+    with pytest.raises(DataError) as refused:
+        read_squad(path, bad_answers="refuse")
+    assert f"{path}: 2 of 4 gold answers" in str(refused.value)
+    assert f"question a: {complaint}" in str(refused.value)
+    assert f"question b: {complaint}" in str(refused.value)
+    assert "task.bad_answers=skip" in str(refused.value)
+
+    read = read_squad(path, bad_answers="skip")
+    assert [example.id for example in read.examples] == ["a", "c"]
+    reference = () if wrong[0] == " " else (GoldSpan(wrong[0]),)
+    assert read.examples[0].answers == (GoldSpan("Ann", 0, 3), *reference)
+    assert read.counts.num_questions == 3
+    assert (read.counts.bad_answers, read.counts.left_out) == (("a", "b"), ("b",))
+    assert read.counts.lines()[1:] == [
+        "2 gold answers are not where the file says, none is trained on: a, b",
+        "1 questions have no other answer and are left out: b",
+    ]
+
+
+def test_many_misplaced_answers_make_a_short_message(tmp_path: Path) -> None:
+    path = written(tmp_path, document(*(qa(f"q{number}", ("Bob", 0)) for number in range(1234))))
+    with pytest.raises(DataError, match="1,234 of 1,234") as refused:
+        read_squad(path, bad_answers="refuse")
+    assert "and 1,231 more" in str(refused.value)
+    assert str(refused.value).count("\n") == 5
+    assert listed([f"q{number}" for number in (1, 1, 2, 3, 4)], most=2) == "q1, q2 and 2 more"
+
+
+def test_ids_differ(tmp_path: Path) -> None:
+    both = document(qa("a", ("Ann", 0)))
+    both["data"] += document(qa("b", ("Ann", 0)), qa("a", ("Bob", 8)))["data"]
+    with pytest.raises(DataError) as refused:
+        read_squad(written(tmp_path, both), bad_answers="skip")
+    assert "data[1].paragraphs[0].qas[1] (question a)" in str(refused.value)
+    assert "data[0].paragraphs[0].qas[0] (question a)" in str(refused.value)
+
+
+def changed(key: str, value: Any) -> dict[str, Any]:
+    return document({**qa("a", ("Ann", 0)), key: value})
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (changed("question", " \n"), "qas[0].question (question a): is empty"),
+        (changed("question", None), "qas[0].question (question a): must be a text; it is null"),
+        (changed("question", "half \ud83d"), "character 5 is half of a surrogate pair"),
+        (changed("id", ""), "qas[0].id: is empty"),
+        (changed("id", True), "qas[0].id: must be a text; it is true"),
+        (changed("answers", None), "qas[0].answers (question a): must be a list; it is null"),
+        (changed("answers", ["Ann"]), 'answers[0] (question a): must be an object; it is "Ann"'),
+        (changed("answers", [{"text": "Ann"}]), "answers[0] (question a): no key 'answer_start'; there are text"),
+        (changed("answers", [{"text": "Ann", "answer_start": "0"}]), 'must be a whole number; it is "0"'),
+        (changed("is_impossible", True), "is_impossible is true and there are 1 answers"),
+        (changed("is_impossible", "no"), 'must be true or false; it is "no"'),
+        (document(qa("a", is_impossible=False)), "is_impossible is false and there are 0 answers"),
+        (document(qa("a"), context=""), "paragraphs[0].context: is empty"),
+        ({"data": {"title": "T"}}, "data: must be a list"),
+        ({"dota": []}, "no key 'data'; there are dota"),
+        ([1], "must be an object; it is [1]"),
+        ('{"data": [],\n "data": []}', "has the key 'data' twice"),
+        ('{"data": [\n  {"title": oops}]}', "dev.json:2:13: not JSON (Expecting value)"),
+        ('{"data": []}\n{"data": []}', "dev.json:2:1: not JSON (Extra data); one object a line is another format"),
+        ('{"data": [', "dev.json:1:11: not JSON"),
+        (" ", "is empty; one JSON object is expected"),
+        ("[" * 200_000, "not JSON that can be read"),
+    ],
+)
+def test_what_is_malformed_is_named(tmp_path: Path, value: Any, message: str) -> None:
+    path = written(tmp_path, value)
+    with pytest.raises(DataError) as refused:
+        read_squad(path, bad_answers="skip")
+    assert str(refused.value).startswith(str(path))
+    assert message in str(refused.value)
+
+
+def test_bytes_that_are_not_utf8(tmp_path: Path) -> None:
+    path = tmp_path / "dev.json"
+    path.write_bytes(b'{"data":\n "caf\xe9"}')
+    with pytest.raises(DataError, match="dev.json:2: not UTF-8 at byte 6 of the line: e9 22 7d"):
+        load_json(path)
+
+
+def test_compressed_files_marks_and_foreign_characters(tmp_path: Path) -> None:
+    passage = "\U0001f600 Caf\u00e9 \u4e2d\u6587 \ufeff end"
+    raw = b"\xef\xbb\xbf" + json.dumps(document(qa("a", ("\u4e2d\u6587", 7)), context=passage)).encode()
+    read = []
+    for suffix, pack in ((".json", bytes), (".json.gz", gzip.compress), (".json.xz", lzma.compress)):
+        path = tmp_path / f"dev{suffix}"
+        path.write_bytes(pack(raw))
+        read.append(read_squad(path).examples)
+    assert read[0] == read[1] == read[2]
+    assert read[0][0].answers == (GoldSpan("\u4e2d\u6587", 7, 9),)
+    (tmp_path / "cut.json.xz").write_bytes(lzma.compress(raw)[:-20])
+    with pytest.raises(DataError, match="damaged or cut short"):
+        read_squad(tmp_path / "cut.json.xz")
+
+
+def test_long_passages(tmp_path: Path) -> None:
+    passage = "word " * 20_000 + "end"
+    path = written(
+        tmp_path, document(*(qa(f"q{place}", ("word", 5 * place)) for place in range(2_000)), context=passage)
+    )
+    read = read_squad(path)
+    assert len(read.examples) == 2_000
+    assert all(example.passage is read.examples[0].passage for example in read.examples)
+
+
+@pytest.mark.parametrize(
+    ("name", "num_passages", "num_questions", "num_unanswerable", "num_answers"),
+    [  # as published; for SQuADShifts the questions (Miller et al. 2020, https://arxiv.org/abs/2004.14444)
+        ("squad/dev-v1.1.json.xz", 2067, 10570, 0, 34726),
+        ("squad/dev-v2.0.json.xz", 1204, 11873, 5945, 20302),
+        ("squadshifts/new_wiki_v1.0.json.xz", None, 7938, 0, None),
+        ("squadshifts/reddit_v1.0.json.xz", None, 9803, 0, None),
+        ("squadshifts/amazon_reviews_v1.0.json.xz", None, 9885, 0, None),
+    ],
+)
+def test_published_files(
+    data_root: Path,
+    name: str,
+    num_passages: int | None,
+    num_questions: int,
+    num_unanswerable: int,
+    num_answers: int | None,
+) -> None:
+    read: SquadFile = read_squad(data_root / name, bad_answers="refuse")
+    assert len(read.examples) == read.counts.num_questions == num_questions
+    assert read.counts.num_unanswerable == sum(example.answers == () for example in read.examples) == num_unanswerable
+    assert read.counts.num_passages == (num_passages or read.counts.num_passages)
+    assert read.counts.num_answers == (num_answers or read.counts.num_answers)
+    assert read.counts.num_hidden == 0
+    for example in read.examples:
+        for gold in example.answers or ():
+            assert example.passage[gold.start : gold.end] == gold.text
