@@ -76,7 +76,7 @@ def read_rows(plan: Plan) -> list[StudyRow]:
 
 
 def write_table(rows: Sequence[StudyRow], plan: Plan) -> Path:
-    """Write the table as Markdown, CSV and JSON; their path without the suffix."""
+    """Write the table as CSV and JSON; their path without the suffix."""
     path = plan.folder / plan.name
     records = [_record(row, plan) for row in rows]
     columns = list(dict.fromkeys(key for record in records for key in record))
@@ -86,7 +86,6 @@ def write_table(rows: Sequence[StudyRow], plan: Plan) -> Path:
     writer.writerows(records)
     write_text(path.with_name(f"{plan.name}.csv"), text.getvalue())
     write_text(path.with_name(f"{plan.name}.json"), json.dumps(records, indent=1, allow_nan=False) + "\n")
-    write_text(path.with_name(f"{plan.name}.md"), markdown(rows, plan))
     return path
 
 
@@ -144,11 +143,11 @@ def markdown(rows: Sequence[StudyRow], plan: Plan) -> str:
             "" if accuracy is None else f"{100 * accuracy[1]:.1f} %",
         ]
         for name in plan.transfers:
-            line += _transfer_cells(row.transfers.get(name))
+            line += transfer_cells(row.transfers.get(name))
         cells.append(line)
     shown_headings, shown_cells = without_empty(headings, cells)
     lines = [shown_headings, ["---"] * len(shown_headings), *shown_cells]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + f"\n\n{_caption()}\n"
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + f"\n\n{caption()}\n"
 
 
 def terminal_rows(rows: Sequence[StudyRow], plan: Plan) -> Table:
@@ -157,7 +156,7 @@ def terminal_rows(rows: Sequence[StudyRow], plan: Plan) -> Table:
         title=f"study {plan.name}",
         title_justify="left",
         title_style="bold",
-        caption=_caption(),
+        caption=caption(),
         caption_justify="left",
         box=box.SIMPLE_HEAD,
         pad_edge=False,
@@ -179,7 +178,7 @@ def terminal_rows(rows: Sequence[StudyRow], plan: Plan) -> Table:
         what = [] if entry is None else [entry.model, entry.objective]
         columns = [[row.recipe, *what], cost, learnt]
         for name in plan.transfers:
-            score, control, difference = _transfer_cells(row.transfers.get(name))
+            score, control, difference = transfer_cells(row.transfers.get(name))
             columns.append([score, *([f"control {control}", difference] if control else [])])
         first = [column[0] if column else "" for column in columns]
         rest = [column[1:] for column in columns]
@@ -194,7 +193,7 @@ def terminal_rows(rows: Sequence[StudyRow], plan: Plan) -> Table:
     return table
 
 
-def _transfer_cells(entry: Entry | None) -> list[str]:
+def transfer_cells(entry: Entry | None) -> list[str]:
     """Score, control's score, difference with its verdict."""
     if entry is None or entry.metric is None or entry.score is None:
         return ["" if entry is None else entry.run.state, "", ""]
@@ -212,7 +211,7 @@ def _metric(rows: Sequence[StudyRow], transfer: str) -> str:
     return metric_heading(next((metric for metric in found if metric), ""))
 
 
-def _caption() -> str:
+def caption() -> str:
     return (
         f"Mean {PLUS_MINUS} deviation over seeds; control: the same architecture without pretraining; difference "
         f"{PLUS_MINUS} standard error, shown from two on. Losses of different objectives do not compare, nor do "

@@ -105,13 +105,22 @@ def encode_split(
         DataError: some have none.
         ConfigError: ``task.max_length`` is more than the encoder can read.
     """
+    _refuse_hidden(examples, split)
+    return encode_examples(task, examples, tokenizer, encoder)
+
+
+def encode_examples(task: Task, examples: Sequence[Example], tokenizer: Tokenizer, encoder: Encoder) -> EncodedExamples:
+    """Encode examples, whether or not their gold answers are known.
+
+    Raises:
+        ConfigError: ``task.max_length`` is more than the encoder can read.
+    """
     if task.max_length is not None and task.max_length > encoder.max_length:
         raise ConfigError(
             f"task.max_length={task.max_length}: the encoder reads at most {encoder.max_length} tokens; give at most "
             "that, or null"
         )
     max_length = task.max_length or encoder.max_length
-    _refuse_hidden(examples, split)
     return task.encode(examples, tokenizer, max_length=max_length, num_segments=encoder.num_segments)
 
 

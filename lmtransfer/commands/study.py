@@ -14,7 +14,8 @@ from rich.console import Console
 from lmtransfer.commands._pretraining import check_pretraining
 from lmtransfer.commands._study_plan import PRETRAIN, Job, Plan, make_plan
 from lmtransfer.commands._study_process import last_words, run_apart
-from lmtransfer.commands._study_table import read_rows, terminal_rows, write_table
+from lmtransfer.commands._study_table import markdown, read_rows, terminal_rows, write_table
+from lmtransfer.commands._study_transfers_table import MANY, transfers_markdown, transfers_table
 from lmtransfer.commands._transfer import check_transfer
 from lmtransfer.config import paths
 from lmtransfer.config.budget import effective_train
@@ -49,8 +50,9 @@ def run(cfg: DictConfig) -> Path:
     failed = _do(plan, config_dir, console)
     rows = read_rows(plan)
     if rows:
-        table = write_table(rows, plan)
-        console.print(terminal_rows(rows, plan))
+        table, many = write_table(rows, plan), len(plan.transfers) > MANY
+        write_text(table.with_name(f"{plan.name}.md"), (transfers_markdown if many else markdown)(rows, plan))
+        console.print((transfers_table if many else terminal_rows)(rows, plan))
         console.print(f"kept as {table}.md, .csv and .json", markup=False, soft_wrap=True)
         console.print(f"next: lmtransfer report {_short(plan.folder)}", markup=False, soft_wrap=True)
     if failed:
