@@ -4,16 +4,19 @@ import numpy as np
 import pytest
 from task_fakes import WordTokenizer, random_examples
 
-from lmtransfer.tasks.encoded import encode_texts, longest_first
+from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.source import TOKENS_MULTIPLE, TaskSource
+from lmtransfer.tasks.text_encoding import encode_texts, longest_first
+from lmtransfer.tasks.text_example import TextExample
 
 
-def _encode(texts: list[str], pairs: list[str] | None, max_length: int, num_segments: int = 2):
+def _encode(
+    texts: list[str], pairs: list[str] | None, max_length: int, num_segments: int = 2
+) -> tuple[EncodedExamples, WordTokenizer]:
     tokenizer = WordTokenizer()
-    ids = [str(i) for i in range(len(texts))]
-    labels = [0] * len(texts)
-    encoded = encode_texts(ids, texts, pairs, labels, tokenizer, max_length=max_length, num_segments=num_segments)
-    return encoded, tokenizer
+    examples = [TextExample(f"x:{i}", text, pairs[i] if pairs else None, label=0) for i, text in enumerate(texts)]
+    targets = np.arange(len(texts))
+    return encode_texts(examples, targets, tokenizer, max_length=max_length, num_segments=num_segments), tokenizer
 
 
 def test_single_texts_are_cls_text_sep() -> None:
@@ -21,6 +24,8 @@ def test_single_texts_are_cls_text_sep() -> None:
     assert tokenizer.decode(encoded.tokens_T) == "[CLS] a b c [SEP] [CLS] d [SEP]"
     assert encoded.offsets.tolist() == [0, 5, 8]
     assert encoded.segments_T.tolist() == [0] * 8
+    assert encoded.owners.tolist() == [0, 1]
+    assert encoded.targets.values.tolist() == [[0], [1]]
     assert encoded.num_truncated == 0
 
 
@@ -29,6 +34,12 @@ def test_pairs_have_two_separators_and_two_segments() -> None:
     assert tokenizer.decode(encoded.tokens_T) == "[CLS] a b [SEP] c [SEP]"
     assert encoded.segments_T.tolist() == [0, 0, 0, 0, 1, 1]
     assert _encode(["a b"], ["c"], 16, num_segments=1)[0].segments_T.tolist() == [0] * 6
+
+
+def test_empty_texts_are_specials_alone() -> None:
+    encoded, tokenizer = _encode(["", "a"], ["b", ""], 16)
+    assert tokenizer.decode(encoded.tokens_T) == "[CLS] [SEP] b [SEP] [CLS] a [SEP] [SEP]"
+    assert encoded.segments_T.tolist() == [0, 0, 1, 1, 0, 0, 0, 1]
 
 
 def test_truncation_is_counted_and_never_cuts_specials() -> None:
@@ -63,8 +74,8 @@ def test_select_gives_the_same_examples() -> None:
     for place, row in enumerate([7, 0, 3]):
         ours = chosen.tokens_T[chosen.offsets[place] : chosen.offsets[place + 1]]
         assert ours.tolist() == encoded.tokens_T[encoded.offsets[row] : encoded.offsets[row + 1]].tolist()
-    assert chosen.ids == ("train:7", "train:0", "train:3")
-    assert chosen.labels.tolist() == encoded.labels[[7, 0, 3]].tolist()
+    assert [example.id for example in chosen.examples] == ["train:7", "train:0", "train:3"]
+    assert chosen.targets.values.tolist() == encoded.targets.values[[7, 0, 3]].tolist()
 
 
 def test_batches_hold_the_planned_examples() -> None:
@@ -78,7 +89,8 @@ def test_batches_hold_the_planned_examples() -> None:
     assert batch.packed.lengths[:2] == (encoded.lengths[4], encoded.lengths[2])
     assert batch.packed.tokens_T[: batch.num_tokens].tolist() == encoded.select(np.array([4, 2])).tokens_T.tolist()
     assert list(batch.keys) == ["train:4", "train:2"]
-    assert batch.labels_B.tolist() == encoded.labels[[4, 2]].tolist()
+    assert batch.targets_RK.tolist() == encoded.targets.values[[4, 2]].tolist()
+    assert batch.target_owners_R.tolist() == [0, 1]
 
 
 def test_batches_come_in_few_shapes_and_no_filler_is_longer_than_the_examples() -> None:

@@ -17,7 +17,8 @@ from lmtransfer.errors import DataError
 
 _Piece = Literal["nothing", "(", "label", "word", ")"]
 
-_PIECES = re.compile(r"[()]|[^\s()]+")
+#: Only plain white space parts words: the treebank has "8 1/2", with a no-break space, as one.
+_PIECES = re.compile(r"[()]|[^ \t\r\n()]+")
 #: What may come before each kind of piece.
 _AFTER: dict[_Piece, tuple[_Piece, ...]] = {
     "(": ("nothing", "label", ")"),
@@ -118,5 +119,5 @@ def parse_tree(text: str, *, num_labels: int) -> LabelledTree:
 
 
 def plain_word(word: str) -> str:
-    """A word of the treebank as it is written elsewhere: brackets and quotation marks, and no escaped slash or star."""
-    return _CHARACTERS.get(word) or word.replace("\\/", "/").replace("\\*", "*")
+    """A word of the treebank as it is written elsewhere: brackets, quotation marks, no escapes, no no-break space."""
+    return _CHARACTERS.get(word) or word.replace("\\/", "/").replace("\\*", "*").replace("\u00a0", " ")
