@@ -1,0 +1,149 @@
+"""Every kind of task from the command line: trained, evaluated, inspected, on files that a user might have."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from transfer_world import NEGATIVE, OTHER, POSITIVE, lmtransfer, make_world, result
+
+SPLITS = {"train": 120, "dev": 40, "test": 30}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("world")
+    make_world(folder)
+    for seed, (split, num) in enumerate(SPLITS.items()):
+        rng = random.Random(seed)
+        _write_pairs(folder / "data" / f"pairs_{split}.tsv", num, rng)
+        _write_scores(folder / "data" / f"scores_{split}.csv", num, rng)
+        _write_tags(folder / "data" / f"tags_{split}.conll", num, rng)
+        _write_questions(folder / "data" / f"questions_{split}.jsonl", num, rng)
+    return folder
+
+
+@pytest.fixture
+def world(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    shutil.copytree(made, tmp_path / "world")
+    monkeypatch.chdir(tmp_path / "world")
+    monkeypatch.setenv("LMTRANSFER_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("LMTRANSFER_DATA", raising=False)
+    threads = torch.get_num_threads()
+    yield tmp_path / "world"
+    torch.set_num_threads(threads)
+
+
+def _write_pairs(path: Path, num: int, rng: random.Random) -> None:
+    """The second text tells alone whether the pair is alike."""
+    rows = ["text1\ttext2\tlabel"]
+    for i in range(num):
+        rows.append(
+            f"{rng.choice(OTHER)} film\t{rng.choice(POSITIVE if i % 2 else NEGATIVE)}\t{'same' if i % 2 else 'other'}"
+        )
+    path.write_text("\n".join(rows) + "\n")
+
+
+def _write_scores(path: Path, num: int, rng: random.Random) -> None:
+    """How many words are kind."""
+    rows = ["text,score"]
+    for _ in range(num):
+        words = rng.choices(POSITIVE[:2] + NEGATIVE[:2], k=4)
+        rows.append(f'"{" ".join(words)}",{sum(word in POSITIVE for word in words) / 4}')
+    path.write_text("\n".join(rows) + "\n")
+
+
+def _write_tags(path: Path, num: int, rng: random.Random) -> None:
+    """Kind words and unkind ones are tagged."""
+    lines = []
+    for _ in range(num):
+        for word in rng.choices(POSITIVE + NEGATIVE + OTHER, k=rng.randint(2, 30)):
+            tag = "GOOD" if word in POSITIVE else "BAD" if word in NEGATIVE else "O"
+            lines.append(f"{word}\t{tag}")
+        lines.append("")
+    path.write_text("\n".join(lines) + "\n")
+
+
+def _write_questions(path: Path, num: int, rng: random.Random) -> None:
+    """The answer is the kind word of the passage, which is longer than a window."""
+    rows = []
+    for i in range(num):
+        words = rng.choices(OTHER, k=rng.randint(3, 12))
+        words.insert(rng.randint(0, len(words)), rng.choice(POSITIVE))
+        context = " ".join(words)
+        answer = next(word for word in words if word in POSITIVE)
+        gold = [{"text": answer, "start": context.index(answer)}]
+        rows.append({"id": f"q{i}", "question": "which", "context": context, "answers": gold})
+    path.write_text("\n".join(map(json.dumps, rows)) + "\n")
+
+
+QUICK = ["hardware=exact", "init=runs/pretrain/base", "train.epochs=10", "optimizer.learning_rate=0.02"]
+FILES = {
+    "text_pair": ["task=text_pair", *(f"task.{split}=data/pairs_{split}.tsv" for split in SPLITS)],
+    "regression": ["task=regression", *(f"task.{split}=data/scores_{split}.csv" for split in SPLITS)],
+    "tagging": ["task=tagging", *(f"task.files.{split}=data/tags_{split}.conll" for split in SPLITS)],
+    "span_qa": [
+        "task=span_qa",
+        *(f"task.{split}=data/questions_{split}.jsonl" for split in SPLITS),
+        "task.stride=4",
+        "task.max_question_tokens=6",
+    ],
+}
+METRICS = {"text_pair": "accuracy", "regression": "pearson", "tagging": "accuracy", "span_qa": "f1"}
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_each_kind_is_learnt_and_scored(kind: str, world: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert lmtransfer("finetune", *FILES[kind], *QUICK, "transfer.pooling=mean", "name=ft") == 0
+    found = result("runs/finetune/ft")
+    assert found["main_metric"] == METRICS[kind]
+    assert found["metrics"][METRICS[kind]] > 0.8
+    assert found["num_scored"] == SPLITS["dev"]
+    if found["majority"] is not None:
+        assert found["majority"][METRICS[kind]] < found["metrics"][METRICS[kind]]
+    capsys.readouterr()
+    assert lmtransfer("evaluate", "run=runs/finetune/ft", "split=dev", "hardware=exact") == 0
+    again = result("runs/evaluate/finetune-ft-dev")
+    assert again["metrics"] == pytest.approx(found["metrics"], abs=1e-6)
+    assert again["labels"] == found["labels"]
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_probing_and_caching_give_the_same(kind: str, world: Path) -> None:
+    words = [*FILES[kind], *QUICK[:2], "train.epochs=2", "control=true", "transfer.layers=mix", "name=probe"]
+    assert lmtransfer("probe", *words) == 0
+    found = result("runs/probe/probe")
+    assert 0 <= found["metrics"][METRICS[kind]] + 1 <= 2
+    assert lmtransfer("evaluate", "run=runs/probe/probe", "split=dev", "hardware=exact") == 0  # encodes anew
+    assert result("runs/evaluate/probe-probe-dev")["metrics"] == pytest.approx(found["metrics"], abs=1e-5)
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_tasks_can_be_inspected(kind: str, world: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert lmtransfer("inspect", *FILES[kind], "init=runs/pretrain/base") == 0
+    said = capsys.readouterr().out
+    for split, num in SPLITS.items():
+        assert f"split {split}" in said
+        assert str(num) in said
+    if kind == "span_qa":
+        assert "reachable" in said
+        assert "windows" in said
+
+
+def test_a_finetuned_run_is_a_start_for_another_task(world: Path) -> None:
+    assert lmtransfer("finetune", *FILES["text_pair"], *QUICK[:2], "train.epochs=1", "name=first") == 0
+    words = [*FILES["tagging"], "hardware=exact", "train.epochs=1", "init=runs/finetune/first", "name=second"]
+    assert lmtransfer("finetune", *words) == 0
+    assert result("runs/finetune/second")["task"] == "tagging"
+
+
+def test_another_kind_of_task_is_refused(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert lmtransfer("finetune", *FILES["text_pair"], *QUICK[:2], "train.epochs=1", "name=ft") == 0
+    capsys.readouterr()
+    assert lmtransfer("evaluate", "run=runs/finetune/ft", *FILES["tagging"], "split=dev", "name=x") == 2
+    assert "was trained on text_pair (classification); tagging needs tagging" in capsys.readouterr().err
