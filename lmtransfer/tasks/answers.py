@@ -66,6 +66,7 @@ class SpanAnswer:
         score: log-probability-like score of the best span, start logit + end logit.
         null_score: the same of "no answer here"; how much it is above ``score`` is the published "null odds".
         kind: name of another kind of answer (yes, no, unknown), or None.
+        best: text of the best span, whatever is answered.
     """
 
     text: str
@@ -74,6 +75,7 @@ class SpanAnswer:
     score: float = 0.0
     null_score: float = 0.0
     kind: str | None = None
+    best: str = ""
 
     def plain(self) -> dict[str, Any]:
         """``answer`` with its place and scores."""

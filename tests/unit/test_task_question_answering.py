@@ -1,0 +1,343 @@
+"""Question answering as a task: published formats, files of one's own, official scores, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import lzma
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from omegaconf import OmegaConf
+
+from lmtransfer.config.build import build
+from lmtransfer.errors import ConfigError, DataError
+from lmtransfer.tasks.answers import SpanAnswer
+from lmtransfer.tasks.base import Example, HeadSpec, Task
+from lmtransfer.tasks.question_answering import SpanQa
+from lmtransfer.tokenizers.words import WordTokenizer
+
+CONF = Path(__file__).parents[2] / "conf" / "task"
+PASSAGE = "Ann ran to the sea. Bob stayed."
+
+
+def qa(name: str, text: str | None, start: int | None = None) -> dict[str, Any]:
+    place = PASSAGE.index(text) if text is not None and start is None else start
+    return {
+        "id": name,
+        "question": f"Which {name}?",
+        "answers": [] if text is None else [{"text": text, "answer_start": place}],
+    }
+
+
+def squad(*asked: dict[str, Any]) -> dict[str, Any]:
+    return {"version": "1.1", "data": [{"title": "t", "paragraphs": [{"context": PASSAGE, "qas": list(asked)}]}]}
+
+
+def row(name: str, *answers: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"id": name, "question": "Who?", "context": PASSAGE, "answers": list(answers), **more}
+
+
+def write(path: Path, content: Any) -> str:
+    text = "".join(json.dumps(r) + "\n" for r in content) if path.suffix == ".jsonl" else json.dumps(content)
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def task(**more: Any) -> SpanQa:
+    return SpanQa(**{"name": "qa", **more})
+
+
+def gold_outputs(made: SpanQa, examples: list[Any]) -> tuple[Any, np.ndarray]:
+    """Outputs of a head that knows all gold answers."""
+    encoded = made.encode(examples, WordTokenizer(PASSAGE.split(), lowercase=True), max_length=24, num_segments=2)
+    values = encoded.targets.values
+    outputs = np.full((len(values), 4 + len(made.labels)), -5, dtype=np.float32)
+    here = values[:, 0] >= 0
+    outputs[:, :2] = np.where(here[:, None], values[:, :2], values[:, 3:4])
+    outputs[:, 2], outputs[:, 3] = np.where(here, 3, -3), np.where(here, -3, 3)
+    for kind in range(len(made.labels)):
+        outputs[values[:, 2] == kind, 4 + kind] = 5
+    return encoded, outputs
+
+
+def perfect(made: SpanQa, split: str) -> dict[str, float]:
+    examples = made.examples(split)
+    encoded, outputs = gold_outputs(made, examples)
+    return made.score(encoded.examples, made.answers(encoded, outputs))
+
+
+@pytest.mark.parametrize("name", ["squad", "squad2", "quac", "coqa", "span_qa"])
+def test_every_config_is_a_task(name: str, tmp_path: Path) -> None:
+    node = OmegaConf.load(CONF / f"{name}.yaml")
+    if name == "span_qa":
+        node.train = write(tmp_path / "train.jsonl", [row("a")])
+    made = build(node, data_root=str(tmp_path))
+    assert isinstance(made, Task)
+    assert made.name == name
+    assert made.head == HeadSpec(kind="span", num_labels=len(made.labels), max_answer_tokens=node.max_answer_tokens)
+    assert "train" in made.splits
+
+
+def test_squad_1_is_scored_by_its_script(tmp_path: Path) -> None:
+    file = write(tmp_path / "dev.json", squad(qa("a", "Ann"), qa("b", "the sea")))
+    made = task(files={"dev": file})
+    examples = made.examples("dev")
+    assert all(isinstance(example, Example) for example in examples)
+    assert perfect(made, "dev") == {"f1": 1.0, "exact": 1.0}
+    # "ran to the sea" against "the sea": precision 1/3 (the article goes), recall 1.
+    scores = made.score(examples, [SpanAnswer("ann."), SpanAnswer("ran to the sea")])
+    assert scores == pytest.approx({"f1": (1 + 0.5) / 2, "exact": 0.5})
+    assert list(scores)[0] == made.main_metric == "f1"
+    assert made.baseline(examples, examples) is None
+
+
+def test_squad_2_has_a_threshold_and_says_what_the_best_one_gives(tmp_path: Path) -> None:
+    file = write(tmp_path / "dev.json", squad(qa("a", "Ann"), qa("b", None), qa("c", None)))
+    made = task(files={"dev": file}, no_answer=True)
+    examples = made.examples("dev")
+    assert perfect(made, "dev")["f1"] == 1.0
+    # Odds 2, 3 and 4: a threshold of 0 answers nothing, one of 2 is right about all.
+    answers = [SpanAnswer("", best="Ann", null_score=2.0 + i) for i in range(3)]
+    scores = made.score(examples, answers)
+    assert scores["f1"] == scores["exact"] == pytest.approx(2 / 3)
+    assert scores["best_f1"] == scores["best_exact"] == 1.0
+    assert scores["best_f1_thresh"] == 2.0
+    assert scores["NoAns_f1"] == 1.0
+    assert scores["HasAns_f1"] == 0.0
+    at_two = task(files={"dev": file}, no_answer=True, null_threshold=2.0)
+    assert at_two.score(examples, answers)["f1"] == 1.0
+    baseline = made.baseline(examples, examples)
+    assert baseline is not None
+    assert made.score(examples, baseline)["f1"] == pytest.approx(2 / 3)  # type: ignore[arg-type]
+
+
+def quac() -> dict[str, Any]:
+    def turn(number: int, text: str, *others: str) -> dict[str, Any]:
+        context = f"{PASSAGE} CANNOTANSWER"
+        found = [{"text": t, "answer_start": context.index(t)} for t in (text, *others)]
+        return {"id": f"C_1_q#{number}", "question": f"What {number}?", "followup": "y", "yesno": "x",
+                "orig_answer": found[0], "answers": found}  # fmt: skip
+
+    qas = [turn(0, "Ann ran"), turn(1, "CANNOTANSWER"), turn(2, "Bob stayed", "stayed")]
+    paragraph = {"id": "C_1", "context": f"{PASSAGE} CANNOTANSWER", "qas": qas}
+    return {"data": [{"title": "t", "section_title": "s", "background": "b", "paragraphs": [paragraph]}]}
+
+
+def test_quac_reads_dialogues_and_is_scored_by_its_script(tmp_path: Path) -> None:
+    made = task(
+        files={"dev": write(tmp_path / "val.json", quac())}, file_format="quac", no_answer=True, history_turns=1
+    )
+    examples = made.examples("dev")
+    scores = perfect(made, "dev")
+    assert scores["heq_q"] == scores["heq_d"] == scores["unanswerable"] == 1.0
+    # "Bob stayed" is compared with each of two references alone: F1 1, and 2/3 with "stayed".
+    assert scores["f1"] == pytest.approx((1 + 1 + (1 + 2 / 3) / 2) / 3)
+    tokenizer = WordTokenizer(["what", "0", "1", "2", "ann", "ran", "?"], lowercase=True)
+    encoded = made.encode(examples, tokenizer, max_length=40, num_segments=2)
+    assert tokenizer.decode(encoded.tokens_T[encoded.offsets[1] :][:9]) == "[CLS] what 0 ? ann ran what 1 ?"
+    baseline = made.baseline(examples, examples)
+    assert baseline is not None
+    assert made.score(examples, baseline)["f1"] == pytest.approx(1 / 3)  # type: ignore[arg-type]
+
+
+def test_quacs_published_sample_is_read_back(data_root: Path, tmp_path: Path) -> None:
+    sample = data_root / "quac_sample" / "quac_sample.json"
+    if not sample.is_file():
+        pytest.skip("the data folder has no quac_sample")
+    document = json.loads(sample.read_text(encoding="utf-8"))
+    del document["data"][1]  # the same dialogue once more, ids and all
+    file = write(tmp_path / "val.json", document)
+    made = task(files={"dev": file}, file_format="quac", no_answer=True, max_answer_tokens=200, history_turns=2)
+    examples = made.examples("dev")
+    encoded = made.encode(examples, WordTokenizer(["a"], lowercase=True), max_length=384, num_segments=2)
+    assert len(examples) == 6
+    assert encoded.unreachable == ()
+
+
+def coqa() -> dict[str, Any]:
+    said = [
+        ("Ann", "Ann ran to the sea."),
+        ("yes", "Ann ran to the sea."),
+        ("unknown", "unknown"),
+        ("he stayed", "Bob stayed."),
+    ]
+    answers = []
+    for number, (text, evidence) in enumerate(said, start=1):
+        start = PASSAGE.find(evidence)
+        end = start + len(evidence) if start >= 0 else -1
+        answers.append(
+            {"turn_id": number, "input_text": text, "span_text": evidence, "span_start": start, "span_end": end}
+        )
+    questions = [{"turn_id": number, "input_text": f"What {number}?"} for number in range(1, 5)]
+    return {"version": "1.0", "data": [{"id": "s1", "source": "mctest", "story": PASSAGE, "questions": questions,
+                                        "answers": answers}]}  # fmt: skip
+
+
+def test_coqa_has_yes_no_and_unknown(tmp_path: Path) -> None:
+    made = task(
+        files={"dev": write(tmp_path / "dev.json", coqa())}, file_format="coqa", labels=["no", "unknown", "yes"]
+    )
+    examples = made.examples("dev")
+    assert [example.kind for example in examples] == [None, 2, 1, None]
+    encoded, outputs = gold_outputs(made, examples)
+    answers = list(made.answers(encoded, outputs))
+    assert [answer.text for answer in answers] == ["Ann", "yes", "unknown", "stayed"]
+    scores = made.score(examples, answers)
+    # Of "he stayed" a span can give one word of two: F1 2/3.
+    assert scores["f1"] == scores["mctest_f1"] == pytest.approx((3 + 2 / 3) / 4)
+    assert made.baseline(examples[1:2], examples) == [SpanAnswer("yes", kind="yes")] * 4
+
+
+def test_own_rows_and_squads_format_are_read_alike(tmp_path: Path) -> None:
+    rows = [
+        row("a", {"text": "Ann", "start": 0}),
+        row("b", {"text": "stayed"}),
+        row("c"),
+        {key: value for key, value in row("d").items() if key != "answers"},
+    ]
+    made = task(train=write(tmp_path / "t.jsonl", rows), file_format="jsonl", no_answer=True)
+    examples = made.examples("train")
+    assert [example.answers and example.answers[0].start for example in examples] == [
+        0,
+        PASSAGE.index("stayed"),
+        (),
+        None,
+    ]
+    assert [example.has_gold for example in examples] == [True, True, True, False]
+    assert examples[0].passage is examples[2].passage
+    other = task(train=write(tmp_path / "t.json", squad(qa("a", "Ann"))), file_format="jsonl")
+    assert other.examples("train")[0].answers == examples[0].answers
+
+
+def test_a_split_may_have_several_files(tmp_path: Path) -> None:
+    first, second = write(tmp_path / "1.json", squad(qa("a", "Ann"))), tmp_path / "2.json"
+    write(second, squad(qa("b", "Bob")))
+    (tmp_path / "2.json.xz").write_bytes(lzma.compress(second.read_bytes()))
+    second.unlink()
+    made = task(files={"train": [first, "2.json"], "dev": None}, data_root=str(tmp_path))
+    assert made.splits == ("train",)
+    assert [example.id for example in made.examples("train")] == ["a", "b"]
+
+
+def test_ids_in_two_files_are_refused(tmp_path: Path) -> None:
+    files = [write(tmp_path / f"{i}.json", squad(qa("a", "Ann"))) for i in range(2)]
+    with pytest.raises(DataError, match=r"1\.json: question id a is in .*0\.json too"):
+        task(files={"train": files}).examples("train")
+    with pytest.raises(DataError, match=r"0\.json: question id a is in .*0\.json too"):
+        task(files={"train": [files[0], files[0]]}).examples("train")
+
+
+def test_bad_answers_are_refused_or_counted_by_name(tmp_path: Path) -> None:
+    asked = [qa("good", "Ann"), qa("bad", "Ann", 3)]
+    file = write(tmp_path / "t.json", squad(*asked))
+    with pytest.raises(DataError, match="bad.*not 'Ann'"):
+        task(train=file).examples("train")
+    rows = [row("good", {"text": "Ann", "start": 0}, {"text": "Bob", "start": 1}), row("bad", {"text": "Zoe"})]
+    own = write(tmp_path / "t.jsonl", rows)
+    with pytest.raises(DataError, match=r"(?s)2 of 3 gold answers.*question good.*'Zoe' is nowhere"):
+        task(train=own, file_format="jsonl").examples("train")
+    for made, count in (
+        (task(train=file, bad_answers="skip"), 1),
+        (task(train=own, file_format="jsonl", bad_answers="skip"), 2),
+    ):
+        assert [example.id for example in made.examples("train")] == ["good"]
+        counts = made.notes["train"].counts
+        assert sorted(counts.values()) == sorted([count, 1])
+        assert all("bad" in first for first in made.notes["train"].first.values())
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{", r"t\.jsonl:2: not JSON"),
+        ("[]", r"t\.jsonl:2: must be an object"),
+        (json.dumps({"id": "b"}), r"t\.jsonl:2 \(question b\): no key 'question'"),
+        (json.dumps(row("b", question=" ")), r"t\.jsonl:2.*question.*is empty"),
+        (json.dumps(row("b", context="")), r"t\.jsonl:2.*context.*is empty"),
+        (json.dumps(row("b", answers="Ann")), r"t\.jsonl:2.*answers.*must be a list"),
+        (json.dumps(row("b", {"start": 0})), r"t\.jsonl:2.*answers\[0\].*no key 'text'"),
+        (json.dumps(row("a")), r"t\.jsonl:2.*also that of.*t\.jsonl:1"),
+        (json.dumps(row("b")), r"question b has no answer.*task\.no_answer=true"),
+    ],
+)
+def test_malformed_rows_are_refused_with_their_line(tmp_path: Path, line: str, message: str) -> None:
+    file = tmp_path / "t.jsonl"
+    file.write_text(json.dumps(row("a", {"text": "Ann"})) + "\n" + line + "\n")
+    with pytest.raises(DataError, match=message):
+        task(train=str(file), file_format="jsonl").examples("train")
+
+
+def test_missing_files_and_splits_are_named(tmp_path: Path) -> None:
+    made = task(files={"train": "no/such.json"}, data_root=str(tmp_path))
+    with pytest.raises(DataError, match=r"split train: no file .*such\.json"):
+        made.examples("train")
+    with pytest.raises(DataError, match="split=dev"):
+        made.examples("dev")
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"files": {}}, "task.files is empty"),
+        ({"stride": 0}, "task.stride=0"),
+        ({"max_answer_tokens": 0, "history_turns": -1}, "2 problems"),
+        ({"labels": ["yes"]}, "task.labels"),
+        ({"file_format": "coqa"}, r"must be \[yes, no, unknown\]"),
+        ({"file_format": "coqa", "labels": ["yes", "no", "unknown"], "no_answer": True}, "task.no_answer"),
+        ({"file_format": "quac", "hub": "quac"}, "task.hub=quac"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(more: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        task(**{"files": {"train": "t.json"}, **more})
+
+
+class Table(dict[str, list[Any]]):
+    """What ``datasets`` gives."""
+
+    @property
+    def column_names(self) -> list[str]:
+        return list(self)
+
+
+def test_the_hub_serves_splits_without_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    answers = [{"text": ["Ann"], "answer_start": [0]}, {"text": [], "answer_start": []}]
+    columns = Table(id=["a", "b"], title=["", ""], context=[PASSAGE] * 2, question=["Who?"] * 2, answers=answers)
+    asked: list[Any] = []
+
+    def load_dataset(name: str, config: str | None, *, split: str) -> Mapping[str, list[Any]]:
+        asked.append((name, config, split))
+        return columns
+
+    class Failed(Exception):
+        pass
+
+    monkeypatch.setitem(__import__("sys").modules, "datasets", SimpleNamespace(load_dataset=load_dataset))
+    monkeypatch.setitem(
+        __import__("sys").modules, "datasets.exceptions", SimpleNamespace(DatasetGenerationError=Failed)
+    )
+    made = task(hub="org/squad", hub_splits={"train": "train", "dev": "validation"}, no_answer=True)
+    examples = made.examples("dev")
+    assert asked == [("org/squad", None, "validation")]
+    assert [example.answers and example.answers[0].text for example in examples] == ["Ann", ()]
+    del columns["answers"]
+    with pytest.raises(DataError, match="no column answers"):
+        made.examples("dev")
+
+
+def test_squads_development_set_is_read_and_scored(data_root: Path) -> None:
+    made = build(OmegaConf.load(CONF / "squad2.yaml"), data_root=str(data_root))
+    examples = made.examples("dev")
+    assert len(examples) == 11873
+    scores = made.score(examples, made.baseline(examples, examples))
+    assert scores["f1"] == scores["exact"] == 5945 / 11873  # as many have no answer
+
+
+def test_squadshifts_serves_as_training_set(data_root: Path) -> None:
+    shifts = [f"squadshifts/{part}_v1.0.json" for part in ("new_wiki", "reddit")]
+    made = task(files={"train": shifts}, data_root=str(data_root))
+    assert len(made.examples("train")) == 7938 + 9803
