@@ -38,7 +38,8 @@ def closest_span(text: str, answer: str) -> tuple[int, int] | None:
     Spans begin and end at the edges of what stands between white space and, within it, of letters and digits in a row,
     so that *Bob* is found in *Bob's* and *brown* in *brown-haired*. A word of more than eight such parts is not cut
     except at the first and the last of them. F1 is ``token_f1`` (lower case, no punctuation or articles). Of equally
-    good spans it is the shortest, then the first. Time is linear in the length of the text.
+    good spans it is the shortest, then the first. Time is linear in the length of the text
+    for an answer of a few words, and grows with the product of both lengths for a long one.
 
     Extractive systems are trained on CoQA so: the span of the evidence, which the annotator marked, that overlaps most
     with the answer, which is free text (Reddy et al., "CoQA" (2019), whose best extractive answer is defined so).
