@@ -1,0 +1,200 @@
+"""The first and the last token of an answer, or another kind of answer.
+
+Shape legend: T real tokens of a packed batch, S sequences (windows of passages), E width of a token's vector, C other
+kinds of answer, K logits of a token, L tokens of the longest answer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from lmtransfer.tasks.source import TaskBatch
+from lmtransfer.training.learner import Loss
+from lmtransfer.transfer.heads.base import Per
+from lmtransfer.transfer.heads.layers import Activation, HeadLayers, at_least_float32
+from lmtransfer.transfer.segments import owners, segment_sum
+
+_LOWEST = float("-inf")
+
+
+class SpanHead(HeadLayers):
+    """A start and an end classifier over the tokens of a passage (Devlin et al. 2019, sections 4.2 and 4.3).
+
+    No answer is an answer that starts and ends at the null token. Each classifier is a softmax over the passage and the
+    null token; the loss is half the sum of their cross-entropies in nats, summed over sequences. Where there are other
+    kinds of answer (yes, no, unknown in CoQA), one more classifier reads the null token: a span (or none), or one of
+    the kinds. Its cross-entropy is added, and where the gold answer is of another kind it is the only one.
+
+    Targets are [start, end, kind, first, stop], one row a sequence: [first, stop) is the passage, -1 for start and end
+    stands for the null token, -1 for kind for a span. Outputs are [start, end, score, null score] and the log odds of
+    each other kind against a span: the best span of at most ``max_answer_tokens`` inside the passage (of equal ones
+    the first, then the shortest), -1, -1 and minus infinity where the passage is empty; a score is a start logit plus
+    an end logit.
+
+    Where we differ from run_squad.py of google-research/bert, whose softmax is over all tokens of a sequence: tokens
+    that can be no answer, of the question for one, are left out.
+
+    Args:
+        input_dim: E.
+        num_labels: C; 0: every answer is a span.
+        max_answer_tokens: longest answer that is given.
+        null: which token of a sequence is the null token: the first ([CLS]), or the last, where only that one has seen
+            the whole sequence (causal encoders).
+        hidden_dim: width of a hidden layer; None: none.
+        activation: of the hidden layer.
+        dropout: probability of dropping an input feature of the output layer.
+        hidden_dropout: the same for the hidden layer.
+    """
+
+    loss_name = "span"
+    per: Per = "token"
+
+    def __init__(
+        self,
+        *,
+        input_dim: int,
+        max_answer_tokens: int,
+        num_labels: int = 0,
+        null: Literal["first", "last"] = "first",
+        hidden_dim: int | None = None,
+        activation: Activation = "tanh",
+        dropout: float = 0.1,
+        hidden_dropout: float = 0.0,
+    ) -> None:
+        super().__init__(
+            input_dim=input_dim,
+            output_dim=2 + (num_labels + 1 if num_labels else 0),
+            hidden_dim=hidden_dim,
+            activation=activation,
+            dropout=dropout,
+            hidden_dropout=hidden_dropout,
+        )
+        self.num_labels = num_labels
+        self.max_answer_tokens = max_answer_tokens
+        self.null = null
+
+    def count(self, batch: TaskBatch) -> int:
+        """Sequences."""
+        return len(batch.targets_RK)
+
+    def loss(self, logits: Tensor, batch: TaskBatch) -> Loss:
+        """See ``Head``.
+
+        Args:
+            logits: (T, 2), or (T, 2 + 1 + C): start, end, a span, each other kind.
+            batch: with targets.
+        """
+        logits_TK, windows = at_least_float32(logits), _Windows.of(batch, null=self.null)
+        gold_S2, kind_S = batch.targets_RK[:, :2], batch.targets_RK[:, 2]
+        gold_S2 = torch.where(gold_S2 < 0, windows.null_S[:, None], windows.begin_S[:, None] + gold_S2)
+        losses_S = windows.cross_entropy(logits_TK[:, :2], gold_S2).mean(1)
+        total = losses_S.masked_fill(kind_S >= 0, 0.0).sum()
+        if self.num_labels:
+            total = total + functional.cross_entropy(logits_TK[windows.null_S, 2:], kind_S + 1, reduction="sum")
+        return Loss(sum=total, count=self.count(batch))
+
+    def outputs(self, logits: Tensor, batch: TaskBatch) -> Tensor:
+        """See ``Head``; (T, K) -> (S, 4 + C)."""
+        logits_TK, windows = at_least_float32(logits), _Windows.of(batch, null=self.null)
+        longest = min(self.max_answer_tokens, batch.packed.max_seqlen)
+        start_S, end_S, score_S = windows.best_spans(logits_TK[:, 0], logits_TK[:, 1], longest=longest)
+        null_SK = logits_TK[windows.null_S]
+        columns = [start_S, end_S, score_S, null_SK[:, 0] + null_SK[:, 1]]
+        columns += [null_SK[:, 2 + kind] - null_SK[:, 2] for kind in range(1, self.num_labels + 1)]
+        return torch.stack([column.float() for column in columns], dim=1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Windows:
+    """Where the passages of a batch are; tokens are counted over the whole batch, int64.
+
+    Attributes:
+        lengths_S: tokens of each sequence.
+        owner_T: the sequence of each token.
+        begin_S: first token of each sequence.
+        null_S: its null token.
+        first_S: first token of its passage.
+        stop_S: one past the last token of its passage.
+    """
+
+    lengths_S: Tensor
+    owner_T: Tensor
+    begin_S: Tensor
+    null_S: Tensor
+    first_S: Tensor
+    stop_S: Tensor
+
+    @classmethod
+    def of(cls, batch: TaskBatch, *, null: Literal["first", "last"]) -> _Windows:
+        packed = batch.packed
+        assert len(batch.targets_RK) == packed.num_real, "a row of targets a sequence"
+        offsets = packed.cu_seqlens[: packed.num_real + 1].long()
+        lengths_S, begin_S = offsets.diff(), offsets[:-1]
+        return cls(
+            lengths_S=lengths_S,
+            owner_T=owners(lengths_S, num_tokens=packed.num_tokens),
+            begin_S=begin_S,
+            null_S=begin_S if null == "first" else offsets[1:] - 1,
+            first_S=begin_S + batch.targets_RK[:, 3],
+            stop_S=begin_S + batch.targets_RK[:, 4],
+        )
+
+    def cross_entropy(self, logits_TK: Tensor, gold_SK: Tensor) -> Tensor:
+        """Of softmaxes over each passage and its null token, (T, K) -> (S, K).
+
+        Args:
+            logits_TK: of K classifiers.
+            gold_SK: the token that each should find, int64.
+        """
+        place_T = self._places()
+        in_passage_T = (place_T >= self.first_S[self.owner_T]) & (place_T < self.stop_S[self.owner_T])
+        allowed_T = in_passage_T | (place_T == self.null_S[self.owner_T])
+        open_TK = logits_TK.masked_fill(~allowed_T[:, None], _LOWEST)
+        highest_SK = self._highest(open_TK.detach())
+        sums_SK = segment_sum(torch.exp(open_TK - highest_SK[self.owner_T]), self.lengths_S)
+        return torch.log(sums_SK) + highest_SK - open_TK.gather(0, gold_SK)
+
+    def best_spans(self, start_T: Tensor, end_T: Tensor, *, longest: int) -> tuple[Tensor, Tensor, Tensor]:
+        """The span in each passage whose start and end logits have the highest sum.
+
+        Every legal pair is looked at: a table (T, L) holds the end logits of the L tokens from each token on.
+
+        Args:
+            start_T: start logits.
+            end_T: end logits.
+            longest: L.
+
+        Returns:
+            First and last token, counted within the sequence, int64, and the score; -1, -1 and minus infinity where
+            there is no legal span. (S,) each.
+        """
+        place_T = self._places()
+        room_T = self.stop_S[self.owner_T] - place_T
+        ends_TL = functional.pad(end_T, (0, longest - 1)).unfold(0, longest, 1)
+        too_far_TL = torch.arange(longest, device=end_T.device) >= room_T[:, None]
+        best_end_T, further_T = ends_TL.masked_fill(too_far_TL, _LOWEST).max(1)
+        before_T = place_T < self.first_S[self.owner_T]
+        best_T = (start_T + best_end_T).masked_fill(before_T, _LOWEST)
+        score_S = self._highest(best_T[:, None])[:, 0]
+        nowhere = len(place_T)
+        candidates_T = place_T.masked_fill(best_T != score_S[self.owner_T], nowhere)
+        start_S = torch.full_like(self.begin_S, nowhere).scatter_reduce(0, self.owner_T, candidates_T, "amin")
+        start_S = start_S.clamp(max=nowhere - 1)  # where logits are not numbers, nothing is a candidate
+        end_S = start_S + further_T[start_S]
+        none_S = ~(score_S > _LOWEST)
+        first_S, last_S = ((edge_S - self.begin_S).masked_fill(none_S, -1) for edge_S in (start_S, end_S))
+        return first_S, last_S, score_S
+
+    def _highest(self, values_TK: Tensor) -> Tensor:
+        """The maximum over each sequence, (T, K) -> (S, K); has no gradient."""
+        lowest_SK = values_TK.new_full((len(self.lengths_S), values_TK.shape[1]), _LOWEST)
+        return lowest_SK.scatter_reduce(0, self.owner_T[:, None].expand_as(values_TK), values_TK, "amax")
+
+    def _places(self) -> Tensor:
+        """0 to T - 1."""
+        return torch.arange(len(self.owner_T), device=self.owner_T.device)

@@ -1,0 +1,101 @@
+"""One of C labels a word.
+
+Shape legend: T real tokens of a packed batch, W words that are asked about, E width of a token's vector, C labels.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from lmtransfer.tasks.encoded import NO_LABEL
+from lmtransfer.tasks.source import TaskBatch
+from lmtransfer.training.learner import Loss
+from lmtransfer.transfer.heads.base import Per
+from lmtransfer.transfer.heads.layers import Activation, HeadLayers, at_least_float32
+
+
+class TaggingHead(HeadLayers):
+    """A softmax over labels for each word; the loss is the cross-entropy in nats summed over words with known labels.
+
+    Targets are [first token, number of tokens, label] of each word, in the order of the text; outputs the C logits.
+
+    Args:
+        input_dim: E.
+        num_labels: C.
+        pieces: which tokens of a word speak for it: ``first`` (Devlin et al. 2019, section 5.3), or the ``mean`` of
+            the logits of all of them, which for a head without a hidden layer are the logits of their mean vector.
+        hidden_dim: width of a hidden layer; None: none.
+        activation: of the hidden layer.
+        dropout: probability of dropping an input feature of the output layer.
+        hidden_dropout: the same for the hidden layer.
+    """
+
+    loss_name = "tagging"
+    per: Per = "token"
+
+    def __init__(
+        self,
+        *,
+        input_dim: int,
+        num_labels: int,
+        pieces: Literal["first", "mean"] = "first",
+        hidden_dim: int | None = None,
+        activation: Activation = "tanh",
+        dropout: float = 0.1,
+        hidden_dropout: float = 0.0,
+    ) -> None:
+        super().__init__(
+            input_dim=input_dim,
+            output_dim=num_labels,
+            hidden_dim=hidden_dim,
+            activation=activation,
+            dropout=dropout,
+            hidden_dropout=hidden_dropout,
+        )
+        self.pieces = pieces
+
+    def count(self, batch: TaskBatch) -> int:
+        """Words whose label is known."""
+        return int((batch.targets_RK[:, 2] != NO_LABEL).sum())
+
+    def loss(self, logits: Tensor, batch: TaskBatch) -> Loss:
+        """See ``Head``.
+
+        Args:
+            logits: (T, C).
+            batch: with targets.
+        """
+        logits_WC, labels_W = self._of_words(logits, batch), batch.targets_RK[:, 2]
+        total = functional.cross_entropy(logits_WC, labels_W, ignore_index=NO_LABEL, reduction="sum")
+        return Loss(sum=total, count=self.count(batch))
+
+    def outputs(self, logits: Tensor, batch: TaskBatch) -> Tensor:
+        """See ``Head``; (T, C) -> (W, C)."""
+        return self._of_words(logits, batch).float()
+
+    def _of_words(self, logits: Tensor, batch: TaskBatch) -> Tensor:
+        logits_TC = at_least_float32(logits)
+        first_W, counts_W = batch.target_starts_R + batch.targets_RK[:, 0], batch.targets_RK[:, 1]
+        return logits_TC[first_W] if self.pieces == "first" else _word_means(logits_TC, first_W, counts_W)
+
+
+def _word_means(values_TC: Tensor, first_W: Tensor, counts_W: Tensor) -> Tensor:
+    """The mean over the tokens of each word, (T, C) -> (W, C).
+
+    Args:
+        values_TC: of each token.
+        first_W: first token of each word, ascending, int64.
+        counts_W: tokens of each word; words do not overlap, int64.
+    """
+    num_tokens, num_words = len(values_TC), len(first_W)
+    place_T = torch.arange(num_tokens, device=values_TC.device)
+    row_T = torch.searchsorted(first_W, place_T, right=True)  # row 0 is for tokens before all words
+    end_R = functional.pad(first_W + counts_W, (1, 0))
+    inside_T = place_T < end_R[row_T]
+    sums_RC = values_TC.new_zeros(num_words + 1, values_TC.shape[1])
+    sums_RC = sums_RC.index_add(0, row_T, values_TC.masked_fill(~inside_T[:, None], 0.0))
+    return sums_RC[1:] / counts_W[:, None]

@@ -1,0 +1,56 @@
+"""What stands between an encoder and a head that asks about tokens: nothing, or a BiLSTM.
+
+Shape legend: T tokens of a packed batch, B sequences, D width, E width of the result.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
+
+from lmtransfer.transfer.composing import Tokens
+from lmtransfer.transfer.segments import time_major_order
+
+
+class EveryToken(nn.Module):
+    """Each token's vector as it is.
+
+    Args:
+        dim: D.
+    """
+
+    tokens: Tokens = "all"
+
+    def __init__(self, *, dim: int) -> None:
+        super().__init__()
+        self.output_dim = dim
+
+    def forward(self, hidden: Tensor, lengths: Tensor) -> Tensor:
+        """(T, D) -> (T, D), float32."""
+        return hidden.float()
+
+
+class BiLstmStates(nn.Module):
+    """The states of a bidirectional LSTM, as in taggers (Huang et al. 2015; Peters et al. 2018, section 4).
+
+    It runs in float32 whatever the precision: its recurrence adds up rounding errors.
+
+    Args:
+        dim: D.
+        hidden_dim: units of each direction.
+    """
+
+    tokens: Tokens = "all"
+
+    def __init__(self, *, dim: int, hidden_dim: int = 256) -> None:
+        super().__init__()
+        self.output_dim = 2 * hidden_dim
+        self.lstm = nn.LSTM(dim, hidden_dim, bidirectional=True)
+
+    def forward(self, hidden: Tensor, lengths: Tensor) -> Tensor:
+        """(T, D) -> (T, 2 * hidden_dim)."""
+        order_T, batch_sizes = time_major_order(lengths, num_tokens=len(hidden))
+        with torch.autocast(hidden.device.type, enabled=False):
+            states, _ = self.lstm(PackedSequence(hidden.float()[order_T], batch_sizes))
+        return states.data[torch.argsort(order_T)]
