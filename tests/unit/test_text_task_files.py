@@ -54,7 +54,6 @@ QQP_ROW = '133273 | 213221 | 213222 | How is "it"? | What is it? | '
 
 #: What the published download holds, file by file.
 PUBLISHED: dict[str, dict[str, str]] = {
-    "ax": {"AX/AX.tsv": tabbed("index | sentence1 | sentence2", "0 | The cat sat. | The cat did not sit.")},
     "sst2": {
         "SST-2/train.tsv": SINGLE,
         "SST-2/dev.tsv": SINGLE,
@@ -270,7 +269,7 @@ def test_the_hub_order_of_labels_is_ours() -> None:
 
 
 def test_metrics_are_those_of_the_benchmark() -> None:
-    official = {"ax": "matthews", "cola": "matthews", "ax": "matthews", "mrpc": "f1", "qqp": "f1", "stsb": "pearson"}
+    official = {"ax": "matthews", "cola": "matthews", "mrpc": "f1", "qqp": "f1", "stsb": "pearson"}
     for name, path in TASKS.items():
         usual = "pearson" if name == "regression" else "accuracy"
         assert OmegaConf.load(path).metrics[0] == official.get(name, usual)
