@@ -190,6 +190,8 @@ class TextClassification(Classification):
         data_root: folder that holds the data folders.
 
     Attributes:
+        columns: which columns its files have.
+        layout: how they are written.
         notes: of each split that was read: empty texts, and what was left out, with the first place of each.
 
     Raises:
@@ -264,6 +266,7 @@ class TextClassification(Classification):
         )
         self.splits = self._files.splits
         self.notes = self._files.notes
+        self.columns, self.layout = self._files.columns, self._files.layout
         self._label_column = " or ".join([label_column] if isinstance(label_column, str) else label_column)
 
     def origin(self, split: str) -> str:

@@ -58,6 +58,8 @@ class TextRegression:
         data_root: folder that holds the data folders.
 
     Attributes:
+        columns: which columns its files have.
+        layout: how they are written.
         notes: of each split that was read: empty texts, and what was left out, with the first place of each.
 
     Raises:
@@ -126,6 +128,7 @@ class TextRegression:
         )
         self.splits = self._files.splits
         self.notes = self._files.notes
+        self.columns, self.layout = self._files.columns, self._files.layout
 
     @property
     def head(self) -> HeadSpec:

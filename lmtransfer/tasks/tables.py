@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -125,21 +125,39 @@ def read_rows(path: Path, wanted: Sequence[Column], *, layout: TableLayout, bad_
     Raises:
         DataError: a missing column, or what ``bad_rows`` refuses, with ``file:line``.
     """
-    file_format = layout.format_of(path)
     lines = read_lines(path, encoding_errors=layout.encoding_errors, notes=bad_rows.notes)
-    if file_format == "jsonl":
-        yield from _json_rows(lines, path, wanted, bad_rows)
-        return
-    if file_format == "tsv":
-        records = ((number, line.split("\t")) for number, line in lines)
+    layout = replace(layout, file_format=layout.format_of(path))
+    yield from rows_of_lines(lines, str(path), wanted, layout=layout, bad_rows=bad_rows)
+
+
+def rows_of_lines(
+    lines: Iterator[tuple[int, str]], origin: str, wanted: Sequence[Column], *, layout: TableLayout, bad_rows: BadRows
+) -> Iterator[Row]:
+    """The wanted columns of each row of some lines, no line of which is asked for before it is needed.
+
+    Args:
+        lines: numbers and lines, as of ``read_lines``.
+        origin: what they are called in messages.
+        wanted: the columns to give.
+        layout: how they are written; without a ``file_format``, tab-separated.
+        bad_rows: see ``read_rows``.
+
+    Raises:
+        DataError: see ``read_rows``.
+    """
+    if layout.file_format == "jsonl":
+        yield from _json_rows(lines, origin, wanted, bad_rows)
+    elif layout.file_format in ("csv", "quoted_tsv"):
+        records = _quoted_records(lines, origin, delimiter="," if layout.file_format == "csv" else "\t")
+        yield from _delimited_rows(records, origin, wanted, layout, bad_rows, quoted=True)
     else:
-        records = _quoted_records(lines, path, delimiter="," if file_format == "csv" else "\t")
-    yield from _delimited_rows(records, path, wanted, layout, bad_rows, quoted=file_format != "tsv")
+        split = ((number, line.split("\t")) for number, line in lines)
+        yield from _delimited_rows(split, origin, wanted, layout, bad_rows, quoted=False)
 
 
 def _delimited_rows(
     records: Iterator[tuple[int, list[str]]],
-    path: Path,
+    origin: str,
     wanted: Sequence[Column],
     layout: TableLayout,
     bad_rows: BadRows,
@@ -150,7 +168,7 @@ def _delimited_rows(
     places: list[int | None] = []
     optional, number = 0, -1
     for line, fields in records:
-        where = f"{path}:{line}"
+        where = f"{origin}:{line}"
         if names is None:
             is_header = layout.columns is None or _names_columns(fields, wanted)
             names = fields if is_header or layout.columns is None else list(layout.columns)
@@ -178,7 +196,7 @@ def _names_columns(fields: Sequence[str], wanted: Sequence[Column]) -> bool:
 
 
 def _quoted_records(
-    lines: Iterator[tuple[int, str]], path: Path, *, delimiter: Literal[",", "\t"]
+    lines: Iterator[tuple[int, str]], origin: str, *, delimiter: Literal[",", "\t"]
 ) -> Iterator[tuple[int, list[str]]]:
     csv.field_size_limit(MAX_FIELD_CHARACTERS)
     reader = csv.reader((line + "\n" for _, line in lines), delimiter=delimiter, strict=True)
@@ -189,15 +207,15 @@ def _quoted_records(
             start = reader.line_num + 1
     except csv.Error as error:
         kind = "comma-separated" if delimiter == "," else "tab-separated, quoted"
-        raise DataError(f"{path}:{start}: not {kind} values ({error}); mend the quotation marks") from None
+        raise DataError(f"{origin}:{start}: not {kind} values ({error}); mend the quotation marks") from None
 
 
 def _json_rows(
-    lines: Iterator[tuple[int, str]], path: Path, wanted: Sequence[Column], bad_rows: BadRows
+    lines: Iterator[tuple[int, str]], origin: str, wanted: Sequence[Column], bad_rows: BadRows
 ) -> Iterator[Row]:
     number = -1
     for line, text in lines:
-        where = f"{path}:{line}"
+        where = f"{origin}:{line}"
         if not text.strip():
             bad_rows.notes.add("blank lines", where)
             continue

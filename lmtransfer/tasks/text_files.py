@@ -114,6 +114,8 @@ class TextFiles:
         data_root: folder that holds the data folders.
 
     Attributes:
+        columns: as given.
+        layout: as given.
         notes: of each split that was read: empty texts, blank lines, and what was left out, with the first place.
 
     Raises:
@@ -134,8 +136,8 @@ class TextFiles:
     ) -> None:
         self._task = task
         self._located = located_files(files, task=task, data_root=data_root)
-        self._columns = columns
-        self._layout = layout
+        self.columns = columns
+        self.layout = layout
         self._hidden = frozenset(hidden_values)
         self._dropped = frozenset(dropped_values)
         self._hub = hub
@@ -207,10 +209,10 @@ class TextFiles:
             yield from self.rows_of(path, split, notes, with_gold=with_gold)
         elif self._hub is not None:
             places = self._located[0].places(split)
-            wanted = self._columns.wanted(with_gold=with_gold)
+            wanted = self.columns.wanted(with_gold=with_gold)
             found = read_hub_rows(self._hub, split, wanted, places=places)
-            named = found.named[wanted.index(replace(self._columns.gold, required=with_gold))]
-            yield from self._text_rows(found.rows, split, BadRows(self._layout.bad_rows, notes), named=named)
+            named = found.named[wanted.index(replace(self.columns.gold, required=with_gold))]
+            yield from self._text_rows(found.rows, split, BadRows(self.layout.bad_rows, notes), named=named)
         else:
             raise self._located[0].missing(split)
 
@@ -226,13 +228,13 @@ class TextFiles:
         Raises:
             DataError: it is malformed, with ``file:line``.
         """
-        bad_rows = BadRows(self._layout.bad_rows, notes)
-        wanted = self._columns.wanted(with_gold=with_gold)
-        rows = read_rows(path, wanted, layout=self._layout, bad_rows=bad_rows)
+        bad_rows = BadRows(self.layout.bad_rows, notes)
+        wanted = self.columns.wanted(with_gold=with_gold)
+        rows = read_rows(path, wanted, layout=self.layout, bad_rows=bad_rows)
         yield from self._text_rows(rows, split, bad_rows, named=False)
 
     def _examples(self, rows: Iterator[TextRow], example_of: ExampleOf, notes: Notes) -> list[TextExample]:
-        bad_rows = BadRows(self._layout.bad_rows, notes)
+        bad_rows = BadRows(self.layout.bad_rows, notes)
         found: list[TextExample] = []
         for row in rows:
             try:
@@ -248,7 +250,7 @@ class TextFiles:
         return next((path for path in found if path is not None), None)
 
     def _text_rows(self, rows: Iterator[Row], split: str, bad_rows: BadRows, *, named: bool) -> Iterator[TextRow]:
-        num_texts = 1 if self._columns.text_pair is None else 2
+        num_texts = 1 if self.columns.text_pair is None else 2
         first_places: dict[str, str] = {}
         for row in rows:
             texts, gold = row.values[:num_texts], row.values[num_texts]
@@ -258,7 +260,7 @@ class TextFiles:
             if gold in self._dropped:
                 bad_rows.notes.add("rows without a gold answer, left out", row.where)
                 continue
-            given = None if self._columns.id is None else row.values[-1] or ""
+            given = None if self.columns.id is None else row.values[-1] or ""
             if given == "" or (given is not None and first_places.setdefault(given, row.where) != row.where):
                 problem = f"the id {given!r} is that of {first_places[given]} too" if given else "there is no id"
                 bad_rows.found("rows without an id of their own", row.where, problem)

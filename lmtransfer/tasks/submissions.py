@@ -1,0 +1,150 @@
+"""Files for the servers that score hidden labels: GLUE's tables, SQuAD's JSON.
+
+GLUE: Wang et al. 2018 (https://arxiv.org/abs/1804.07461); one table a task with the columns ``index`` and
+``prediction``, named and spelt as in the sample submission of https://gluebenchmark.com. SQuAD: the answers by question
+id that evaluate-v1.1.py and evaluate-v2.0.py read (https://rajpurkar.github.io/SQuAD-explorer), and for 2.0 the
+probabilities of no answer that the latter takes as ``--na-prob-file``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from lmtransfer.errors import ConfigError, DataError
+from lmtransfer.tasks.answers import LabelAnswer, ScoreAnswer, SpanAnswer
+
+#: The scores that STS-B's annotators could give.
+_LOWEST_SCORE, _HIGHEST_SCORE = 0.0, 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class GlueTable:
+    """How GLUE wants a task's predictions.
+
+    Attributes:
+        file: name of its file.
+        spelling: of each of our label names; None: a score.
+    """
+
+    file: str
+    spelling: Mapping[str, str] | None
+
+
+def _as_named(*labels: str) -> dict[str, str]:
+    return {label: label for label in labels}
+
+
+def _as_bits(no: str, yes: str) -> dict[str, str]:
+    return {no: "0", yes: "1"}
+
+
+_NLI = _as_named("entailment", "neutral", "contradiction")
+_TABLES: dict[str, GlueTable] = {
+    "cola": GlueTable("CoLA.tsv", _as_bits("unacceptable", "acceptable")),
+    "sst2": GlueTable("SST-2.tsv", _as_bits("negative", "positive")),
+    "mrpc": GlueTable("MRPC.tsv", _as_bits("not_equivalent", "equivalent")),
+    "stsb": GlueTable("STS-B.tsv", None),
+    "qqp": GlueTable("QQP.tsv", _as_bits("not_duplicate", "duplicate")),
+    "mnli": GlueTable("MNLI-m.tsv", _NLI),
+    "mnli_mismatched": GlueTable("MNLI-mm.tsv", _NLI),
+    "ax": GlueTable("AX.tsv", _NLI),
+    "qnli": GlueTable("QNLI.tsv", _as_named("entailment", "not_entailment")),
+    "rte": GlueTable("RTE.tsv", _as_named("entailment", "not_entailment")),
+    "wnli": GlueTable("WNLI.tsv", _as_bits("not_entailment", "entailment")),
+}
+
+
+def glue_table(task: str, split: str, labels: Sequence[str]) -> GlueTable:
+    """How GLUE wants the predictions of a split.
+
+    Args:
+        task: the task's name.
+        split: its split; MNLI has two files, the one of a split that ends in ``mismatched`` and the other.
+        labels: the task's label names.
+
+    Raises:
+        ConfigError: the task is none of GLUE's, or has other labels.
+    """
+    table = _TABLES.get(f"{task}_mismatched" if split.endswith("mismatched") else task)
+    if table is None:
+        tasks = ", ".join(name for name in _TABLES if name != "mnli_mismatched")
+        raise ConfigError(f"submission=glue: task {task}, split {split}, is none of GLUE's; they are {tasks}")
+    wanted = table.spelling or {}
+    if set(labels) != set(wanted):
+        raise ConfigError(
+            f"submission=glue: task {task} has the labels {', '.join(labels) or 'none'}; those of GLUE's are "
+            f"{', '.join(wanted) or 'none, but scores'}"
+        )
+    return table
+
+
+def glue_lines(table: GlueTable, answers: Iterable[LabelAnswer | ScoreAnswer]) -> Iterator[str]:
+    """The lines of the file, without line ends.
+
+    Args:
+        table: how they are spelt.
+        answers: to all rows of the published test file, in its order.
+
+    Raises:
+        DataError: a score is not finite.
+    """
+    yield "index\tprediction"
+    for index, answer in enumerate(answers):
+        yield f"{index}\t{_spelt(table, answer, index)}"
+
+
+def _spelt(table: GlueTable, answer: LabelAnswer | ScoreAnswer, index: int) -> str:
+    if isinstance(answer, LabelAnswer):
+        assert table.spelling is not None
+        return table.spelling[answer.name]
+    if not math.isfinite(answer.score):
+        raise DataError(f"row {index}: the score {answer.score} is no finite number; did the run's training diverge?")
+    return f"{min(_HIGHEST_SCORE, max(_LOWEST_SCORE, answer.score)):.3f}"
+
+
+def check_complete(ids: Sequence[str], split: str) -> None:
+    """Check that no row of a split was left out when it was read, since GLUE counts rows.
+
+    Args:
+        ids: of the examples, in order; ``split:number`` where they have no names of their own.
+        split: the split.
+
+    Raises:
+        DataError: a row is missing.
+    """
+    for place, name in enumerate(ids):
+        number = name.removeprefix(f"{split}:")
+        if number != name and number != str(place):
+            raise DataError(
+                f"split {split}: row {place} was left out as it cannot be read, and a submission needs every row; "
+                "read the file with task.bad_rows=refuse to see what is wrong with it"
+            )
+
+
+def squad_predictions(ids: Sequence[str], answers: Iterable[SpanAnswer]) -> dict[str, str]:
+    """The answer to each question by its id; empty where there is none.
+
+    Raises:
+        DataError: two questions have the same id.
+    """
+    found = {name: answer.text for name, answer in zip(ids, answers, strict=True)}
+    if len(found) != len(ids):
+        raise DataError(f"{len(ids) - len(found)} questions have the id of another one; a submission is by id")
+    return found
+
+
+def no_answer_probabilities(ids: Sequence[str], answers: Iterable[SpanAnswer]) -> dict[str, float]:
+    """The probability that a question has no answer, by its id, as of "no answer" against the best span alone.
+
+    It orders questions as the published null odds do (null score less span score), which the script's best threshold
+    depends on, and never exceeds the script's threshold of 1, so that its plain scores are those of the answers.
+    """
+    return {name: _sigmoid(answer.null_score - answer.score) for name, answer in zip(ids, answers, strict=True)}
+
+
+def _sigmoid(log_odds: float) -> float:
+    if log_odds >= 0:
+        return 1 / (1 + math.exp(-log_odds))
+    return math.exp(log_odds) / (1 + math.exp(log_odds))
