@@ -1,0 +1,98 @@
+"""The classification head, and what all heads have in common."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from head_fakes import asked, check_against_loop, check_batch_is_its_sequences, check_half_precision
+from torch import Tensor, nn
+from torch.nn import functional
+
+from lmtransfer.transfer.heads.base import Head
+from lmtransfer.transfer.heads.classification import ClassificationHead
+from lmtransfer.transfer.heads.regression import RegressionHead
+from lmtransfer.transfer.heads.span import SpanHead
+from lmtransfer.transfer.heads.tagging import TaggingHead
+
+LABELS = [2, 0, 1, 2]
+ROWS = [[[label]] for label in LABELS]
+
+
+def _heads(**changes: object) -> dict[str, Head]:
+    arguments = {"input_dim": 64, **changes}
+    return {
+        "classification": ClassificationHead(num_labels=5, **arguments),  # type: ignore[arg-type]
+        "regression": RegressionHead(**arguments),  # type: ignore[arg-type]
+        "tagging": TaggingHead(num_labels=5, **arguments),  # type: ignore[arg-type]
+        "span": SpanHead(num_labels=3, max_answer_tokens=4, **arguments),  # type: ignore[arg-type]
+    }
+
+
+WIDTHS = {"classification": 5, "regression": 1, "tagging": 5, "span": 2 + 1 + 3}
+
+
+@pytest.mark.parametrize("name", WIDTHS)
+def test_heads_have_one_manner(name: str) -> None:
+    plain, deep = _heads()[name], _heads(hidden_dim=96, activation="gelu", dropout=0.5, hidden_dropout=0.2)[name]
+    assert plain.loss_name == name
+    assert plain.per == ("token" if name in ("tagging", "span") else "sequence")
+    assert {key: tuple(value.shape) for key, value in plain.state_dict().items()} == {
+        "output.weight": (WIDTHS[name], 64),
+        "output.bias": (WIDTHS[name],),
+    }
+    assert {key: tuple(value.shape) for key, value in deep.state_dict().items()} == {
+        "hidden.weight": (96, 64),
+        "hidden.bias": (96,),
+        "output.weight": (WIDTHS[name], 96),
+        "output.bias": (WIDTHS[name],),
+    }
+    hidden = torch.randn(7, 64)
+    inner = functional.gelu(functional.linear(hidden, deep.hidden.weight, deep.hidden.bias))
+    expected = functional.linear(inner, deep.output.weight, deep.output.bias)
+    torch.testing.assert_close(deep.eval()(hidden), expected)
+
+
+@pytest.mark.parametrize("name", WIDTHS)
+def test_weights_start_as_published(name: str) -> None:
+    torch.manual_seed(0)
+    wide = _heads(input_dim=4096)[name].state_dict()
+    deep = _heads(hidden_dim=256)[name].state_dict()
+    assert not wide["output.bias"].any()
+    assert not deep["hidden.bias"].any()
+    for weight in (wide["output.weight"], deep["hidden.weight"]):
+        assert weight.mean().item() == pytest.approx(0.0, abs=0.002)
+        assert weight.std().item() == pytest.approx(0.02, rel=0.05)
+
+
+@pytest.mark.parametrize("name", WIDTHS)
+def test_dropout_is_where_it_should_be(name: str) -> None:
+    hidden = torch.randn(7, 64)
+    assert not _heads(dropout=1.0)[name](hidden).any()
+    assert not _heads(hidden_dim=8, dropout=0.0, hidden_dropout=1.0)[name](hidden).any()
+    head = _heads(dropout=0.0)[name]
+    torch.testing.assert_close(head(hidden), head.eval()(hidden), rtol=0, atol=0)
+
+
+def _loop(logits: Tensor) -> Tensor:
+    parts = [torch.log(torch.exp(row).sum()) - row[label] for row, label in zip(logits.unbind(0), LABELS, strict=True)]
+    return torch.stack(parts).sum()
+
+
+def test_loss_is_the_cross_entropy_summed_over_sequences() -> None:
+    check_against_loop(ClassificationHead(input_dim=6, num_labels=3), asked([1] * 4, ROWS), _loop, 3)
+
+
+def test_a_batch_is_its_sequences() -> None:
+    head = ClassificationHead(input_dim=6, num_labels=3, hidden_dim=4).double().eval()
+    nn.init.normal_(head.output.weight)
+    check_batch_is_its_sequences(head, [3, 1, 7, 2], ROWS, dim=6)
+
+
+def test_half_precision() -> None:
+    check_half_precision(ClassificationHead(input_dim=6, num_labels=3), asked([3, 1, 7, 2], ROWS), torch.randn(4, 6))
+
+
+def test_outputs_are_the_logits() -> None:
+    logits = torch.randn(4, 3)
+    head = ClassificationHead(input_dim=6, num_labels=3)
+    torch.testing.assert_close(head.outputs(logits, asked([3, 1, 7, 2], ROWS)), logits, rtol=0, atol=0)
