@@ -147,7 +147,9 @@ def _is_pretraining(run: Run) -> bool:
 
 
 def _transfer(run: Run, config: Mapping[str, Any]) -> str:
-    """How the encoder was transferred: the name of the freezing, or "control" from random initialisation."""
+    """How the encoder was transferred: the name of the freezing, "control" from random weights, or "zero-shot"."""
+    if run.result.get("zero_shot"):
+        return "zero-shot"
     if run.result.get("control") is True or not config.get("init"):
         return "control"
     method = config.get("transfer")

@@ -27,6 +27,7 @@ ALLOWED: dict[str, set[str]] = {
     "tokenizers": {"errors", "randomness"},
     "data": {"errors", "randomness", "durable", "tokenizers", LEARNER},
     "objectives": {"errors", "randomness", "layers", "models", "tokenizers", "data", LEARNER},
+    "scoring": {"errors", "models", "tokenizers", "data", "objectives"},
     "metrics": {"errors"},
     "tasks": {"errors", "randomness", "tokenizers", "data", "metrics", LEARNER},
     "transfer": {"errors", "randomness", "layers", "models", "tokenizers", "data", "metrics", "tasks", LEARNER, RANKS},

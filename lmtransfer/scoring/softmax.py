@@ -1,0 +1,65 @@
+"""Distributions over the vocabulary, in chunks, so that no more than a chunk of logits is ever kept.
+
+Shape legend: M distributions, m of a chunk, E width of the output embedding, V vocabulary, K best ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+#: Logits held at one time: 4 MiB of float32 on a processor, 64 MiB elsewhere.
+_CHUNK_LOGITS = {"cpu": 1 << 20}
+_CHUNK_LOGITS_ELSEWHERE = 1 << 24
+
+
+@dataclass(frozen=True, slots=True)
+class Softmax:
+    """States, and the output layer that makes a distribution over the vocabulary of each.
+
+    All of the vocabulary is in the sum, as in training. Logits are float32 (float64 of float64 states) whatever the
+    precision of the states: two sentences are told apart by differences that bfloat16 would round off.
+
+    Attributes:
+        states_ME: what the output layer reads.
+        weight_VE: output embedding; may be the tied input embedding.
+        bias_V: output bias, or None.
+    """
+
+    states_ME: Tensor
+    weight_VE: Tensor
+    bias_V: Tensor | None = None
+
+    def log_probabilities(self, ids_M: Tensor) -> Tensor:
+        """The natural logarithm of the probability of one id in each distribution: int64 (M,) -> float32 (M,)."""
+        parts = [logs.gather(-1, ids_M[part, None])[:, 0] for part, logs in self._chunks()]
+        return torch.cat(parts) if parts else self.states_ME.new_zeros(0)
+
+    def best(self, count: int, allowed_V: Tensor) -> tuple[Tensor, Tensor]:
+        """The most probable ids of each distribution, best first.
+
+        Args:
+            count: K, how many.
+            allowed_V: the ids to choose from, bool; the others keep their share of the probability.
+
+        Returns:
+            Logarithms of probabilities, float32 (M, K), and ids, int64 (M, K).
+        """
+        found = [logs.masked_fill(~allowed_V, -torch.inf).topk(count, dim=-1) for _, logs in self._chunks()]
+        return torch.cat([part.values for part in found]), torch.cat([part.indices for part in found])
+
+    def _chunks(self) -> Iterator[tuple[slice, Tensor]]:
+        """Logarithms of probabilities (m, V), and which m of the M distributions they are."""
+        device = self.states_ME.device.type
+        dtype = torch.promote_types(self.states_ME.dtype, torch.float32)
+        weight, bias = self.weight_VE.to(dtype), None if self.bias_V is None else self.bias_V.to(dtype)
+        rows = max(1, _CHUNK_LOGITS.get(device, _CHUNK_LOGITS_ELSEWHERE) // len(weight))
+        for start in range(0, len(self.states_ME), rows):
+            part = slice(start, start + rows)
+            with torch.autocast(device, enabled=False):
+                logits = torch.nn.functional.linear(self.states_ME[part].to(dtype), weight, bias)
+                logs = logits.log_softmax(-1)
+            yield part, logs

@@ -1,0 +1,116 @@
+"""Reading BLiMP: minimal pairs of sentences as JSON lines, one file a paradigm.
+
+Warstadt et al., "BLiMP: The Benchmark of Linguistic Minimal Pairs for English", TACL 2020
+(https://aclanthology.org/2020.tacl-1.25); files of https://github.com/alexwarstadt/blimp, or ``nyu-mll/blimp``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from lmtransfer.data.files import find_file, plain_name, read_lines
+from lmtransfer.errors import DataError
+
+_COLUMNS: Final = ("sentence_good", "sentence_bad", "UID", "linguistics_term")
+#: The files name 13 terms; the paper and the published results (raw_results/summary) count this one as another's.
+_PHENOMENA: Final[Mapping[str, str]] = {"s-selection": "argument_structure"}
+_SUFFIX: Final = ".jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class MinimalPair:
+    """Two sentences of which one is acceptable.
+
+    Attributes:
+        id: the paradigm with the number of the pair in its file, from 0.
+        good: the acceptable sentence.
+        bad: the other one, which differs from it in little.
+        paradigm: what the difference is, such as ``passive_1``.
+        phenomenon: which of the 12 phenomena of English it belongs to, such as ``argument_structure``.
+    """
+
+    id: str
+    good: str
+    bad: str
+    paradigm: str
+    phenomenon: str
+
+    @property
+    def has_gold(self) -> bool:
+        """True: every pair says which is which."""
+        return True
+
+    @property
+    def stratum(self) -> int:
+        """0: pairs are of one kind."""
+        return 0
+
+
+def paradigm_files(folder: Path) -> dict[str, Path]:
+    """The file of each paradigm in a folder by name, plain or compressed, in alphabetical order; none if missing."""
+    if not folder.is_dir():
+        return {}
+    plain = sorted({plain_name(path) for path in folder.iterdir() if plain_name(path).endswith(_SUFFIX)})
+    found = ((name.removesuffix(_SUFFIX), find_file(folder / name)) for name in plain)
+    return {name: path for name, path in found if path is not None}
+
+
+def read_pairs(path: Path) -> Iterator[MinimalPair]:
+    """The pairs of a file.
+
+    Raises:
+        DataError: a line that is no such pair, with ``file:line``.
+    """
+    for number, line in read_lines(path):
+        where = f"{path}:{number}"
+        try:
+            record = json.loads(line)
+        except ValueError as error:
+            raise DataError(f"{where}: not a JSON object ({error}); mend the line") from None
+        if not isinstance(record, dict):
+            raise DataError(f"{where}: holds {type(record).__name__} where one JSON object a line is expected")
+        yield _pair(record, number - 1, where)
+
+
+def read_hub_pairs(name: str, paradigms: Sequence[str] | None, *, places: str) -> Iterator[MinimalPair]:
+    """The pairs of a ``datasets`` name that has one configuration a paradigm.
+
+    Args:
+        name: such as ``nyu-mll/blimp``.
+        paradigms: which; None for all.
+        places: where files were looked for before, for the message.
+
+    Raises:
+        DataError: it can neither be loaded nor found in the cache, or a row is no such pair.
+    """
+    import datasets  # imported here: it is slow to import, and files need none of it
+    from datasets.exceptions import DatasetGenerationError
+
+    try:
+        chosen = datasets.get_dataset_config_names(name) if paradigms is None else paradigms
+        tables = [datasets.load_dataset(name, paradigm, split="train") for paradigm in chosen]
+    except (OSError, ValueError, KeyError, RuntimeError, ImportError, DatasetGenerationError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise DataError(
+            f"no files {places}, and the datasets name {name} could not be loaded: {reason}. Either set data_root= (or "
+            "LMTRANSFER_DATA) to a folder that holds them, or load the data set once with network access, after which "
+            "the cache serves it"
+        ) from None
+    for paradigm, table in zip(chosen, tables, strict=True):
+        for number, record in enumerate(table):
+            yield _pair(record, number, f"{name} {paradigm}, row {number}")
+
+
+def _pair(record: Mapping[str, Any], number: int, where: str) -> MinimalPair:
+    missing = [column for column in _COLUMNS if not str(record.get(column) or "").strip()]
+    if missing:
+        raise DataError(
+            f"{where}: {' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing or empty; a pair has "
+            f"{', '.join(_COLUMNS)}"
+        )
+    good, bad, paradigm, term = (str(record[column]) for column in _COLUMNS)
+    return MinimalPair(f"{paradigm}:{number}", good, bad, paradigm, _PHENOMENA.get(term, term))

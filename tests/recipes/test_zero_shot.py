@@ -1,0 +1,133 @@
+"""Pretraining runs asked without training: minimal pairs scored into a run directory, masks filled."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import open_dict
+from transfer_world import lmtransfer, result
+
+from lmtransfer.commands._fill_mask import fill_mask_lines
+from lmtransfer.commands._runs import load_encoder, open_saved
+from lmtransfer.commands._zero_shot import evaluate_zero_shot
+from lmtransfer.config import paths
+from lmtransfer.data.batch import pack
+from lmtransfer.errors import ConfigError, RunDirectoryError
+from lmtransfer.training.hardware import setup
+
+TINY = ["model.dim=16", "model.num_layers=2", "model.num_heads=2", "model.hidden_dim=32", "tokenizer.vocab_size=48"]
+QUICK = ["corpus=text", "corpus.path=text.txt", "corpus.validation_fraction=0.3", "hardware=exact"]
+QUICK += ["train.seconds=null", "train.steps=3", "train.batch_tokens=128", "objective.max_length=16", "cache_dir=cache"]
+WORDS = [a + b for a in "bdfgklmn" for b in "aeiou"]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Runs of a causal, a masked and a discriminating model on a small text, and minimal pairs of its words."""
+    folder = tmp_path_factory.mktemp("world")
+    rng = random.Random(0)
+    documents = ["\n".join(" ".join(rng.choices(WORDS, k=9)) for _ in range(12)) for _ in range(24)]
+    (folder / "text.txt").write_text("\n\n".join(documents) + "\n")
+    (folder / "blimp").mkdir()
+    for paradigm in ("first", "second"):
+        sentences = [" ".join(rng.choices(WORDS, k=rng.randint(2, 6))) for _ in range(40)]
+        keys = ("sentence_good", "sentence_bad", "UID", "linguistics_term")
+        rows = [(good, bad, paradigm, "ellipsis") for good, bad in zip(sentences[::2], sentences[1::2], strict=True)]
+        lines = [json.dumps(dict(zip(keys, row, strict=True))) for row in rows]
+        (folder / "blimp" / f"{paradigm}.jsonl").write_text("\n".join(lines) + "\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for name in ("gpt", "bert", "electra"):
+            recipe = "laptop" if name == "bert" else f"{name}_laptop"
+            assert lmtransfer("pretrain", f"experiment={recipe}", *TINY, *QUICK, f"name={name}") == 0
+        yield folder
+
+
+def _evaluate(*words: str) -> Path:
+    with initialize_config_dir(config_dir=str(paths.conf_dir()), version_base="1.3"):
+        cfg = compose(
+            "evaluate", overrides=["task=blimp", "data_root=.", "hardware=exact", *words], return_hydra_config=True
+        )
+        HydraConfig.instance().set_config(cfg)
+    with open_dict(cfg):
+        del cfg["hydra"]
+    return evaluate_zero_shot(cfg)
+
+
+def _by_hand(name: str, sentence: str) -> float:
+    """A causal run's log-probability of a sentence, alone."""
+    encoder, tokenizer, _ = load_encoder(f"runs/pretrain/{name}")
+    ids = tokenizer.encode(sentence).ids
+    with torch.no_grad():
+        last = encoder.eval()(pack([np.append(tokenizer.cls_id, ids)])).last  # type: ignore[attr-defined]
+        logs = (last @ encoder.token_embedding.weight.T).log_softmax(-1)  # type: ignore[union-attr]
+    return float(sum(logs[place, token] for place, token in enumerate(ids.tolist())))
+
+
+def test_a_causal_run_is_scored_as_by_hand(world: Path) -> None:
+    directory = _evaluate("run=runs/pretrain/gpt")
+    assert directory == (world / "runs" / "evaluate" / "pretrain-gpt-blimp-test").resolve()
+    found = result(str(directory))
+    right: dict[str, list[bool]] = {}
+    for name in ("first", "second"):
+        for line in (world / "blimp" / f"{name}.jsonl").read_text().splitlines():
+            pair = json.loads(line)
+            good, bad = _by_hand("gpt", pair["sentence_good"]), _by_hand("gpt", pair["sentence_bad"])
+            right.setdefault(name, []).append(good > bad)
+    wanted = {name: float(np.mean(answers)) for name, answers in right.items()}
+    assert found["metrics"]["accuracy"] == pytest.approx(np.mean(list(wanted.values())))
+    for name, accuracy in wanted.items():
+        assert found["metrics"][f"paradigm/{name}/accuracy"] == pytest.approx(accuracy)
+    assert (found["task"], found["split"], found["main_metric"]) == ("blimp", "test", "accuracy")
+    assert (found["chance"], found["num_scored"], found["num_sentences"]) == (0.5, 40, 80)
+    assert (found["num_paradigms"], found["zero_shot"]) == (2, "log-probability by lm")
+
+
+def test_a_masked_run_is_scored_either_way(world: Path) -> None:
+    for hidden in ("token", "rest_of_word"):
+        found = result(str(_evaluate("run=runs/pretrain/bert", f"task.hidden={hidden}", f"name={hidden}")))
+        assert found["zero_shot"] == f"pseudo-log-likelihood by mlm, hidden: {hidden}"
+        assert 0 <= found["metrics"]["accuracy"] <= 1
+
+
+def test_masks_are_filled_one_line_at_a_time(world: Path) -> None:
+    saved, hardware = open_saved("runs/pretrain/bert", key="run"), setup(device="cpu", precision="fp32")
+    asked: list[str] = []
+
+    def texts() -> Any:
+        for text in ("ba [MASK] da", "[MASK] [MASK]", "fe gi [MASK]"):
+            asked.append(text)
+            yield text
+
+    lines = fill_mask_lines(saved, texts(), 3, hardware)
+    first = next(lines)
+    assert asked == ["ba [MASK] da"]
+    assert first["text"] == "ba [MASK] da"
+    ((start, end, candidates),) = [tuple(mask.values()) for mask in first["masks"]]
+    assert (start, end, len(candidates)) == (3, 9, 3)
+    assert [len(line["masks"]) for line in lines] == [2, 1]
+    together = list(fill_mask_lines(saved, texts(), 3, hardware, texts_at_a_time=2))
+    assert [line["text"] for line in together] == asked[:3]
+    for alone, mate in zip(first["masks"][0]["candidates"], together[0]["masks"][0]["candidates"], strict=True):
+        assert alone["piece"] == mate["piece"]
+        assert alone["probability"] == pytest.approx(mate["probability"], rel=1e-5)
+
+
+def test_what_cannot_answer_says_what_can(world: Path) -> None:
+    with pytest.raises(ConfigError, match=r"\(rtd\) gives no probability of a token"):
+        _evaluate("run=runs/pretrain/electra")
+    hardware = setup(device="cpu", precision="fp32")
+    with pytest.raises(ConfigError, match=r"\(lm\) cannot fill a \[MASK\]"):
+        fill_mask_lines(open_saved("runs/pretrain/gpt", key="run"), ["[MASK]"], 3, hardware)
+    saved = open_saved("runs/pretrain/bert", key="run")
+    saved.config["task"] = {"name": "sst2"}
+    with pytest.raises(RunDirectoryError, match="was not pretrained on text"):
+        fill_mask_lines(saved, ["[MASK]"], 3, hardware)

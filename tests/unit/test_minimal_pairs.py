@@ -1,0 +1,205 @@
+"""Minimal pairs: BLiMP's published results from its published format, and what is said of files that are not it."""
+
+from __future__ import annotations
+
+import json
+import lzma
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from lmtransfer.config import paths
+from lmtransfer.config.build import build
+from lmtransfer.errors import ConfigError, DataError
+from lmtransfer.tasks.formats.blimp import MinimalPair, read_pairs
+from lmtransfer.tasks.minimal_pairs import MinimalPairs
+
+#: GPT-2's thousandths by paradigm, phenomenon by phenomenon, as raw_results/summary/models_summary.jsonl of
+#: github.com/alexwarstadt/blimp has them (CC BY; Warstadt et al. 2020).
+GPT2 = {
+    "anaphor_agreement": [994, 992],
+    "argument_structure": [766, 849, 782, 807, 659, 842, 893, 902, 860],
+    "binding": [737, 1000, 948, 984, 775, 754, 468],
+    "control_raising": [784, 911, 792, 720, 889],
+    "determiner_noun_agreement": [988, 977, 957, 953, 949, 927, 940, 975],
+    "ellipsis": [915, 872],
+    "filler_gap_dependency": [842, 956, 871, 968, 938, 551, 563],
+    "irregular_forms": [977, 861],
+    "island_effects": [894, 722, 810, 854, 523, 871, 355, 789],
+    "npi_licensing": [654, 648, 643, 945, 785, 971, 732],
+    "quantifiers": [995, 424, 870, 872],
+    "subject_verb_agreement": [795, 657, 928, 924, 967, 910],
+}
+#: The averages that the same file states.
+PUBLISHED = {
+    "anaphor_agreement": 0.993,
+    "argument_structure": 0.8177777778,
+    "binding": 0.8094285714,
+    "control_raising": 0.8192,
+    "determiner_noun_agreement": 0.95825,
+    "ellipsis": 0.8935,
+    "filler_gap_dependency": 0.8127142857,
+    "irregular_forms": 0.919,
+    "island_effects": 0.72725,
+    "npi_licensing": 0.7682857143,
+    "quantifiers": 0.79025,
+    "subject_verb_agreement": 0.8635,
+}
+PUBLISHED_OVERALL = 0.830238806
+AT_HAND = {
+    "adjunct_island": "island_effects",
+    "determiner_noun_agreement_2": "determiner_noun_agreement",
+    "ellipsis_n_bar_1": "ellipsis",
+    "irregular_past_participle_verbs": "irregular_forms",
+    "passive_1": "argument_structure",
+    "regular_plural_subject_verb_agreement_2": "subject_verb_agreement",
+    "wh_questions_object_gap": "filler_gap_dependency",
+}
+
+
+def record(paradigm: str, term: str, number: int = 0, **changes: Any) -> dict[str, Any]:
+    """A line as it is published."""
+    return {
+        "sentence_good": f"Dogs bark {number}.",
+        "sentence_bad": f"Dogs barks {number}.",
+        "field": "syntax",
+        "linguistics_term": term,
+        "UID": paradigm,
+        "simple_LM_method": True,
+        "one_prefix_method": False,
+        "two_prefix_method": False,
+        "lexically_identical": False,
+        "pairID": str(number),
+        **changes,
+    }
+
+
+def write(path: Path, records: list[dict[str, Any]]) -> None:
+    """A paradigm's file."""
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in records))
+
+
+def task(folder: Path, **changes: Any) -> MinimalPairs:
+    """The shipped task over files in ``folder``/blimp."""
+    shipped = OmegaConf.load(paths.conf_dir() / "task" / "blimp.yaml")
+    return build(OmegaConf.merge(shipped, {"hub": None, **changes}), data_root=str(folder))
+
+
+def test_published_answers_give_the_published_accuracies(tmp_path: Path) -> None:
+    pairs, scores = [], []
+    for phenomenon, thousandths in GPT2.items():
+        for number, right in enumerate(thousandths):
+            for place in range(1000):
+                paradigm = f"{phenomenon}_{number}"
+                pairs.append(MinimalPair(f"{paradigm}:{place}", "Dogs bark.", "Dogs barks.", paradigm, phenomenon))
+                # A tie, like a preference for the bad sentence, is wrong.
+                scores.append((-9.0, -9.5) if place < right else (-9.0, -9.0 + place % 2))
+    assert len(pairs) == 67_000
+    blimp = task(tmp_path)
+    metrics = blimp.score(pairs, scores)
+    assert next(iter(metrics)) == blimp.main_metric
+    assert metrics["accuracy"] == pytest.approx(PUBLISHED_OVERALL, abs=5e-10)
+    for phenomenon, published in PUBLISHED.items():
+        assert metrics[f"phenomenon/{phenomenon}/accuracy"] == pytest.approx(published, abs=5e-10)
+        for number, right in enumerate(GPT2[phenomenon]):
+            assert metrics[f"paradigm/{phenomenon}_{number}/accuracy"] == pytest.approx(right / 1000)
+    assert len(metrics) == 1 + 12 + 67
+
+
+def test_paradigms_count_alike_whatever_their_number_of_pairs(tmp_path: Path) -> None:
+    write(tmp_path / "blimp" / "a.jsonl", [record("a", "ellipsis", number) for number in range(4)])
+    write(tmp_path / "blimp" / "b.jsonl", [record("b", "ellipsis")])
+    blimp = task(tmp_path)
+    metrics = blimp.score(blimp.examples("test"), [(-1, -2)] * 3 + [(-2, -1)] * 2)
+    assert metrics["accuracy"] == metrics["phenomenon/ellipsis/accuracy"] == pytest.approx((0.75 + 0.0) / 2)
+
+
+def test_the_data_folder_has_seven_paradigms_of_a_thousand_pairs(data_root: Path) -> None:
+    pairs = task(data_root).examples("test")
+    assert len(pairs) == 7000
+    assert {pair.paradigm: pair.phenomenon for pair in pairs} == AT_HAND
+    by_id = {pair.id: pair for pair in pairs}
+    assert len(by_id) == 7000
+    assert by_id["passive_1:0"].good == "Lucille's sisters are confused by Amy."
+    assert by_id["passive_1:0"].bad == "Lucille's sisters are communicated by Amy."
+    few = task(data_root, pairs_each=5, paradigms=["passive_1", "adjunct_island"]).examples("test")
+    assert [pair.id for pair in few] == [f"{name}:{i}" for name in ("passive_1", "adjunct_island") for i in range(5)]
+
+
+def test_a_term_of_the_files_that_is_no_phenomenon_of_the_paper_counts_as_the_paper_has_it(tmp_path: Path) -> None:
+    """raw_results/summary counts animate_subject_passive, whose lines say s-selection, as argument structure."""
+    path = tmp_path / "animate_subject_passive.jsonl"
+    write(path, [record("animate_subject_passive", "s-selection")])
+    assert [pair.phenomenon for pair in read_pairs(path)] == ["argument_structure"]
+
+
+def test_compressed_files_are_read_and_a_plain_one_wins(tmp_path: Path) -> None:
+    folder = tmp_path / "blimp"
+    write(folder / "a.jsonl", [record("a", "binding")])
+    for name, number in (("a", 1), ("b", 2)):
+        line = json.dumps(record(name, "binding", number, sentence_good="Packed.")) + "\n"
+        (folder / f"{name}.jsonl.xz").write_bytes(lzma.compress(line.encode()))
+    (folder / "NOTICE").write_text("not a paradigm\n")
+    assert [(pair.id, pair.good) for pair in task(tmp_path).examples("test")] == [
+        ("a:0", "Dogs bark 0."),
+        ("b:0", "Packed."),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"sentence_good": "A."', "a.jsonl:2: not a JSON object"),
+        ("[1, 2]", "a.jsonl:2: holds list where one JSON object"),
+        ("", "a.jsonl:2: not a JSON object"),
+        ('{"sentence_good": "A.", "UID": "a"}', "a.jsonl:2: sentence_bad and linguistics_term are missing or empty"),
+        (json.dumps(record("a", "binding", sentence_good="  ")), "a.jsonl:2: sentence_good is missing or empty"),
+    ],
+)
+def test_a_malformed_line_is_named(tmp_path: Path, line: str, message: str) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps(record("a", "binding")) + "\n" + line + "\n")
+    with pytest.raises(DataError, match=message):
+        list(read_pairs(path))
+
+
+def test_what_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DataError, match=r"no .jsonl files in .*blimp.*LMTRANSFER_DATA.*task.folder="):
+        task(tmp_path).examples("test")
+    write(tmp_path / "blimp" / "a.jsonl", [record("a", "binding")])
+    with pytest.raises(DataError, match="split=dev: task blimp has test"):
+        task(tmp_path).examples("dev")
+    with pytest.raises(DataError, match="task.paradigms: no file of b in .*there are a"):
+        task(tmp_path, paradigms=["a", "b"]).examples("test")
+    write(tmp_path / "blimp" / "copy.jsonl", [record("a", "binding")])
+    with pytest.raises(DataError, match="pair a:0 is there twice"):
+        task(tmp_path).examples("test")
+    with pytest.raises(ConfigError, match="task.pairs_each=0"):
+        task(tmp_path, pairs_each=0)
+    with pytest.raises(ConfigError, match="scored without training.*lmtransfer evaluate"):
+        _ = task(tmp_path).head
+
+
+def test_the_hub_is_asked_where_there_are_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.chdir(tmp_path)
+    tables = {name: [record(name, "ellipsis", number) for number in range(3)] for name in ("a", "b")}
+    monkeypatch.setattr(datasets, "get_dataset_config_names", lambda name: list(tables))
+    monkeypatch.setattr(datasets, "load_dataset", lambda name, config, split: tables[config])
+    hub = {"hub": "nyu-mll/blimp"}
+    assert [pair.id for pair in task(tmp_path, **hub).examples("test")] == [f"{n}:{i}" for n in "ab" for i in range(3)]
+    few = task(tmp_path, **hub, paradigms=["b"], pairs_each=2).examples("test")
+    assert [pair.id for pair in few] == ["b:0", "b:1"]
+
+    def absent(name: str) -> list[str]:
+        raise ConnectionError("offline")
+
+    monkeypatch.setattr(datasets, "get_dataset_config_names", absent)
+    with pytest.raises(
+        DataError, match=r"no files in .*blimp.* and the datasets name nyu-mll/blimp could not be loaded"
+    ):
+        task(tmp_path, **hub).examples("test")
