@@ -296,7 +296,10 @@ def _wordpiece(passages: list[str], vocab_size: int, folder: Path) -> Tokenizer:
     return train_wordpiece(passages, vocab_size=vocab_size)
 
 
-@pytest.mark.parametrize("make", [_sentencepiece, _wordpiece])
+# Unigram pieces hold punctuation with what it follows ("20%", "),"), which WordPiece always splits off: with pieces
+# trained on all passages 2.03 % and 2.36 % of the answers of 1.1 and 2.0 are glued to something, against 0.65 % and
+# 0.63 %, most of which begin or end inside a word ("Japan" of "Japanese").
+@pytest.mark.parametrize(("make", "most"), [(_sentencepiece, 0.03), (_wordpiece, 0.02)])
 @pytest.mark.parametrize("file", ["dev-v1.1.json", "dev-v2.0.json"])
 @pytest.mark.parametrize("limit", [pytest.param(None, marks=pytest.mark.slow), 300])
 def test_squads_gold_answers_are_read_back_exactly(
@@ -305,6 +308,7 @@ def test_squads_gold_answers_are_read_back_exactly(
     file: str,
     limit: int | None,
     make: Callable[[list[str], int, Path], Tokenizer],
+    most: float,
 ) -> None:
     examples = squad_golds(data_root, file, limit)
     passages = list(dict.fromkeys(example.passage for example in examples))
@@ -315,8 +319,13 @@ def test_squads_gold_answers_are_read_back_exactly(
     for owner, text in shown_answers(encoded):
         again.setdefault(owner, set()).add(text.strip())
     for number, example in enumerate(examples):
-        if example.id not in unreachable:
-            assert again[number] == {example.answers[0].text.strip()}, example.id
+        text, spans = example.answers[0].text, encoded.examples[number].spans
+        start = example.answers[0].start + len(text) - len(text.lstrip())
+        # An answer is unreachable where, and only where, no token begins or none ends as it does.
+        edges = start in spans[:, 0] and start + len(text.strip()) in spans[:, 1]
+        assert edges == (example.id not in unreachable), example.id
+        if edges:
+            assert again[number] == {text.strip()}, example.id
     share = len(unreachable) / len(examples)
     print(f"\n{file}, {make.__name__[1:]}: {len(examples)} gold answers, {share:.2%} unreachable")
-    assert share < 0.02
+    assert share < most
