@@ -211,6 +211,7 @@ class TransferMethod:
                 num_labels=head.num_labels,
                 max_answer_tokens=head.max_answer_tokens or encoder.max_length,
                 null="last" if encoder.attention == "causal" else "first",
+                hidden_dim=self.head_hidden_dim,
                 dropout=self.dropout,
             )
         layers: dict[str, Any] = {"input_dim": input_dim, "hidden_dim": self.head_hidden_dim, "dropout": self.dropout}
