@@ -128,8 +128,14 @@ def majority_of(setting: Setting) -> dict[str, float] | None:
     return None if answers is None else task.score(examples, answers)
 
 
+#: What answers without a model are called where they are not those of the majority label.
+_BASELINES = {"tagging": "usual tag of each word", "regression": "mean score", "span": "no answer"}
+
+
 def usual_label(setting: Setting) -> Result:
-    """The entry ``majority_label`` of a classification task; nothing for another one."""
+    """What ``majority`` stands for: the entry ``majority_label`` of a classification task, ``baseline`` of others."""
+    if setting.task.head.kind in _BASELINES:
+        return {"baseline": _BASELINES[setting.task.head.kind]}
     train = setting.data.train.examples
-    answers = setting.task.baseline(train, train[:1]) if setting.task.head.kind == "classification" else None
+    answers = setting.task.baseline(train, train[:1])
     return {"majority_label": answer.name for answer in answers or () if isinstance(answer, LabelAnswer)}

@@ -34,7 +34,9 @@ def print_result(console: Console, result: Result, *, name: str, next_commands: 
     for column in ("mean", "deviation", "median", "seeds", "learning rate"):
         table.add_column(column, justify="right")
     if result.get("majority"):
-        table.add_row("majority label", shown(result["majority"][metric], metric), "", "", "", "")
+        table.add_row(
+            result.get("baseline", "majority label"), shown(result["majority"][metric], metric), "", "", "", ""
+        )
     if result.get("control"):
         table.add_row("control, not pretrained", *_cells(result["control"], metric))
     table.add_row(name, *_cells(result, metric), style="bold")

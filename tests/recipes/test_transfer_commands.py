@@ -244,7 +244,7 @@ def test_hidden_test_labels_are_refused(world: Path, capsys: pytest.CaptureFixtu
     assert lmtransfer("finetune", *QUICK, "name=ft") == 0
     write_split(Path("data/test.tsv"), 50, seed=2, values=("-1", "-1"))
     assert lmtransfer("evaluate", "run=runs/finetune/ft") == 2
-    assert "split test: 50 of 50 examples have no gold label" in capsys.readouterr().err
+    assert "split test: 50 of 50 examples have no gold answer" in capsys.readouterr().err
     assert not Path("runs/evaluate").exists()
 
 
