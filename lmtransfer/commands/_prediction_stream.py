@@ -1,0 +1,112 @@
+"""Examples in, answers out: in order, a group at a time, nothing left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal
+
+from lmtransfer.errors import DataError
+from lmtransfer.tasks.base import Example
+
+OnError = Literal["stop", "skip"]
+
+#: An example and where it comes from, ``file:line``.
+Given = tuple[str, Example]
+#: What is written: one JSON object an example.
+Line = dict[str, Any]
+
+_REMEDY = "Mend it, or set on_error=skip to write an error in its place and go on"
+
+
+class AnswersInOrder:
+    """Takes examples, answers a group of them together, and hands the answers on in the order of the examples.
+
+    What cannot be answered stops everything, once all that came before it is written; or an object with its ``error``
+    stands in its place.
+
+    Args:
+        answer: one object an example.
+        write: takes finished objects.
+        group: most examples that are answered together.
+        on_error: what becomes of what cannot be answered.
+
+    Attributes:
+        num_taken: examples and errors so far.
+        num_errors: errors so far.
+    """
+
+    def __init__(
+        self,
+        answer: Callable[[Sequence[Any]], Sequence[Line]],
+        write: Callable[[Sequence[Line]], None],
+        *,
+        group: int,
+        on_error: OnError,
+    ) -> None:
+        self._answer, self._write = answer, write
+        self._group, self._on_error = group, on_error
+        self._waiting: list[Given | Line] = []
+        self.num_taken = self.num_errors = 0
+
+    def take_all(self, examples: Iterable[Given]) -> None:
+        """Take examples to the last, and write all answers.
+
+        Raises:
+            DataError: one cannot be answered, or no more can be read; answers to those before it are written.
+        """
+        try:
+            for where, example in examples:
+                self._take((where, example))
+        except DataError:
+            self.flush()
+            raise
+        self.flush()
+
+    def refuse(self, problem: str) -> None:
+        """Take something that is no example.
+
+        Args:
+            problem: what is wrong with it, with ``file:line``.
+
+        Raises:
+            DataError: errors stop.
+        """
+        self._take(self._error(str(self.num_taken), problem))
+
+    def flush(self) -> None:
+        """Answer and write what waits."""
+        waiting, self._waiting = self._waiting, []
+        if not waiting:
+            return
+        examples = [item[1] for item in waiting if isinstance(item, tuple)]
+        try:
+            answers = iter(self._answer(examples) if examples else ())
+        except DataError:
+            self._one_by_one(waiting)
+            return
+        self._write([next(answers) if isinstance(item, tuple) else item for item in waiting])
+
+    def _take(self, item: Given | Line) -> None:
+        self._waiting.append(item)
+        self.num_taken += 1
+        if len(self._waiting) >= self._group:
+            self.flush()
+
+    def _one_by_one(self, waiting: Sequence[Given | Line]) -> None:
+        """Find what cannot be answered in a group."""
+        for item in waiting:
+            if not isinstance(item, tuple):
+                self._write([item])
+                continue
+            where, example = item
+            try:
+                line = self._answer([example])[0]
+            except DataError as error:
+                line = self._error(example.id, f"{where}: {error}")
+            self._write([line])
+
+    def _error(self, name: str, problem: str) -> Line:
+        if self._on_error == "stop":
+            raise DataError(f"{problem}. {_REMEDY}")
+        self.num_errors += 1
+        return {"id": name, "error": problem}

@@ -1,0 +1,171 @@
+"""Answer texts with a trained run: labels, scores, tags, answers with their places; what is masked is filled in."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, cast
+
+from omegaconf import DictConfig
+from rich.console import Console
+
+from lmtransfer.commands._prediction_input import InputFormat, Reading, input_format, one_example, read_examples
+from lmtransfer.commands._prediction_lines import InputSource, find_input, open_lines
+from lmtransfer.commands._prediction_output import STANDARD_OUTPUT, open_output
+from lmtransfer.commands._prediction_runs import FilledMasks, TaskAnswers, answering_runs, is_pretrained
+from lmtransfer.commands._prediction_stream import AnswersInOrder, Given
+from lmtransfer.commands._prediction_submission import Submission
+from lmtransfer.commands._runs import SavedRun, open_saved
+from lmtransfer.commands._trained import own_task
+from lmtransfer.config.build import build
+from lmtransfer.config.check import check
+from lmtransfer.config.schema import HardwareSettings
+from lmtransfer.data.documents import Notes
+from lmtransfer.errors import ConfigError
+from lmtransfer.tasks.base import Answer, Task
+from lmtransfer.training.hardware import Hardware, setup
+
+_SOURCES = ("input", "text", "split")
+_COLUMNS = ("text_column", "text_pair_column", "id_column")
+_CHOICES = {
+    "on_error": ("stop", "skip"),
+    "encoding_errors": ("strict", "replace"),
+    "submission": ("glue", "squad", None),
+}
+
+
+def run(cfg: DictConfig) -> None:
+    """Answer what is asked: answers go to ``output``, all else that is said to standard error."""
+    check(cfg, primary="predict", nodes={} if cfg.get("task") is None else {"task": {"data_root", "cache_dir"}})
+    _check_choices(cfg)
+    console, notes, began = Console(stderr=True, highlight=False), Notes(), time.monotonic()
+    if is_pretrained(cfg.run):
+        _check_fill_mask(cfg)
+        runs, task = [open_saved(cfg.run, key="run")], None
+    else:
+        runs = answering_runs(cfg.run, ensemble=cfg.ensemble)
+        task = _task(cfg, runs[0])
+        if runs[0].path.name.startswith("seed-"):
+            which = f"{len(runs)} seeds together" if cfg.ensemble else f"{runs[0].path.name}, one of several"
+            console.print(f"answering: {which}", soft_wrap=True)
+    if cfg.submission is not None and task is not None:
+        said = _submit(cfg, runs, task, notes)
+    else:
+        said = _answer(cfg, runs, task, notes)
+    for kind, count in notes.counts.items():
+        console.print(f"{count:,} {kind} (first: {notes.first[kind]})", soft_wrap=True, markup=False)
+    if cfg.output != STANDARD_OUTPUT:
+        console.print(f"{said}, {time.monotonic() - began:.1f} s", soft_wrap=True, markup=False)
+
+
+def _answer(cfg: DictConfig, runs: Sequence[SavedRun], task: Task | None, notes: Notes) -> str:
+    """Write answers as JSON lines, and say what was done."""
+    source, file_format = None, None
+    if cfg.input is not None:
+        source = find_input(str(cfg.input))
+        file_format = input_format(cfg.format, source, task)
+    with open_output(str(cfg.output), overwrite=cfg.overwrite) as write:
+        hardware = _hardware(cfg)
+        answer: Callable[[Sequence[Any]], list[dict[str, Any]]]
+        if task is None:
+            answer = FilledMasks(runs[0], cfg.top_k, hardware).lines
+        else:
+            answer = TaskAnswers(runs, task, hardware, notes).lines
+        answers = AnswersInOrder(answer, write, group=cfg.group, on_error=cfg.on_error)
+        answers.take_all(_examples(cfg, task, source, file_format, answers, notes))
+    if answers.num_errors:
+        notes.add("inputs that cannot be answered, an error in their place", "see output", answers.num_errors)
+    return f"{answers.num_taken:,} answers in {cfg.output}"
+
+
+def _examples(
+    cfg: DictConfig,
+    task: Task | None,
+    source: InputSource | None,
+    file_format: InputFormat | None,
+    answers: AnswersInOrder,
+    notes: Notes,
+) -> Iterator[Given]:
+    if source is not None and file_format is not None:
+        if source.path is None and sys.stdin.isatty():
+            print("one line each; end with Ctrl-D", file=sys.stderr)
+        columns = {key: str(cfg[key]) for key in _COLUMNS if cfg[key] is not None}
+        reading = Reading(task, file_format, columns, cfg.on_error, answers.refuse, notes)
+        lines = open_lines(source, encoding_errors=cfg.encoding_errors, notes=notes, before_waiting=answers.flush)
+        yield from read_examples(lines, reading)
+    elif cfg.text is not None:
+        yield "text", one_example(str(cfg.text), task)
+    elif task is not None:
+        yield from ((example.id, example) for example in task.examples(cfg.split))
+
+
+def _submit(cfg: DictConfig, runs: Sequence[SavedRun], task: Task, notes: Notes) -> str:
+    """Write the official file of a split, and say what was done."""
+    submission = Submission(cfg.submission, task, cfg.split, str(cfg.output), overwrite=cfg.overwrite)
+    examples = task.examples(cfg.split)
+    answering = TaskAnswers(runs, task, _hardware(cfg), notes)
+    answers: list[Answer] = []
+    for start in range(0, len(examples), cfg.group):
+        answers += answering.of(examples[start : start + cfg.group])
+    written = submission.write(examples, answers)
+    return f"{len(answers):,} answers in {' and '.join(map(str, written))}"
+
+
+def _task(cfg: DictConfig, saved: SavedRun) -> Task:
+    """The task that is named, else the run's own."""
+    if cfg.get("task") is None:
+        return own_task(saved, data_root=cfg.data_root)
+    root = cfg.data_root or saved.config.get("data_root")
+    return cast(Task, build(cfg.task, data_root=root, cache_dir=saved.config.get("cache_dir")))
+
+
+def _hardware(cfg: DictConfig) -> Hardware:
+    settings = HardwareSettings.from_config(cfg.hardware)
+    return setup(device=settings.device, precision=settings.precision, threads=settings.threads, compile=False)
+
+
+def _check_choices(cfg: DictConfig) -> None:
+    """Check what can be told from the command line alone.
+
+    Raises:
+        ConfigError: with all problems.
+    """
+    problems = []
+    given = [key for key in _SOURCES if cfg[key] is not None]
+    if len(given) != 1:
+        what = f"{' and '.join(given)} are given" if given else "nothing to answer is given"
+        problems.append(f"{what}: give one of input=<file> (- for standard input), text='...' or split=<name>")
+    for key, allowed in _CHOICES.items():
+        if cfg[key] not in allowed:
+            shown = ", ".join("null" if value is None else value for value in allowed)
+            problems.append(f"{key}={cfg[key]}: must be one of {shown}")
+    if cfg.group < 1:
+        problems.append(f"group={cfg.group}: must be at least 1")
+    if cfg.submission is not None and cfg.split is None:
+        problems.append(f"submission={cfg.submission}: is of a whole split; name it, such as split=test")
+    problems += [f"{key}={cfg[key]}: is about input=" for key in (*_COLUMNS, "format") if _idle(cfg, key)]
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        problems.append("predict is one process: run it without torchrun")
+    if problems:
+        raise ConfigError(problems)
+
+
+def _idle(cfg: DictConfig, key: str) -> bool:
+    return cfg[key] is not None and cfg.input is None
+
+
+def _check_fill_mask(cfg: DictConfig) -> None:
+    """Check what is asked of a pretraining run.
+
+    Raises:
+        ConfigError: something that only a run of a task can do.
+    """
+    wrong = [key for key in ("task", "split", "submission") if cfg.get(key) is not None]
+    wrong += ["ensemble"] if cfg.ensemble else []
+    if wrong:
+        raise ConfigError(
+            f"{wrong[0]}: run={cfg.run} was pretrained on text and fills masks (text='The ice cream was [MASK] .'); "
+            f"for labels train it first: lmtransfer finetune init={cfg.run} task=..."
+        )

@@ -1,0 +1,306 @@
+"""predict as users run it, on tiny runs of each kind of task: files, standard input, single texts, submissions."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import random
+import statistics
+import types
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transfer_world import NEGATIVE, OTHER, POSITIVE, QUICK, lmtransfer, make_world, result
+
+TINY = ["model.dim=16", "model.num_layers=2", "model.num_heads=2", "model.hidden_dim=32", "tokenizer.vocab_size=32"]
+TINY += ["corpus=text", "corpus.path=text.txt", "corpus.validation_fraction=0.3", "train.seconds=null", "train.steps=2"]
+TINY += ["train.batch_tokens=128", "objective.max_length=16", "cache_dir=cache"]
+FROM_BASE = ["hardware=exact", "init=runs/pretrain/base", "train.epochs=2", "optimizer.learning_rate=0.01"]
+
+SPANS = [f"task.files.{split}=data/questions_{split}.json" for split in ("train", "dev")]
+SPANS += ["+task.files.test=data/questions_test.json", "task.stride=4", "task.max_question_tokens=6"]
+
+
+def _pairs(num: int, *, hidden: bool = False) -> str:
+    rng = random.Random(num)
+    lines = ["index\tsentence1\tsentence2" + ("" if hidden else "\tlabel")]
+    for number in range(num):
+        first, second = rng.choice(POSITIVE + NEGATIVE), rng.choice(OTHER)
+        label = "entailment" if first in POSITIVE else "not_entailment"
+        lines.append(f"{number}\t{first} film\t{second} plot" + ("" if hidden else f"\t{label}"))
+    return "\n".join(lines) + "\n"
+
+
+def _questions(num: int, *, hidden: bool = False) -> str:
+    rng = random.Random(num)
+    asked = []
+    for number in range(num):
+        words = rng.choices(OTHER, k=30)
+        passage, answer = " ".join(words), words[rng.randrange(30)]
+        question: dict[str, Any] = {"id": f"q{number}", "question": "what was good"}
+        if not hidden:
+            impossible = number % 3 == 0
+            gold = [] if impossible else [{"text": answer, "answer_start": passage.index(answer)}]
+            question |= {"is_impossible": impossible, "answers": gold}
+        asked.append({"context": passage, "qas": [question]})
+    return json.dumps({"version": "v2.0", "data": [{"title": "t", "paragraphs": asked}]})
+
+
+def _sentences(num: int) -> str:
+    rng = random.Random(num)
+    sentences = [rng.choices(POSITIVE + OTHER, k=rng.randint(1, 20)) for _ in range(num)]
+    return "\n".join("".join(f"{word}\t{'P' if word in POSITIVE else 'O'}\n" for word in words) for words in sentences)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Runs: ``single`` of two seeds, ``pair``, ``spans``, ``tags``, and a pretrained ``bert``."""
+    folder = tmp_path_factory.mktemp("world")
+    make_world(folder)
+    data = folder / "data"
+    for split, num in (("train", 40), ("dev", 20), ("test", 15)):
+        (data / f"pairs_{split}.tsv").write_text(_pairs(num, hidden=split == "test"))
+        (data / f"questions_{split}.json").write_text(_questions(num, hidden=split == "test"))
+        (data / f"tags_{split}.conll").write_text(_sentences(num))
+    rng = random.Random(0)
+    documents = ["\n".join(" ".join(rng.choices(OTHER, k=9)) for _ in range(12)) for _ in range(12)]
+    (folder / "text.txt").write_text("\n\n".join(documents) + "\n")
+    threads = torch.get_num_threads()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("LMTRANSFER_CACHE", str(folder / "cache"))
+        patch.delenv("LMTRANSFER_DATA", raising=False)
+
+        def files(kind: str, suffix: str) -> str:
+            splits = ", ".join(f"{split}: data/{kind}_{split}.{suffix}" for split in ("train", "dev", "test"))
+            return f"task.files={{{splits}}}"
+
+        def finetune(name: str, *words: str) -> None:
+            assert lmtransfer("finetune", *FROM_BASE, *words, f"name={name}") == 0
+
+        assert lmtransfer("finetune", *QUICK, "transfer.pooling=mean", "seeds=2", "name=single") == 0
+        finetune("pair", "task=rte", files("pairs", "tsv"), "transfer.pooling=mean")
+        finetune("spans", "task=squad2", *SPANS)
+        finetune("tags", "task=tagging", files("tags", "conll"))
+        assert lmtransfer("pretrain", "experiment=laptop", *TINY, "hardware=exact", "name=bert") == 0
+        yield folder
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def world(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The runs and the data, seen from an empty folder."""
+    for name in ("runs", "data"):
+        (tmp_path / name).symlink_to(made / name)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("LMTRANSFER_DATA", raising=False)
+    monkeypatch.setenv("LMTRANSFER_CACHE", str(made / "cache"))
+    return tmp_path
+
+
+def predicted(*words: str, output: str = "out.jsonl") -> list[dict[str, Any]]:
+    assert lmtransfer("predict", "hardware=exact", f"output={output}", "overwrite=true", *words) == 0
+    return [json.loads(line) for line in Path(output).read_text().splitlines()]
+
+
+def gold(split: str) -> list[str]:
+    lines = Path(f"data/{split}.tsv").read_text().splitlines()[1:]
+    return [["negative", "positive"][int(line.rpartition("\t")[2])] for line in lines]
+
+
+def about(lines: Sequence[dict[str, Any]], tolerance: float = 1e-5) -> list[Any]:
+    """Answers without their ids, numbers only nearly."""
+    return [
+        {key: pytest.approx(value, abs=tolerance) if key == "probabilities" else value for key, value in line.items()}
+        for line in lines
+    ]
+
+
+def test_a_file_is_answered_as_evaluate_scores_it(world: Path) -> None:
+    lines = predicted("run=runs/finetune/single", "input=data/dev.tsv")
+    assert lmtransfer("evaluate", "run=runs/finetune/single/seed-0", "split=dev", "hardware=exact", "name=e") == 0
+    metrics = result("runs/evaluate/e")["metrics"]
+    labels = gold("dev")
+    assert [line["id"] for line in lines] == [str(number) for number in range(60)]
+    right = [line["label"] == label for line, label in zip(lines, labels, strict=True)]
+    assert statistics.fmean(right) == pytest.approx(metrics["accuracy"])
+    losses = [-math.log(line["probabilities"][label]) for line, label in zip(lines, labels, strict=True)]
+    assert statistics.fmean(losses) == pytest.approx(metrics["loss"], rel=1e-4)
+    assert all(sum(line["probabilities"].values()) == pytest.approx(1) for line in lines)
+    of_split = predicted("run=runs/finetune/single", "split=dev")
+    assert [line["id"] for line in of_split] == [f"dev:{number}" for number in range(60)]
+    assert [line["label"] for line in of_split] == [line["label"] for line in lines]
+
+
+def test_groups_change_nothing_and_order_is_kept(world: Path) -> None:
+    whole = predicted("run=runs/finetune/single", "input=data/dev.tsv")
+    for group in (1, 7):
+        assert predicted("run=runs/finetune/single", "input=data/dev.tsv", f"group={group}") == about(whole)
+
+
+class Typist:
+    """Standard input that gives the next line once all lines before it are answered."""
+
+    def __init__(self, lines: Sequence[str], out: io.StringIO) -> None:
+        self.lines, self.out, self.given = list(lines), out, 0
+
+    def read1(self, size: int, /) -> bytes:
+        assert self.out.getvalue().count("\n") == self.given
+        if self.given == len(self.lines):
+            return b""
+        self.given += 1
+        return self.lines[self.given - 1].encode() + b"\n"
+
+
+def test_standard_input_is_answered_line_by_line(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [line.rpartition("\t")[0] for line in Path("data/dev.tsv").read_text().splitlines()[1:11]]
+    texts[4] = " "
+    out = io.StringIO()
+    typist = types.SimpleNamespace(buffer=Typist(texts, out), isatty=lambda: False)
+    with monkeypatch.context() as patch:
+        patch.setattr("sys.stdin", typist)
+        patch.setattr("sys.stdout", out)
+        assert lmtransfer("predict", "run=runs/finetune/single", "input=-", "hardware=exact", "on_error=skip") == 0
+    lines = [json.loads(line) for line in out.getvalue().splitlines()]
+    assert lines[4] == {"id": "4", "error": "standard input:5: the line is empty"}
+    whole = predicted("run=runs/finetune/single", "input=data/dev.tsv")[:10]
+    assert lines[:4] + lines[5:] == about(whole[:4] + whole[5:])
+
+
+def test_one_text_with_all_that_a_shell_lets_through(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = "it's [a] {good} film, a=b, 50% 'great' ${x}"
+    Path("in.txt").write_text(text + "\n")
+    (of_file,) = predicted("run=runs/finetune/single", "input=in.txt")
+    capsys.readouterr()
+    assert lmtransfer("predict", "run=runs/finetune/single", f"text={text}", "hardware=exact") == 0
+    line = json.loads(capsys.readouterr().out)
+    assert line == {**about([of_file])[0], "id": "text"}
+
+
+def test_seeds_together_answer_with_their_mean(world: Path) -> None:
+    each = [predicted(f"run=runs/finetune/single/seed-{seed}", "input=data/dev.tsv") for seed in (0, 1)]
+    both = predicted("run=runs/finetune/single", "input=data/dev.tsv", "ensemble=true")
+    for first, second, mean in zip(*each, both, strict=True):
+        wanted = {
+            name: (first["probabilities"][name] + second["probabilities"][name]) / 2 for name in mean["probabilities"]
+        }
+        assert mean["probabilities"] == pytest.approx(wanted, abs=1e-5)
+        assert mean["label"] == max(wanted, key=lambda name: wanted[name])
+    assert each[0] != each[1]
+
+
+def test_pairs_and_their_submission(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = "run=runs/finetune/pair"
+    lines = predicted(run, "split=test")
+    rows = Path("data/pairs_test.tsv").read_text().splitlines()[1:]
+    Path("in.txt").write_text("".join(f"{a} [SEP] {b}\n" for _, a, b in (row.split("\t") for row in rows)))
+    assert [line["probabilities"] for line in predicted(run, "input=in.txt")] == [
+        pytest.approx(line["probabilities"], abs=1e-5) for line in lines
+    ]
+    assert lmtransfer("predict", run, "split=test", "submission=glue", "output=sub/", "hardware=exact") == 0
+    table = [row.split("\t") for row in Path("sub/RTE.tsv").read_text().splitlines()]
+    assert table[0] == ["index", "prediction"]
+    assert table[1:] == [[str(number), line["label"]] for number, line in enumerate(lines)]
+    assert lmtransfer("predict", run, "split=test", "submission=glue", "output=sub/", "hardware=exact") == 2
+    assert "sub/RTE.tsv: is there already" in capsys.readouterr().err
+    assert lmtransfer("predict", run, "split=test", "submission=squad", "output=sub/", "hardware=exact") == 2
+    assert "rte is a classification task" in capsys.readouterr().err
+
+
+def test_spans_have_their_places_and_are_submitted(world: Path) -> None:
+    run = "run=runs/finetune/spans"
+    asked = json.loads(Path("data/questions_test.json").read_text())["data"][0]["paragraphs"]
+    odds = {line["id"]: line["null_score"] - line["score"] for line in predicted(run, "split=test")}
+    assert list(odds) == [f"q{number}" for number in range(15)]
+    threshold = statistics.median_low(odds.values())  # so that some have an answer and some have none
+    words = ["task=squad2", *SPANS, f"task.null_threshold={threshold}"]
+    lines = predicted(run, *words, "split=test")
+    for line, paragraph in zip(lines, asked, strict=True):
+        if odds[line["id"]] > threshold:
+            assert (line["answer"], line["start"], line["end"]) == ("", None, None)
+        else:
+            assert line["answer"] == paragraph["context"][line["start"] : line["end"]] != ""
+    assert 0 < sum(line["answer"] == "" for line in lines) < 15
+    as_rows = [
+        {"question": "what was good", "context": paragraph["context"], "id": f"q{number}"}
+        for number, paragraph in enumerate(asked)
+    ]
+    Path("in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in as_rows))
+    Path("in.txt").write_text("".join(f"{row['question']} [SEP] {row['context']}\n" for row in as_rows))
+    for source in (["input=in.jsonl"], ["input=data/questions_test.json"], ["input=in.txt", "group=4"]):
+        again = predicted(run, *words, *source)
+        assert [line["score"] for line in again] == pytest.approx([line["score"] for line in lines], abs=1e-4)
+        assert (
+            sum(line["start"] != of_split["start"] for line, of_split in zip(again, lines, strict=True)) <= 1
+        )  # a tie
+    submit = ["split=test", "submission=squad", "output=sub/", "hardware=exact"]
+    assert lmtransfer("predict", run, *words, *submit) == 0
+    assert json.loads(Path("sub/predictions.json").read_text()) == {line["id"]: line["answer"] for line in lines}
+    probabilities = json.loads(Path("sub/predictions.na_prob.json").read_text())
+    wanted = {name: 1 / (1 + math.exp(-value)) for name, value in odds.items()}
+    assert probabilities == pytest.approx(wanted, abs=1e-4)
+
+
+def test_each_word_gets_its_tag_also_beyond_the_length_limit(world: Path) -> None:
+    run = "run=runs/finetune/tags"
+    lines = predicted(run, "input=data/tags_dev.conll")
+    sentences = Path("data/tags_dev.conll").read_text().strip("\n").split("\n\n")
+    words = [[row.split("\t")[0] for row in sentence.split("\n")] for sentence in sentences]
+    assert [line["words"] for line in lines] == words
+    assert all(len(line["tags"]) == len(line["probabilities"]) == len(line["words"]) for line in lines)
+    assert max(map(len, words)) > 12  # each is at least two of the 24 tokens of the encoder
+    Path("in.txt").write_text("".join(" ".join(sentence) + "\n" for sentence in words))
+    assert [line["tags"] for line in predicted(run, "input=in.txt", "group=3")] == [line["tags"] for line in lines]
+    right = [
+        tag == ("P" if word in POSITIVE else "O")
+        for line in lines
+        for word, tag in zip(line["words"], line["tags"], strict=True)
+    ]
+    assert lmtransfer("evaluate", run, "split=dev", "hardware=exact", "name=tags") == 0
+    assert statistics.fmean(right) == pytest.approx(result("runs/evaluate/tags")["metrics"]["accuracy"])
+
+
+def test_a_pretrained_run_fills_masks(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = "run=runs/pretrain/bert"
+    assert lmtransfer("predict", run, "text=the [MASK] was a [MASK]", "top_k=3", "hardware=exact") == 0
+    line = json.loads(capsys.readouterr().out)
+    assert [(mask["start"], len(mask["candidates"])) for mask in line["masks"]] == [(4, 3), (17, 3)]
+    Path("in.txt").write_text("the [MASK] was a [MASK]\nno mask\n[MASK]\n")
+    lines = predicted(run, "input=in.txt", "top_k=3", "on_error=skip")
+    assert [mask["candidates"][0]["piece"] for mask in lines[0]["masks"]] == [
+        mask["candidates"][0]["piece"] for mask in line["masks"]
+    ]
+    assert lines[1] == {"id": "1", "error": "in.txt:2: there is no [MASK]; write one where a piece is to be guessed"}
+    assert len(lines[2]["masks"]) == 1
+    capsys.readouterr()
+    assert lmtransfer("predict", run, "split=dev") == 2
+    assert "was pretrained on text and fills masks" in capsys.readouterr().err
+
+
+def test_mistakes_are_answered(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = "run=runs/finetune/single"
+    Path("in.txt").write_text("good\n\nbad\n")
+    Path("there.jsonl").write_text("mine\n")
+    Path("in.tsv").write_text("body\nx\n")
+    for words, message in (
+        ([run, "text=a", "output=there.jsonl"], "output=there.jsonl: is there already"),
+        ([run, "text=a", "output=no/out.jsonl"], "there is no folder no"),
+        ([run], "nothing to answer is given: give one of input=<file>"),
+        ([run, "text=a", "split=dev", "on_error=go"], "on_error=go: must be one of stop, skip"),
+        ([run, "input=none.tsv"], "input=none.tsv: there is no such file"),
+        ([run, "input=in.tsv"], "in.tsv:1: no column 'sentence'; there are body. Set text_column"),
+        ([run, "input=in.txt", "output=o.jsonl"], "in.txt:2: the line is empty. Mend it, or set on_error=skip"),
+        (["run=runs/finetune/none", "text=a"], "runs/finetune/none"),
+        ([run, "text=a", "submission=glue"], "submission=glue: is of a whole split"),
+        (["run=runs/finetune/tags", "text=a", "ensemble=true"], "has one seed only"),
+    ):
+        assert lmtransfer("predict", "hardware=exact", *words) == 2
+        assert message in capsys.readouterr().err
+    assert Path("there.jsonl").read_text() == "mine\n"
+    assert not Path("o.jsonl").exists()
+    (before,) = [json.loads(line) for line in Path("o.jsonl.partial").read_text().splitlines()]
+    assert before["id"] == "0"

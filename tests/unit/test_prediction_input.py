@@ -1,0 +1,232 @@
+"""From lines to examples to answers in order, without any model."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lmtransfer.commands._prediction_input import Reading, input_format, one_example, read_examples
+from lmtransfer.commands._prediction_lines import arriving_lines, find_input, open_lines
+from lmtransfer.commands._prediction_stream import AnswersInOrder
+from lmtransfer.data.documents import Notes
+from lmtransfer.errors import ConfigError, DataError
+from lmtransfer.tasks.classification import TextClassification
+from lmtransfer.tasks.question_answering import SpanQa
+from lmtransfer.tasks.tagging import Tagging
+
+SINGLE = TextClassification(
+    name="single", labels=["no", "yes"], text_column=["sentence", "text"], label_column="label", files={"train": "x"}
+)
+PAIR = TextClassification(
+    name="pair",
+    labels=["a", "b"],
+    text_column="one",
+    text_pair_column="two",
+    label_column="label",
+    files={"train": "x"},
+)
+TAGS = Tagging(name="tags", scheme="words", labels=["X", "Y"], files={"train": "x"})
+SPANS = SpanQa(name="spans", files={"train": "x"})
+
+
+def answered(
+    path: Path, task: Any, *, on_error: Any = "skip", group: int = 2, file_format: str | None = None, **columns: str
+) -> list[dict[str, Any]]:
+    """What a run would answer that only says what it was asked."""
+    written: list[dict[str, Any]] = []
+    source = find_input(str(path))
+
+    def echo(examples: Sequence[Any]) -> list[dict[str, Any]]:
+        assert len(examples) <= group
+        return [{"id": example.id, "asked": example} for example in examples]
+
+    answers = AnswersInOrder(echo, written.extend, group=group, on_error=on_error)
+    notes = Notes()
+    reading = Reading(task, input_format(file_format, source, task), columns, on_error, answers.refuse, notes)
+    lines = open_lines(source, encoding_errors="strict", notes=notes, before_waiting=answers.flush)
+    answers.take_all(read_examples(lines, reading))
+    assert answers.num_taken == len(written)
+    return written
+
+
+def texts(lines: list[dict[str, Any]]) -> list[Any]:
+    return [line.get("error") or (line["asked"].text, line["asked"].text_pair) for line in lines]
+
+
+def test_lines_of_single_texts_and_of_pairs(tmp_path: Path) -> None:
+    path = tmp_path / "in.txt"
+    path.write_text('a "smart" film, no?\n\nb\tc\n')
+    lines = answered(path, SINGLE)
+    assert [line["id"] for line in lines] == ["0", "1", "2"]
+    assert texts(lines) == [('a "smart" film, no?', None), f"{path}:2: the line is empty", ("b\tc", None)]
+    path.write_text("a [SEP] b\na\tb\nonly one\na [SEP] b [SEP] c\n [SEP] b\n")
+    found = texts(answered(path, PAIR))
+    assert found[:2] == [("a", "b"), ("a", "b")]
+    wanted = "two texts are expected with [SEP] or a tab between them; there are"
+    assert found[2:] == [f"{path}:3: {wanted} 1 texts", f"{path}:4: {wanted} 3 texts", f"{path}:5: {wanted} 1 texts"]
+
+
+def test_tables_by_the_tasks_columns_or_by_those_that_the_user_names(tmp_path: Path) -> None:
+    path = tmp_path / "in.tsv"
+    path.write_text('index\tsentence\tlabel\n7\ta "quote\tnone of ours\n8\t \tx\n9\tb\n10\tc\ty\n')
+    lines = answered(path, SINGLE)
+    assert texts(lines)[0] == ('a "quote', None)
+    assert texts(lines)[1] == f"{path}:3: the text is empty"
+    assert "2 columns where 3 are expected" in texts(lines)[2]
+    assert [line["id"] for line in lines] == ["0", "1", "2", "3"]
+    named = answered(path, SINGLE, id_column="index", text_column="label")
+    assert [(line["id"], line["asked"].text) for line in named if "asked" in line] == [
+        ("7", "none of ours"),
+        ("8", "x"),
+        ("10", "y"),
+    ]
+    with pytest.raises(DataError, match=r"in\.tsv:1: no column 'body'; .* Set text_column to one of these"):
+        answered(path, SINGLE, text_column="body")
+    csv = tmp_path / "in.csv"
+    csv.write_text('id,one,two\nq1,"a, ""b""\nmore",c\n,d,e\n')
+    lines = answered(csv, PAIR)
+    assert texts(lines) == [('a, "b"\nmore', "c"), ("d", "e")]
+    assert [line["id"] for line in lines] == ["q1", "1"]
+    rows = tmp_path / "in.jsonl"
+    rows.write_text('{"text": "a", "id": 5}\n{"text": ["a"]}\n{"text"\n')
+    lines = answered(rows, SINGLE)
+    assert [line["id"] for line in lines] == ["5", "1", "2"]
+    assert "'text' holds a list where a text" in lines[1]["error"]
+    assert f"{rows}:3: not a JSON object" in lines[2]["error"]
+
+
+def test_sentences_to_be_tagged(tmp_path: Path) -> None:
+    path = tmp_path / "in.txt"
+    path.write_text("Ann  ran\tfar .\n  \n")
+    lines = answered(path, TAGS)
+    assert lines[0]["asked"].words == ("Ann", "ran", "far", ".")
+    assert lines[1]["error"] == f"{path}:2: the line is empty"
+    rows = tmp_path / "in.jsonl"
+    rows.write_text('{"words": ["a b", "c"], "id": "s"}\n\n{"words": []}\n{"tokens": ["a"]}\n{"words": ["a", " "]}\n')
+    lines = answered(rows, TAGS)
+    assert (lines[0]["id"], lines[0]["asked"].words) == ("s", ("a b", "c"))
+    assert [line["error"].removeprefix(str(rows))[:24] for line in lines[1:]] == [
+        ":3: 'words' holds no wor",
+        ":4: no key 'words'; ther",
+        ":5: words[1]: is empty (",
+    ]
+    conll = tmp_path / "in.conll"
+    conll.write_text("Ann\tZ\nran\tZ\n\nfar\tZ\n")
+    assert [line["asked"].words for line in answered(conll, TAGS)] == [("Ann", "ran"), ("far",)]
+
+
+def test_questions(tmp_path: Path) -> None:
+    path = tmp_path / "in.txt"
+    path.write_text("Who ran? [SEP]  Ann ran.\nWho?\t Bob did.\nWho?\n")
+    lines = answered(path, SPANS)
+    assert [(line["asked"].question, line["asked"].passage) for line in lines[:2]] == [
+        ("Who ran?", "Ann ran."),
+        ("Who?", " Bob did."),
+    ]
+    assert "a question and a passage are expected" in lines[2]["error"]
+    rows = tmp_path / "in.jsonl"
+    row = {"id": "q", "question": "Who?", "context": "Ann.", "answers": [{"text": "Bob", "start": 7}]}
+    rows.write_text(f'{json.dumps(row)}\n{{"question": "Who?", "context": ""}}\n')
+    lines = answered(rows, SPANS)
+    assert (lines[0]["id"], lines[0]["asked"].answers) == ("q", None)
+    assert f"{rows}:2: context: is empty" in lines[1]["error"]
+    squad = tmp_path / "in.json"
+    good = {"id": "a", "question": "Who?", "answers": [{"text": "Ann", "answer_start": 0}]}
+    bad = {"id": "b", "question": "Who?", "answers": [{"text": "Ann", "answer_start": 3}]}
+    squad.write_text(json.dumps({"data": [{"paragraphs": [{"context": "Ann ran.", "qas": [bad, good]}]}]}))
+    lines = answered(squad, SPANS)
+    assert [line["id"] for line in lines if "asked" in line] == ["a"]
+    assert [line["error"] for line in lines if "error" in line] == [
+        f"{squad} (question b): its gold answer is not where the file says"
+    ]
+    with pytest.raises(DataError):
+        answered(squad, SPANS, on_error="stop")
+
+
+def test_what_comes_before_a_mistake_is_answered_whatever_the_group(tmp_path: Path) -> None:
+    path = tmp_path / "in.txt"
+    path.write_text("a\nb\nc\n\nd\n")
+    for group in (1, 2, 3, 9):
+        written: list[dict[str, Any]] = []
+        answers = AnswersInOrder(
+            lambda examples: [{"id": example.id} for example in examples], written.extend, group=group, on_error="stop"
+        )
+        source = find_input(str(path))
+        reading = Reading(SINGLE, "lines", {}, "stop", answers.refuse, Notes())
+        lines = open_lines(source, encoding_errors="strict", notes=Notes(), before_waiting=answers.flush)
+        with pytest.raises(DataError, match=r"in\.txt:4: the line is empty. Mend it, or set on_error=skip"):
+            answers.take_all(read_examples(lines, reading))
+        assert written == [{"id": "0"}, {"id": "1"}, {"id": "2"}]
+
+
+def test_one_that_cannot_be_answered_does_not_take_its_group_with_it() -> None:
+    def answer(examples: Sequence[Any]) -> list[dict[str, Any]]:
+        if any(example.text == "bad" for example in examples):
+            raise DataError("too long")
+        return [{"id": example.id} for example in examples]
+
+    written: list[dict[str, Any]] = []
+    answers = AnswersInOrder(answer, written.extend, group=9, on_error="skip")
+    given = [(f"f:{number}", one_example(text, SINGLE)) for number, text in enumerate(["a", "bad", "c"])]
+    answers.take_all(given)
+    assert written == [{"id": "text"}, {"id": "text", "error": "f:1: too long"}, {"id": "text"}]
+    assert answers.num_errors == 1
+
+
+class Pipe:
+    """Gives one piece at a time."""
+
+    def __init__(self, *pieces: bytes) -> None:
+        self.pieces = list(pieces)
+
+    def read1(self, size: int, /) -> bytes:
+        return self.pieces.pop(0) if self.pieces else b""
+
+
+def test_lines_arrive_as_soon_as_they_end() -> None:
+    happened: list[Any] = []
+    pipe = Pipe(b"\xef\xbb\xbfone\r\ntwo\n", b"th", b"r\xc3", b"\xa9e\nfour\xe2\x80\xa8\n\nlast")
+    for line in arriving_lines(pipe, "it", "strict", Notes(), lambda: happened.append("wait")):
+        happened.append(line)
+    wait = "wait"
+    assert happened == [
+        wait,
+        (1, "one"),
+        (2, "two"),
+        wait,
+        wait,
+        wait,
+        (3, "thr\xe9e"),
+        (4, "four\u2028"),
+        (5, ""),
+        wait,
+        (6, "last"),
+    ]
+    assert list(arriving_lines(io.BytesIO(b""), "it", "strict", Notes(), lambda: None)) == []
+    with pytest.raises(DataError, match="it:2: not UTF-8"):
+        list(arriving_lines(Pipe(b"a\n\xff\n"), "it", "strict", Notes(), lambda: None))
+
+
+def test_what_cannot_be_told_is_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "in.dat"
+    path.write_text("x\n")
+    with pytest.raises(ConfigError, match=r"does not say how it is written: classification reads lines, tsv"):
+        input_format(None, find_input(str(path)), SINGLE)
+    with pytest.raises(ConfigError, match="format=squad: classification reads lines"):
+        input_format("squad", find_input(str(path)), SINGLE)
+    with pytest.raises(ConfigError, match="format=squad: is read from a file"):
+        input_format("squad", find_input("-"), SPANS)
+    assert input_format(None, find_input("-"), SPANS) == "lines"
+    with pytest.raises(DataError, match="there is no such file"):
+        find_input(str(tmp_path / "none.tsv"))
+    with pytest.raises(ConfigError, match="text=a b: two texts are expected"):
+        one_example("a b", PAIR)
+    with pytest.raises(ConfigError, match=r"reads one text, and there is a \[SEP\]"):
+        one_example("a [SEP] b", SINGLE)
+    with pytest.raises(ConfigError, match=r"there is no \[MASK\]"):
+        one_example("a b", None)
