@@ -13,6 +13,7 @@ from rich.text import Text
 
 from lmtransfer.commands._inspect_tables import titled
 from lmtransfer.commands._runs import new_encoder, open_saved
+from lmtransfer.commands._task_data import noted
 from lmtransfer.config.build import build
 from lmtransfer.config.check import check
 from lmtransfer.errors import ConfigError, DataError
@@ -58,6 +59,8 @@ def inspect_task(cfg: DictConfig) -> None:
             console.print(Text(f"note: {line}", style="yellow"), soft_wrap=True)
         if split == task.splits[0]:
             _print_examples(console, task, encoded, source.tokenizer, number=cfg.rows)
+    for line in noted(task):
+        console.print(Text(f"note: {line}", style="yellow"), soft_wrap=True)
 
 
 def split_table(task: Task, split: str, encoded: EncodedExamples, tokenizer: Tokenizer) -> Table:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.models.base import Encoder
 from lmtransfer.tasks.base import Example, Task
@@ -131,3 +132,13 @@ def _refuse_hidden(examples: Sequence[Example], split: str) -> None:
             f"split {split}: {hidden} of {len(examples)} examples have no gold answer (-1, as in published test files): "
             "they can be neither trained on nor scored; choose another split"
         )
+
+
+def noted(task: Task) -> list[str]:
+    """The odd things that a task has met while it read its splits, one line a kind and split."""
+    notes: Mapping[str, Notes] = getattr(task, "notes", {})
+    return [
+        f"{task.name}, {split}: {kind}: {count:,} (first at {met.first[kind]})"
+        for split, met in notes.items()
+        for kind, count in met.counts.items()
+    ]

@@ -137,5 +137,5 @@ def usual_label(setting: Setting) -> Result:
     if setting.task.head.kind in _BASELINES:
         return {"baseline": _BASELINES[setting.task.head.kind]}
     train = setting.data.train.examples
-    answers = setting.task.baseline(train, train[:1])
-    return {"majority_label": answer.name for answer in answers or () if isinstance(answer, LabelAnswer)}
+    (answer,) = setting.task.baseline(train, train[:1]) or [None]
+    return {"majority_label": answer.name} if isinstance(answer, LabelAnswer) else {}

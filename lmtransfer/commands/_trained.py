@@ -41,7 +41,9 @@ def open_trained(saved: SavedRun, task: Task, hardware: Hardware) -> TaskLearner
         CheckpointError: a tensor is missing, left over or of another shape.
     """
     if getattr(task, "zero_shot", False):
-        raise DataError(f"task {task.name} is asked of pretraining runs as they are; {saved.path} has a head for another")
+        raise DataError(
+            f"task {task.name} is asked of pretraining runs as they are; {saved.path} has a head for another"
+        )
     trained = own_task(saved, data_root=None)
     if trained.head.kind != task.head.kind:
         raise DataError(

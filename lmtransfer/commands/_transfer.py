@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from rich.console import Console
 
 from lmtransfer.commands._runs import SavedRun, encoder_weights, new_encoder, open_saved
-from lmtransfer.commands._task_data import read_task_data
+from lmtransfer.commands._task_data import noted, read_task_data
 from lmtransfer.commands._task_results import Result, joint_result, majority_of, run_result
 from lmtransfer.commands._task_table import print_result, short
 from lmtransfer.commands._task_training import Arm, Setting, new_learner, train_once
@@ -68,7 +68,8 @@ def run_transfer(cfg: DictConfig, *, command: str) -> Path:
         else:
             result = _Runs(cfg, plain, command, setting, directory, console).result()
             directory.write_result(result)
-        print_result(console, result, name=name, next_commands=_next_commands(cfg, directory, result))
+        others = [split for split in setting.task.splits if split not in ("train", result["split"])]
+        print_result(console, result, name=name, next_commands=_next_commands(cfg, directory, result, others))
     return directory.path
 
 
@@ -135,6 +136,8 @@ def _setting(cfg: DictConfig, command: str, source: SavedRun, console: Console) 
     seeds = range(cfg.seed, cfg.seed + cfg.seeds)
     with console.status(f"reading {task.name}"):
         data = read_task_data(task, source.tokenizer, encoder, seeds=seeds, split=cfg.split)
+    for line in noted(task):
+        console.print(f"note: {line}", markup=False, soft_wrap=True)
     setting = Setting(
         task=task,
         tokenizer=source.tokenizer,
@@ -298,12 +301,13 @@ def _who(arm: Arm) -> str:
     return "control" if arm == "control" else "run"
 
 
-def _next_commands(cfg: DictConfig, directory: RunDirectory, result: Result) -> list[str]:
+def _next_commands(cfg: DictConfig, directory: RunDirectory, result: Result, others: Sequence[str]) -> list[str]:
+    """What the user might do next; ``others`` are the splits that were not scored."""
     path = short(directory.path)
     commands = []
     if cfg.get("init") and not result.get("control"):
         commands.append("the same with control=true resume=true: what does it score without pretraining?")
-    other = "test" if result["split"] == "dev" else "dev"
-    commands.append(f"lmtransfer evaluate run={path} split={other}")
+    if others:
+        commands.append(f"lmtransfer evaluate run={path} split={'test' if 'test' in others else others[0]}")
     commands.append(f"lmtransfer report {short(Path(cfg.output_root).absolute())}")
     return commands

@@ -55,14 +55,18 @@ def _split(peer: Any, prefix: str) -> tuple[dict[str, Tensor], dict[str, Tensor]
 def _compare(peer: Any, encoder: Any, weights: Mapping[str, Tensor], head: Mapping[str, Tensor]) -> None:
     rows = _rows()
     encoder.load_state_dict(weights)
-    learner = TransferMethod(freeze="full", pooling="family").learner(encoder, head=HeadSpec("classification", 3), seed=0).eval()
+    learner = _method().learner(encoder, head=HeadSpec("classification", 3), seed=0).eval()
     learner.head.load_state_dict(head)
-    batch = TaskBatch(pack(rows), torch.zeros(len(rows), 1, dtype=torch.int64), torch.arange(len(rows)), tuple(range(len(rows))), ())
+    batch = TaskBatch(pack(rows), torch.zeros(len(rows), 1), torch.arange(len(rows)), tuple(range(len(rows))), ())
     found = learner.predict(batch)
     with torch.no_grad():
         for row, logits in zip(rows, found, strict=True):
             torch.testing.assert_close(logits, peer(torch.from_numpy(row)[None]).logits[0], atol=1e-5, rtol=1e-5)
     assert (found.max(0).values - found.min(0).values).min() > 0.01  # the inputs make a difference
+
+
+def _method() -> TransferMethod:
+    return TransferMethod(freeze="full", pooling="family")
 
 
 def _rows() -> list[np.ndarray]:

@@ -230,9 +230,7 @@ def test_features_of_an_encoder_that_learns_are_refused() -> None:
 @pytest.mark.parametrize("pooling", ["family", "mean", "bilstm"])
 def test_evaluation_does_not_depend_on_the_batch_size(pooling: str) -> None:
     learner = _learner(pooling=pooling)
-    results = [
-        evaluate(learner, TASK, TaskSource(ENCODED), max_tokens=size) for size in (1, 60, 10_000)
-    ]
+    results = [evaluate(learner, TASK, TaskSource(ENCODED), max_tokens=size) for size in (1, 60, 10_000)]
     assert learner.training
     for other in results[1:]:
         assert other.outputs.argmax(1).tolist() == results[0].outputs.argmax(1).tolist()
