@@ -129,8 +129,8 @@ def _refuse_hidden(examples: Sequence[Example], split: str) -> None:
     hidden = sum(not example.has_gold for example in examples)
     if hidden:
         raise DataError(
-            f"split {split}: {hidden} of {len(examples)} examples have no gold answer (-1, as in published test files): "
-            "they can be neither trained on nor scored; choose another split"
+            f"split {split}: {hidden} of {len(examples)} examples have no gold answer (-1, as in published test sets), "
+            "so it can be neither trained on nor scored; give another split"
         )
 
 
