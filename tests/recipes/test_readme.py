@@ -28,6 +28,7 @@ SMALL = {
     "probe": _ON_TASKS,
     "finetune": _ON_TASKS,
     "evaluate": ["hardware.threads=1"],
+    "predict": ["hardware.threads=1"],
     "study": [
         "only=[masked]",
         "pretrain.steps=2",
