@@ -1,4 +1,4 @@
-"""Answer texts with a trained run: labels, scores, tags, answers with their places; what is masked is filled in."""
+"""Answer texts with a trained run: labels, scores, tags, or answers with their places; or fill in masks."""
 
 from __future__ import annotations
 
