@@ -221,14 +221,14 @@ def test_all_commands_are_checked_before_any_starts(
     world: Path, fake: Fake, capsys: pytest.CaptureFixture[str]
 ) -> None:
     started = fake()
-    words = ['+recipes.a="model=brt_tiny train.stps=4"', '+recipes.b="model.dim=x"', "transfers.probe.task=sst3"]
+    words = ['+recipes.a="model=brt_tiny train.stps=4"', '+recipes.b="model.dim=x"', "transfers.probe.task=ssst2"]
     assert main(["study", "study=tiny", *words]) == 2
     err = capsys.readouterr().err
     for text in (
         "pretrain of a: model=brt_tiny: there is no such model; did you mean 'bert_tiny'",
         "pretrain of a: train.stps=4: there is no such key; did you mean 'train.steps'",
         "pretrain of b: model.dim: 'x' is not an integer",
-        "probe of masked: task=sst3: there is no such task; did you mean 'sst2'",
+        "probe of masked: task=ssst2: there is no such task; did you mean 'sst2'",
     ):
         assert text in err
     assert started == []

@@ -28,6 +28,7 @@ from lmtransfer.objectives.rows.base import Row
 from lmtransfer.objectives.rows.stream import LanguageStream
 from lmtransfer.objectives.skipgram import SkipGram
 from lmtransfer.objectives.source import PretrainingSource
+from lmtransfer.tasks.base import HeadSpec
 from lmtransfer.transfer.method import TransferMethod
 
 TOKENIZER = NumberTokenizer()
@@ -242,14 +243,16 @@ def test_static_vectors_know_no_context_and_have_one_layer() -> None:
 def test_transfer_methods_over_static_vectors(pooling: str) -> None:
     encoder = WordEmbeddings(vocab_size=96, dim=8)
     for layers in ("last", 0, "mix"):
-        TransferMethod(freeze="frozen", pooling=pooling, layers=layers).learner(encoder, num_labels=2, seed=0)  # type: ignore[arg-type]
+        TransferMethod(freeze="frozen", pooling=pooling, layers=layers).learner(
+            encoder, head=HeadSpec("classification", 2), seed=0
+        )  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("pooling", ["cls", "last_token"])
 def test_one_token_of_static_vectors_is_refused(pooling: str) -> None:
     with pytest.raises(ConfigError, match=f"pooling={pooling}: static word vectors"):
         TransferMethod(freeze="frozen", pooling=pooling).learner(  # type: ignore[arg-type]
-            WordEmbeddings(vocab_size=96, dim=8), num_labels=2, seed=0
+            WordEmbeddings(vocab_size=96, dim=8), head=HeadSpec("classification", 2), seed=0
         )
 
 
