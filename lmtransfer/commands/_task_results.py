@@ -137,5 +137,5 @@ def usual_label(setting: Setting) -> Result:
     if setting.task.head.kind in _BASELINES:
         return {"baseline": _BASELINES[setting.task.head.kind]}
     train = setting.data.train.examples
-    (answer,) = setting.task.baseline(train, train[:1]) or [None]
-    return {"majority_label": answer.name} if isinstance(answer, LabelAnswer) else {}
+    answers = setting.task.baseline(train, train[:1]) or []
+    return {"majority_label": answers[0].name} if answers and isinstance(answers[0], LabelAnswer) else {}

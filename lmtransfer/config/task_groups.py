@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 _TARGET = "lmtransfer.tasks.group.TaskGroup"
 
@@ -27,7 +28,7 @@ def _expanded(override: str, folders: Sequence[Path]) -> str:
     for folder in reversed(folders):
         path = folder / "task" / f"{value}.yaml"
         if path.is_file():
-            node = OmegaConf.load(path)
+            node = cast("DictConfig", OmegaConf.load(path))
             if node.get("_target_") == _TARGET:
                 return f"task={','.join(node.tasks)}"
             break

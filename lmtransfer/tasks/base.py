@@ -128,7 +128,7 @@ class Task(Protocol):
         """
         ...
 
-    def baseline(self, train: Sequence[Any], examples: Sequence[Any]) -> list[Answer] | None:
+    def baseline(self, train: Sequence[Any], examples: Sequence[Any]) -> Sequence[Answer] | None:
         """The best answers that need no input, such as the majority label; None where there are no such answers.
 
         Args:
