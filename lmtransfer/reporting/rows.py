@@ -64,7 +64,7 @@ def table_rows(entries: Sequence[Entry]) -> list[Row]:
         if entry.majority is not None and all(row.transfer != "majority" for row in rows):
             rows.append(_baseline(entry, "majority", "majority", spread((entry.majority,))))
         if entry.control is not None and not _is_elsewhere(entry, entries):
-            rows.append(_baseline(entry, f"{run_name(entry)} control", "control", entry.control))
+            rows.append(_baseline(entry, _control_name(entry, entries), "control", entry.control))
         rows.append(_row(entry))
     return [row for group in sorted(groups) for row in sorted(groups[group], key=_position)]
 
@@ -106,6 +106,14 @@ def _baseline(entry: Entry, name: str, transfer: str, score: Spread) -> Row:
         num_parameters=entry.num_parameters if is_control else None,
         note="; ".join(_collapse(entry.run.result.get("control"), score)) if is_control else "",
     )
+
+
+def _control_name(entry: Entry, entries: Sequence[Entry]) -> str:
+    """``<run> control``; where a probe and a finetuned run share a name, the probe's is ``<run> frozen control``."""
+    name = run_name(entry)
+    namesakes = [other for other in entries if other is not entry and run_name(other) == name]
+    shared = any(other.control is not None for other in namesakes)
+    return f"{name} frozen control" if shared and entry.transfer == "frozen" else f"{name} control"
 
 
 def _row(entry: Entry) -> Row:
