@@ -18,7 +18,7 @@ from lmtransfer.metrics.names import make_metric
 from lmtransfer.tasks.answers import LabelAnswer
 from lmtransfer.tasks.base import Answer, HeadSpec
 from lmtransfer.tasks.encoded import NO_LABEL, EncodedExamples
-from lmtransfer.tasks.hub import HubSource
+from lmtransfer.tasks.hub_table import HubSource
 from lmtransfer.tasks.tables import BadRowsPolicy, TableFormat, TableLayout
 from lmtransfer.tasks.text_encoding import encode_texts
 from lmtransfer.tasks.text_example import TextExample

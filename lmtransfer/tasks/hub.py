@@ -2,32 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from lmtransfer.errors import DataError
+from lmtransfer.tasks.hub_table import HubSource, load_hub_table
 from lmtransfer.tasks.tables import Column, Row
-
-
-@dataclass(frozen=True, slots=True)
-class HubSource:
-    """Where a task is on the hub.
-
-    Attributes:
-        name: ``datasets`` name.
-        config: its configuration, or None.
-        splits: hub split of each split; by the same name where it says nothing.
-    """
-
-    name: str
-    config: str | None = None
-    splits: Mapping[str, str] = field(default_factory=dict)
-
-    def origin(self, split: str) -> str:
-        """What a split is called, in words."""
-        config = f" ({self.config})" if self.config else ""
-        return f"{self.name}{config} {self.splits.get(split, split)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,19 +37,7 @@ def read_hub_rows(source: HubSource, split: str, wanted: Sequence[Column], *, pl
     Raises:
         DataError: it can neither be loaded nor found in the cache, or a column is missing.
     """
-    import datasets  # imported here: it is slow to import, and files need none of it
-    from datasets.exceptions import DatasetGenerationError
-
-    try:
-        table = datasets.load_dataset(source.name, source.config, split=source.splits.get(split, split))
-    except (OSError, ValueError, KeyError, RuntimeError, ImportError, DatasetGenerationError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        config = f" ({source.config})" if source.config else ""
-        raise DataError(
-            f"no file {places}, and the datasets name {source.name}{config} could not be loaded: {reason}. Either set "
-            "data_root= (or LMTRANSFER_DATA) to a folder that holds the files, or load the data set once with network "
-            "access, after which the cache serves it"
-        ) from None
+    table = load_hub_table(source, split, places=places)
     where = source.origin(split)
     found = [_column(column, table.column_names, where) for column in wanted]
     labels = [None if name is None else getattr(table.features[name], "names", None) for name in found]

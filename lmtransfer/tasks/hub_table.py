@@ -2,10 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from lmtransfer.errors import DataError
-from lmtransfer.tasks.hub import HubSource
+
+
+@dataclass(frozen=True, slots=True)
+class HubSource:
+    """Where a task is on the hub.
+
+    Attributes:
+        name: ``datasets`` name.
+        config: its configuration, or None.
+        splits: hub split of each split; by the same name where it says nothing.
+    """
+
+    name: str
+    config: str | None = None
+    splits: Mapping[str, str] = field(default_factory=dict)
+
+    def origin(self, split: str) -> str:
+        """What a split is called, in words."""
+        config = f" ({self.config})" if self.config else ""
+        return f"{self.name}{config} {self.splits.get(split, split)}"
 
 
 def load_hub_table(source: HubSource, split: str, *, places: str) -> Any:
@@ -26,8 +47,9 @@ def load_hub_table(source: HubSource, split: str, *, places: str) -> Any:
         return datasets.load_dataset(source.name, source.config, split=source.splits.get(split, split))
     except (OSError, ValueError, KeyError, RuntimeError, ImportError, DatasetGenerationError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        config = f" ({source.config})" if source.config else ""
         raise DataError(
-            f"no file {places}, and the datasets name {source.name} could not be loaded: {reason}. Either set "
+            f"no file {places}, and the datasets name {source.name}{config} could not be loaded: {reason}. Either set "
             "data_root= (or LMTRANSFER_DATA) to a folder that holds the files, or load the data set once with network "
             "access, after which the cache serves it"
         ) from None

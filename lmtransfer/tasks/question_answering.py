@@ -22,7 +22,7 @@ from lmtransfer.tasks.formats.answer_places import BadAnswersPolicy, listed
 from lmtransfer.tasks.formats.coqa import KINDS, CoqaFile, read_coqa
 from lmtransfer.tasks.formats.quac import QuacFile, read_quac
 from lmtransfer.tasks.formats.squad import SquadFile, read_squad
-from lmtransfer.tasks.hub import HubSource
+from lmtransfer.tasks.hub_table import HubSource
 from lmtransfer.tasks.located import LocatedFiles
 from lmtransfer.tasks.question_example import QuestionExample
 from lmtransfer.tasks.question_windows import encode_questions

@@ -16,8 +16,7 @@ from lmtransfer.errors import DataError
 from lmtransfer.tasks.formats.answer_places import AnswerPlaces, BadAnswersPolicy
 from lmtransfer.tasks.formats.json_document import JsonNode, UniqueIds
 from lmtransfer.tasks.formats.squad import SquadCounts, SquadFile
-from lmtransfer.tasks.hub import HubSource
-from lmtransfer.tasks.hub_table import load_hub_table
+from lmtransfer.tasks.hub_table import HubSource, load_hub_table
 from lmtransfer.tasks.question_example import GoldSpan, QuestionExample
 
 _COLUMNS: Final = ("id", "question", "context", "answers")

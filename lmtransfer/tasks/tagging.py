@@ -24,7 +24,7 @@ from lmtransfer.tasks.formats.conllu import TagColumn, read_conllu
 from lmtransfer.tasks.formats.tagged_hub import read_tagged_hub
 from lmtransfer.tasks.formats.tagged_json import read_tagged_json
 from lmtransfer.tasks.formats.tagged_sentence import TaggedSentence
-from lmtransfer.tasks.hub import HubSource
+from lmtransfer.tasks.hub_table import HubSource
 from lmtransfer.tasks.located import LocatedFiles
 from lmtransfer.tasks.tagged_example import TaggedExample
 from lmtransfer.tasks.word_encoding import encode_words

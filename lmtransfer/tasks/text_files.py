@@ -8,7 +8,8 @@ from pathlib import Path
 
 from lmtransfer.data.documents import Notes, clean
 from lmtransfer.errors import ConfigError, DataError
-from lmtransfer.tasks.hub import HubSource, read_hub_rows
+from lmtransfer.tasks.hub import read_hub_rows
+from lmtransfer.tasks.hub_table import HubSource
 from lmtransfer.tasks.located import LocatedFiles
 from lmtransfer.tasks.tables import BadRows, Column, Row, TableLayout, read_rows
 from lmtransfer.tasks.text_example import TextExample

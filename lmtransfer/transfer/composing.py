@@ -11,9 +11,8 @@ from typing import Literal, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import PackedSequence
 
-from lmtransfer.transfer.segments import segment_sum, time_major_order
+from lmtransfer.transfer.segments import lstm_states, segment_sum
 
 #: Which tokens a composition looks at: the first of each sequence, the last, or all.
 Tokens = Literal["first", "last", "all"]
@@ -126,8 +125,6 @@ class AttentionPooling(nn.Module):
 class BiLstm(nn.Module):
     """A bidirectional LSTM, then the maximum over its states (Conneau et al. 2017, section 3.2.2).
 
-    It runs in float32 whatever the precision: its recurrence adds up rounding errors.
-
     Args:
         dim: D.
         hidden_dim: units of each direction.
@@ -142,8 +139,5 @@ class BiLstm(nn.Module):
 
     def forward(self, hidden: Tensor, lengths: Tensor) -> Tensor:
         """(T, D) -> (B, 2 * hidden_dim)."""
-        order_T, batch_sizes = time_major_order(lengths, num_tokens=len(hidden))
-        with torch.autocast(hidden.device.type, enabled=False):
-            states, _ = self.lstm(PackedSequence(hidden.float()[order_T], batch_sizes))
-        states_TE = states.data[torch.argsort(order_T)]
+        states_TE = lstm_states(self.lstm, hidden, lengths)
         return torch.segment_reduce(states_TE, "max", lengths=lengths, axis=0)

@@ -1,12 +1,13 @@
 """Sums and orders over the sequences of a packed batch.
 
-Shape legend: T tokens of a packed batch, B sequences, D width.
+Shape legend: T tokens of a packed batch, B sequences, D width, E width of the result.
 """
 
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
 
 
 def segment_sum(values_TD: Tensor, lengths: Tensor) -> Tensor:
@@ -48,3 +49,19 @@ def time_major_order(lengths: Tensor, *, num_tokens: int) -> tuple[Tensor, Tenso
     rank_B = torch.argsort(torch.argsort(lengths, descending=True, stable=True))
     order_T = torch.argsort(position_T * len(lengths) + rank_B[owner_T])
     return order_T, torch.bincount(position_T).cpu()
+
+
+def lstm_states(lstm: nn.LSTM, hidden_TD: Tensor, lengths: Tensor) -> Tensor:
+    """The states of an LSTM over packed sequences, (T, D) -> (T, E), in float32 whatever the precision.
+
+    Its recurrence adds up rounding errors.
+
+    Args:
+        lstm: of input width D.
+        hidden_TD: packed sequences.
+        lengths: their lengths, int64, shape (B,).
+    """
+    order_T, batch_sizes = time_major_order(lengths, num_tokens=len(hidden_TD))
+    with torch.autocast(hidden_TD.device.type, enabled=False):
+        states, _ = lstm(PackedSequence(hidden_TD.float()[order_T], batch_sizes))
+    return states.data[torch.argsort(order_T)]

@@ -5,12 +5,10 @@ Shape legend: T tokens of a packed batch, B sequences, D width, E width of the r
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import PackedSequence
 
 from lmtransfer.transfer.composing import Tokens
-from lmtransfer.transfer.segments import time_major_order
+from lmtransfer.transfer.segments import lstm_states
 
 
 class EveryToken(nn.Module):
@@ -34,8 +32,6 @@ class EveryToken(nn.Module):
 class BiLstmStates(nn.Module):
     """The states of a bidirectional LSTM, as in taggers (Huang et al. 2015; Peters et al. 2018, section 4).
 
-    It runs in float32 whatever the precision: its recurrence adds up rounding errors.
-
     Args:
         dim: D.
         hidden_dim: units of each direction.
@@ -50,7 +46,4 @@ class BiLstmStates(nn.Module):
 
     def forward(self, hidden: Tensor, lengths: Tensor) -> Tensor:
         """(T, D) -> (T, 2 * hidden_dim)."""
-        order_T, batch_sizes = time_major_order(lengths, num_tokens=len(hidden))
-        with torch.autocast(hidden.device.type, enabled=False):
-            states, _ = self.lstm(PackedSequence(hidden.float()[order_T], batch_sizes))
-        return states.data[torch.argsort(order_T)]
+        return lstm_states(self.lstm, hidden, lengths)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from lmtransfer.errors import DataError
 from lmtransfer.tasks.formats.tagged_sentence import TaggedSentence
-from lmtransfer.tasks.hub import HubSource
+from lmtransfer.tasks.hub_table import HubSource, load_hub_table
 
 
 def read_tagged_hub(
@@ -26,7 +25,7 @@ def read_tagged_hub(
         DataError: it can neither be loaded nor found in the cache, a column is missing, or a sentence has no words or
             another number of tags.
     """
-    table = _load(source, split, places)
+    table = load_hub_table(source, split, places=places)
     origin = source.origin(split)
     missing = [column for column in (words_column, tags_column) if column not in table.column_names]
     if missing:
@@ -41,18 +40,3 @@ def read_tagged_hub(
         hidden = all(value in (-1, None) for value in values)
         tags = None if hidden else tuple(str(value) if tag_names is None else tag_names[value] for value in values)
         yield TaggedSentence(origin, (row,) * len(words), tuple(words), tags)
-
-
-def _load(source: HubSource, split: str, places: str) -> Any:
-    import datasets  # imported here: it is slow to import, and files need none of it
-    from datasets.exceptions import DatasetGenerationError
-
-    try:
-        return datasets.load_dataset(source.name, source.config, split=source.splits.get(split, split))
-    except (OSError, ValueError, KeyError, RuntimeError, ImportError, DatasetGenerationError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise DataError(
-            f"no file {places}, and the datasets name {source.name} could not be loaded: {reason}. Either set "
-            "data_root= (or LMTRANSFER_DATA) to a folder that holds the files, or load the data set once with network "
-            "access, after which the cache serves it"
-        ) from None
