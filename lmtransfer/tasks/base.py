@@ -77,11 +77,13 @@ class Task(Protocol):
     """
 
     name: str
-    labels: tuple[str, ...]
     main_metric: str
     max_length: int | None
     num_train: int | None
     dev_from_train: float | None
+
+    @property
+    def labels(self) -> tuple[str, ...]: ...  # noqa: D102
 
     @property
     def head(self) -> HeadSpec: ...  # noqa: D102
