@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import Any
@@ -20,13 +21,13 @@ _NAMES = {"memory_length": "memory in evaluation (tokens)"}
 def loss_against_figures(entries: Sequence[Entry], folder: Path) -> list[SavedFigure]:
     """One figure for each key that evaluations varied inside one run, a line a run."""
     lines: dict[str, list[Series]] = {}
-    for entry in entries:
-        key, points = read_curve(entry.run.result.get("curve"))
-        if len(points) > 1:
-            measured = entry.run.config.get("run")
-            name = PurePath(measured).name if isinstance(measured, str) else run_name(entry)
-            series = Series(name, tuple((value, spread((loss,))) for value, loss in points))
-            lines.setdefault(key, []).append(series)
+    curves = [(entry, *read_curve(entry.run.result.get("curve"))) for entry in entries]
+    curves = [(entry, key, points) for entry, key, points in curves if len(points) > 1]
+    measured = Counter(_measured(entry) for entry, _, _ in curves)
+    for entry, key, points in curves:
+        name = _measured(entry) if measured[_measured(entry)] == 1 else run_name(entry)
+        series = Series(name, tuple((value, spread((loss,))) for value, loss in points))
+        lines.setdefault(key, []).append(series)
     return [
         draw_points(
             series,
@@ -38,6 +39,12 @@ def loss_against_figures(entries: Sequence[Entry], folder: Path) -> list[SavedFi
         )
         for number, (key, series) in enumerate(lines.items(), start=1)
     ]
+
+
+def _measured(entry: Entry) -> str:
+    """Name of the run that was evaluated."""
+    path = entry.run.config.get("run")
+    return PurePath(path).name if isinstance(path, str) else run_name(entry)
 
 
 def read_curve(node: Any) -> tuple[str, list[tuple[float, float]]]:
