@@ -11,7 +11,7 @@ from lmtransfer.tasks.base import HeadSpec
 from lmtransfer.tasks.encoded import EncodedExamples, Targets, ragged_offsets
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.tasks.tagged_example import TaggedExample
-from lmtransfer.transfer.evaluation import run_head
+from lmtransfer.transfer.evaluation import is_collapsed, run_head
 from lmtransfer.transfer.features import compute_features
 from lmtransfer.transfer.method import TransferMethod
 
@@ -91,3 +91,13 @@ def test_features_of_tokens_are_kept_for_every_token() -> None:
     rows = [5, 0, 2]
     expected = learner.predict(live.build(0, live.plan(0), rows))
     torch.testing.assert_close(learner.predict(cached.build(0, cached.plan(0), rows)), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_collapse_is_one_answer_where_the_gold_ones_differ() -> None:
+    one, two = np.array([[0.1, 0.9], [0.4, 0.6]]), np.array([[0.1, 0.9], [0.6, 0.4]])
+    differ, alike = np.array([[0], [1]]), np.array([[1], [1]])
+    assert is_collapsed("classification", one, differ)
+    assert not is_collapsed("classification", two, differ)
+    assert not is_collapsed("classification", one, alike)
+    assert is_collapsed("regression", np.array([[2.5], [2.5]]), np.array([[1.0], [2.0]]))
+    assert not is_collapsed("span", one, differ)

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from lmtransfer.metrics.base import Metric
-from lmtransfer.metrics.baseline import is_collapsed, majority_baseline, majority_label
 from lmtransfer.metrics.confusion import F1, Accuracy, Matthews
 from lmtransfer.metrics.correlation import Pearson, Spearman, mean_ranks
 from lmtransfer.metrics.names import make_metric
@@ -116,15 +115,3 @@ def test_confusion_metrics_and_pearson_hold_constant_memory() -> None:
             metric.update(RNG.integers(0, 2, 1000), RNG.integers(0, 2, 1000))
             sizes.append(metric.state().size)
         assert len(set(sizes)) == 1
-
-
-def test_majority_baseline_answers_the_training_set() -> None:
-    train, evaluation = np.array([1, 1, 0]), np.array([0, 0, 0, 1])
-    assert majority_label(train, num_labels=2) == 1
-    scores = majority_baseline(train, evaluation, [Accuracy(num_labels=2)], num_labels=2)
-    assert scores == {"accuracy": 0.25}
-
-
-def test_collapse_is_one_label_only() -> None:
-    assert is_collapsed(np.array([0, 9]))
-    assert not is_collapsed(np.array([1, 8]))
