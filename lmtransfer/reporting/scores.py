@@ -81,7 +81,8 @@ def num_collapsed(node: Any) -> int:
 
 def majority(result: Mapping[str, Any], metric: str) -> float | None:
     """What always answering the majority label scores, where the result says it."""
-    return _value({"metrics": result.get("majority")}, metric) or number(result.get("majority"))
+    value = _value({"metrics": result.get("majority")}, metric)
+    return number(result.get("majority")) if value is None else value
 
 
 def _value(child: Any, metric: str) -> float | None:

@@ -5,6 +5,7 @@ import shutil
 import pytest
 from reporting_fakes import loss_lines, pretraining, transfer, write_run
 
+from lmtransfer.reporting import scores
 from lmtransfer.reporting.answer import answer, comparison
 from lmtransfer.reporting.collect import collect
 from lmtransfer.reporting.entries import make_entries
@@ -204,3 +205,7 @@ def test_a_run_that_answers_one_label_is_flagged_and_not_called_better(tmp_path)
     assert notes["flat"] == "3 of 3 seeds answer one and the same label"
     flat = next(entry for entry in entries if entry.run.name == "flat")
     assert comparison(flat).startswith("Collapsed: every seed answers one and the same label: on sst2")
+
+
+def test_a_majority_worth_nothing_is_still_a_number():
+    assert scores.majority({"majority": {"matthews": 0.0}}, "matthews") == 0.0
