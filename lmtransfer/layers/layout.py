@@ -16,6 +16,8 @@ from torch import Tensor
 #: block costs about as much as 256 spare slots.
 _SPARE_SHARE = 0.15
 _SPARE_SLOTS = 256
+#: Up to this length a slot costs what its projections cost; beyond it, scores make it dearer in proportion.
+_CHEAP_LENGTH = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +158,8 @@ def _groups(lengths: np.ndarray) -> list[np.ndarray]:
     first = real = spare = 0
     for place, sequence in enumerate(order):
         longest, length = int(lengths[order[first]]), int(lengths[sequence])
-        if spare + longest - length > _SPARE_SLOTS + _SPARE_SHARE * real:
+        price = max(1.0, longest / _CHEAP_LENGTH)
+        if price * (spare + longest - length) > _SPARE_SLOTS + _SPARE_SHARE * real:
             groups.append(np.sort(order[first:place]))
             first, real, spare, longest = place, 0, 0, length
         real += length
