@@ -15,11 +15,12 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
+from lmtransfer.commands._hardware import eager_hardware
 from lmtransfer.commands._pretraining import Parts, Text, build_parts, read_text
 from lmtransfer.commands._pretraining_data import PretrainingData
 from lmtransfer.commands._runs import SavedRun, open_saved
 from lmtransfer.commands._task_table import short
-from lmtransfer.config.schema import HardwareSettings, TrainSettings
+from lmtransfer.config.schema import TrainSettings
 from lmtransfer.config.sweep import in_sweep, sweep_name
 from lmtransfer.data.evaluation_batches import evaluation_batches
 from lmtransfer.data.store import TokenStore
@@ -32,7 +33,7 @@ from lmtransfer.objectives.source import PretrainingSource
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.training import distributed
 from lmtransfer.training.evaluation import evaluate_losses
-from lmtransfer.training.hardware import Hardware, setup
+from lmtransfer.training.hardware import Hardware
 from lmtransfer.training.learner import Loss
 from lmtransfer.training.run_directory import RunDirectory
 from lmtransfer.training.versions import versions
@@ -72,8 +73,7 @@ def evaluate_pretrained(cfg: DictConfig) -> Path:
     """
     saved = open_saved(cfg.run, key="run")
     lengths = _checked_lengths(cfg)
-    settings = HardwareSettings.from_config(cfg.hardware)
-    hardware = setup(device=settings.device, precision=settings.precision, threads=settings.threads, compile=False)
+    hardware = eager_hardware(cfg)
     with distributed.process_group():
         measuring = _measuring(cfg, saved, hardware)
         began = time.monotonic()

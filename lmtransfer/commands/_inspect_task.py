@@ -13,7 +13,7 @@ from rich.text import Text
 
 from lmtransfer.commands._inspect_tables import titled
 from lmtransfer.commands._runs import new_encoder, open_saved
-from lmtransfer.commands._task_data import noted
+from lmtransfer.commands._task_data import encode_examples, noted
 from lmtransfer.config.build import build
 from lmtransfer.config.check import check
 from lmtransfer.errors import ConfigError, DataError
@@ -48,12 +48,7 @@ def inspect_task(cfg: DictConfig) -> None:
                 raise
             console.print(f"split {split}: {error}", markup=False, soft_wrap=True)
             continue
-        encoded = task.encode(
-            examples,
-            source.tokenizer,
-            max_length=task.max_length or encoder.max_length,
-            num_segments=encoder.num_segments,
-        )
+        encoded = encode_examples(task, examples, source.tokenizer, encoder)
         console.print(split_table(task, split, encoded, source.tokenizer))
         for line in remarks(encoded, split, seen):
             console.print(Text(f"note: {line}", style="yellow"), soft_wrap=True)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
 from lmtransfer.commands._fill_mask import filled_line, mask_filler
-from lmtransfer.commands._runs import SavedRun, open_saved
+from lmtransfer.commands._runs import SavedRun, open_saved, trained_folders
 from lmtransfer.commands._task_data import encode_examples
 from lmtransfer.commands._trained import open_trained
 from lmtransfer.data.documents import Notes
@@ -20,18 +19,7 @@ from lmtransfer.tasks.source import TaskSource
 from lmtransfer.tasks.tagged_example import TaggedExample
 from lmtransfer.tasks.text_example import TextExample
 from lmtransfer.training.hardware import Hardware
-from lmtransfer.training.run_directory import RunDirectory
 from lmtransfer.transfer.evaluation import run_head
-
-
-def is_pretrained(path: str) -> bool:
-    """Whether the run was trained on text without labels.
-
-    Raises:
-        RunDirectoryError: it is no run.
-    """
-    config = RunDirectory.open(Path(path).expanduser()).read_config()
-    return "objective" in config and "task" not in config
 
 
 def answering_runs(path: str, *, ensemble: bool) -> list[SavedRun]:
@@ -40,23 +28,10 @@ def answering_runs(path: str, *, ensemble: bool) -> list[SavedRun]:
     Raises:
         RunDirectoryError: no run of a task, or none that has a checkpoint.
     """
-    directory = RunDirectory.open(Path(path).expanduser())
-    config = directory.read_config()
-    if "transfer" not in config or "task" not in config:
-        raise RunDirectoryError(
-            f"run={path}: was not trained on a task; give a run of probe or finetune, such as runs/finetune/<name>"
-        )
-    folders = [directory.path] if (directory.path / "checkpoints").is_dir() else _seeds(directory.path)
-    if not folders:
-        raise RunDirectoryError(f"run={path}: holds no checkpoint yet; let it finish, or go on with it by resume=true")
+    folders = trained_folders(path)
     if ensemble and len(folders) == 1:
         raise RunDirectoryError(f"ensemble=true: the run {path} has one seed only; train several with seeds=5")
     return [open_saved(folder, key="run") for folder in (folders if ensemble else folders[:1])]
-
-
-def _seeds(path: Path) -> list[Path]:
-    found = [folder for folder in path.glob("seed-*") if (folder / "checkpoints").is_dir()]
-    return sorted(found, key=lambda folder: int(folder.name.removeprefix("seed-")))
 
 
 class TaskAnswers:

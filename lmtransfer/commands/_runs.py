@@ -86,6 +86,43 @@ def open_saved(path: str | Path, *, key: str) -> SavedRun:
     return SavedRun(directory, config, load_tokenizer(directory.tokenizer))
 
 
+def is_pretrained(path: str | Path) -> bool:
+    """Whether the run was trained on text without labels.
+
+    Raises:
+        RunDirectoryError: it is no run.
+    """
+    config = RunDirectory.open(Path(path).expanduser()).read_config()
+    return "objective" in config and "task" not in config
+
+
+def trained_folders(path: str | Path) -> list[Path]:
+    """The run of a task that the user named, or its seeds in their order.
+
+    Raises:
+        RunDirectoryError: no run of a task there, or none that has a checkpoint.
+    """
+    directory = RunDirectory.open(Path(path).expanduser())
+    config = directory.read_config()
+    if "transfer" not in config or "task" not in config:
+        raise RunDirectoryError(
+            f"run={path}: was not trained on a task; give a run of probe or finetune, made by lmtransfer finetune "
+            f"init={path}"
+        )
+    folders = folders_with_checkpoints(directory.path)
+    if not folders:
+        raise RunDirectoryError(f"run={path}: holds no checkpoint yet; let it finish, or go on with it by resume=true")
+    return folders
+
+
+def folders_with_checkpoints(path: Path) -> list[Path]:
+    """A run's folder, or those of its seeds in their order; none where nothing has been saved."""
+    if (path / "checkpoints").is_dir():
+        return [path]
+    seeds = [folder for folder in path.glob("seed-*") if (folder / "checkpoints").is_dir()]
+    return sorted(seeds, key=lambda folder: int(folder.name.removeprefix("seed-")))
+
+
 def new_encoder(model_node: DictConfig | Mapping[str, Any], tokenizer: Tokenizer, *, seed: int) -> Encoder:
     """An encoder with random weights that depend on ``seed`` alone; torch's generator is left as it was.
 

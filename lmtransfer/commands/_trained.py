@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import cast
 
 import torch
+from omegaconf import DictConfig
 
 from lmtransfer.commands._runs import SavedRun, new_encoder
 from lmtransfer.config.build import build
@@ -17,15 +18,17 @@ from lmtransfer.transfer.heads.layers import HeadLayers
 from lmtransfer.transfer.learner import TaskLearner
 
 
-def own_task(saved: SavedRun, *, data_root: str | None) -> Task:
-    """The task that a run was trained on, its labels as they were then.
+def task_of(saved: SavedRun, *, node: DictConfig | None = None, data_root: str | None = None) -> Task:
+    """The task that a run was trained on, its labels as they were then; or another one that it is to answer.
 
     Args:
         saved: the run.
+        node: component node of another task.
         data_root: folder that holds the data folders; None: where they were then.
     """
     root = data_root or saved.config.get("data_root")
-    return cast(Task, build(saved.config["task"], data_root=root, cache_dir=saved.config.get("cache_dir")))
+    chosen = saved.config["task"] if node is None else node
+    return cast(Task, build(chosen, data_root=root, cache_dir=saved.config.get("cache_dir")))
 
 
 def open_trained(saved: SavedRun, task: Task, hardware: Hardware) -> TaskLearner:
@@ -44,7 +47,7 @@ def open_trained(saved: SavedRun, task: Task, hardware: Hardware) -> TaskLearner
         raise DataError(
             f"task {task.name} is asked of pretraining runs as they are; {saved.path} has a head for another"
         )
-    trained = own_task(saved, data_root=None)
+    trained = task_of(saved)
     if trained.head.kind != task.head.kind:
         raise DataError(
             f"the run {saved.path} was trained on {trained.name} ({trained.head.kind}); {task.name} needs "

@@ -12,11 +12,11 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from lmtransfer.commands._hardware import eager_hardware
 from lmtransfer.commands._runs import SavedRun, open_saved
 from lmtransfer.commands._saved_objectives import SavedObjectives, open_objectives
 from lmtransfer.commands._task_table import short
 from lmtransfer.config.build import build
-from lmtransfer.config.schema import HardwareSettings
 from lmtransfer.config.sweep import in_sweep, sweep_name
 from lmtransfer.reporting.units import shown
 from lmtransfer.scoring.predictors import Predictor, token_predictor
@@ -24,7 +24,7 @@ from lmtransfer.scoring.sentence_log_probability import SentenceScorer, Sentence
 from lmtransfer.tasks.formats.blimp import MinimalPair
 from lmtransfer.tasks.minimal_pairs import CHANCE, MinimalPairs
 from lmtransfer.training import distributed
-from lmtransfer.training.hardware import Hardware, setup
+from lmtransfer.training.hardware import Hardware
 from lmtransfer.training.run_directory import RunDirectory
 from lmtransfer.training.versions import versions
 
@@ -42,8 +42,7 @@ def evaluate_zero_shot(cfg: DictConfig) -> Path:
         ConfigError: the run's objective gives no probability of a token.
     """
     saved = open_saved(cfg.run, key="run")
-    settings = HardwareSettings.from_config(cfg.hardware)
-    hardware = setup(device=settings.device, precision=settings.precision, threads=settings.threads, compile=False)
+    hardware = eager_hardware(cfg)
     task: MinimalPairs = build(cfg.task, data_root=cfg.data_root or saved.config.get("data_root"))
     with distributed.process_group():
         objectives = open_objectives(saved, hardware=hardware)

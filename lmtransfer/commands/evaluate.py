@@ -12,23 +12,23 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from rich.console import Console
 
 from lmtransfer.commands._evaluate_pretrained import evaluate_pretrained
-from lmtransfer.commands._runs import SavedRun, open_saved
+from lmtransfer.commands._hardware import eager_hardware
+from lmtransfer.commands._runs import SavedRun, folders_with_checkpoints, is_pretrained, open_saved, trained_folders
 from lmtransfer.commands._task_data import encode_split
 from lmtransfer.commands._task_results import Result, compare, layer_weights, summary
 from lmtransfer.commands._task_table import print_result, short
-from lmtransfer.commands._trained import open_trained
+from lmtransfer.commands._trained import open_trained, task_of
 from lmtransfer.commands._zero_shot import evaluate_zero_shot
 from lmtransfer.config.build import build
 from lmtransfer.config.check import check
-from lmtransfer.config.schema import HardwareSettings
 from lmtransfer.config.sweep import in_sweep, sweep_name
-from lmtransfer.errors import ConfigError, RunDirectoryError
+from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import Encoder
 from lmtransfer.tasks.answers import LabelAnswer
 from lmtransfer.tasks.base import Example, Task
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.training import distributed
-from lmtransfer.training.hardware import Hardware, setup
+from lmtransfer.training.hardware import Hardware
 from lmtransfer.training.run_directory import RunDirectory
 from lmtransfer.training.versions import versions
 from lmtransfer.transfer.evaluation import evaluate
@@ -59,30 +59,26 @@ def run(cfg: DictConfig) -> Path:
     """
     chosen_task = cfg.get("task") is not None
     check(cfg, primary="evaluate", nodes={"task": {"data_root", "cache_dir"}} if chosen_task else {})
-    if _is_pretrained(cfg.run):
+    if is_pretrained(cfg.run):
         return _evaluate_as_it_is(cfg)
     members, controls, parent = _members(cfg.run)
-    settings = HardwareSettings.from_config(cfg.hardware)
-    hardware = setup(device=settings.device, precision=settings.precision, threads=settings.threads, compile=False)
-    node = cfg.task if chosen_task else members[0].config["task"]
-    data_root = cfg.data_root or members[0].config.get("data_root")
-    cache_dir = members[0].config.get("cache_dir")
-    task: Task = build(node, data_root=data_root, cache_dir=cache_dir)
+    hardware = eager_hardware(cfg)
+    task = task_of(members[0], node=cfg.get("task"), data_root=cfg.data_root)
     with distributed.process_group():
         console = Console(highlight=False, quiet=not distributed.is_main())
         scoring = _Scoring(task, cfg.split, task.examples(cfg.split), hardware)
         results = [_score(member, scoring) for member in members]
         control_results = [_score(control, scoring) for control in controls]
         with open_dict(cfg):
-            cfg.run, cfg.task = str(parent.path), node
-        name = sweep_name(cfg.name or _default_name(parent.path, task.name, cfg.split, own_task=not chosen_task))
+            cfg.run, cfg.task = str(parent), cfg.task if chosen_task else members[0].config["task"]
+        name = sweep_name(cfg.name or _default_name(parent, task.name, cfg.split, own_task=not chosen_task))
         directory = RunDirectory.create(cfg.output_root, "evaluate", name, resume=cfg.overwrite or in_sweep())
         directory.write_config(cast("dict[str, Any]", OmegaConf.to_container(cfg, resolve=True)))
         directory.write_versions(versions())
         result = _joint(results, control_results, members[0], scoring)
         directory.write_result(result)
         root = short(directory.path.parent.parent)
-        print_result(console, result, name=parent.path.name, next_commands=[f"lmtransfer report {root}"])
+        print_result(console, result, name=parent.name, next_commands=[f"lmtransfer report {root}"])
     return directory.path
 
 
@@ -103,36 +99,16 @@ def _evaluate_as_it_is(cfg: DictConfig) -> Path:
     return evaluate_zero_shot(cfg)
 
 
-def _is_pretrained(path: str) -> bool:
-    """Whether the run was trained on text without labels."""
-    config = RunDirectory.open(Path(path).expanduser()).read_config()
-    return "objective" in config and "task" not in config
-
-
-def _members(path: str) -> tuple[list[SavedRun], list[SavedRun], RunDirectory]:
-    """The runs to score: the one named, or its seeds; the same for its control.
+def _members(path: str) -> tuple[list[SavedRun], list[SavedRun], Path]:
+    """The runs to score: the one named, or its seeds; the same for its control; and the folder of them all.
 
     Raises:
         RunDirectoryError: no run of a task there, or none that has a checkpoint.
     """
-    parent = RunDirectory.open(Path(path).expanduser())
-    if "transfer" not in parent.read_config() or "task" not in parent.read_config():
-        raise RunDirectoryError(
-            f"run={path}: was not trained on a task; give a run of probe or finetune, made by lmtransfer finetune "
-            f"init={path}"
-        )
-    members = _with_seeds(parent.path)
-    if not members:
-        raise RunDirectoryError(f"run={path}: holds no checkpoint yet; let it finish, or go on with it by resume=true")
-    return members, _with_seeds(parent.path / "control"), parent
-
-
-def _with_seeds(path: Path) -> list[SavedRun]:
-    folders = [path] if (path / "checkpoints").is_dir() else []
-    if not folders and path.is_dir():
-        seeds = [found for found in path.glob("seed-*") if (found / "checkpoints").is_dir()]
-        folders = sorted(seeds, key=lambda found: int(found.name.removeprefix("seed-")))
-    return [open_saved(folder, key="run") for folder in folders]
+    folders, parent = trained_folders(path), RunDirectory.open(Path(path).expanduser()).path
+    controls = folders_with_checkpoints(parent / "control")
+    members, control_members = ([open_saved(folder, key="run") for folder in part] for part in (folders, controls))
+    return members, control_members, parent
 
 
 def _score(saved: SavedRun, scoring: _Scoring) -> Result:

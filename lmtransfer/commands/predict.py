@@ -6,26 +6,24 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, cast
+from typing import Any
 
 from omegaconf import DictConfig
 from rich.console import Console
 
+from lmtransfer.commands._hardware import eager_hardware
 from lmtransfer.commands._prediction_input import InputFormat, Reading, input_format, one_example, read_examples
 from lmtransfer.commands._prediction_lines import InputSource, find_input, open_lines
 from lmtransfer.commands._prediction_output import STANDARD_OUTPUT, open_output
-from lmtransfer.commands._prediction_runs import FilledMasks, TaskAnswers, answering_runs, is_pretrained
+from lmtransfer.commands._prediction_runs import FilledMasks, TaskAnswers, answering_runs
 from lmtransfer.commands._prediction_stream import AnswersInOrder, Given
 from lmtransfer.commands._prediction_submission import Submission
-from lmtransfer.commands._runs import SavedRun, open_saved
-from lmtransfer.commands._trained import own_task
-from lmtransfer.config.build import build
+from lmtransfer.commands._runs import SavedRun, is_pretrained, open_saved
+from lmtransfer.commands._trained import task_of
 from lmtransfer.config.check import check
-from lmtransfer.config.schema import HardwareSettings
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError
 from lmtransfer.tasks.base import Answer, Task
-from lmtransfer.training.hardware import Hardware, setup
 
 _SOURCES = ("input", "text", "split")
 _COLUMNS = ("text_column", "text_pair_column", "id_column")
@@ -46,7 +44,7 @@ def run(cfg: DictConfig) -> None:
         runs, task = [open_saved(cfg.run, key="run")], None
     else:
         runs = answering_runs(cfg.run, ensemble=cfg.ensemble)
-        task = _task(cfg, runs[0])
+        task = task_of(runs[0], node=cfg.get("task"), data_root=cfg.data_root)
         if runs[0].path.name.startswith("seed-"):
             which = f"{len(runs)} seeds together" if cfg.ensemble else f"{runs[0].path.name}, one of several"
             console.print(f"answering: {which}", soft_wrap=True)
@@ -67,7 +65,7 @@ def _answer(cfg: DictConfig, runs: Sequence[SavedRun], task: Task | None, notes:
         source = find_input(str(cfg.input))
         file_format = input_format(cfg.format, source, task)
     with open_output(str(cfg.output), overwrite=cfg.overwrite) as write:
-        hardware = _hardware(cfg)
+        hardware = eager_hardware(cfg)
         answer: Callable[[Sequence[Any]], list[dict[str, Any]]]
         if task is None:
             answer = FilledMasks(runs[0], cfg.top_k, hardware).lines
@@ -105,25 +103,12 @@ def _submit(cfg: DictConfig, runs: Sequence[SavedRun], task: Task, notes: Notes)
     """Write the official file of a split, and say what was done."""
     submission = Submission(cfg.submission, task, cfg.split, str(cfg.output), overwrite=cfg.overwrite)
     examples = task.examples(cfg.split)
-    answering = TaskAnswers(runs, task, _hardware(cfg), notes)
+    answering = TaskAnswers(runs, task, eager_hardware(cfg), notes)
     answers: list[Answer] = []
     for start in range(0, len(examples), cfg.group):
         answers += answering.of(examples[start : start + cfg.group])
     written = submission.write(examples, answers)
     return f"{len(answers):,} answers in {' and '.join(map(str, written))}"
-
-
-def _task(cfg: DictConfig, saved: SavedRun) -> Task:
-    """The task that is named, else the run's own."""
-    if cfg.get("task") is None:
-        return own_task(saved, data_root=cfg.data_root)
-    root = cfg.data_root or saved.config.get("data_root")
-    return cast(Task, build(cfg.task, data_root=root, cache_dir=saved.config.get("cache_dir")))
-
-
-def _hardware(cfg: DictConfig) -> Hardware:
-    settings = HardwareSettings.from_config(cfg.hardware)
-    return setup(device=settings.device, precision=settings.precision, threads=settings.threads, compile=False)
 
 
 def _check_choices(cfg: DictConfig) -> None:
