@@ -12,7 +12,19 @@ from pathlib import Path
 from lmtransfer import __version__
 from lmtransfer.config.nearest import nearest
 
-_ORDER = ("prepare", "pretrain", "probe", "finetune", "evaluate", "predict", "study", "report", "list", "inspect")
+_ORDER = (
+    "prepare",
+    "pretrain",
+    "probe",
+    "finetune",
+    "evaluate",
+    "predict",
+    "export",
+    "study",
+    "report",
+    "list",
+    "inspect",
+)
 
 _PAGE = """\
 lmtransfer {version}: does pretraining on this text, with this model and this objective, help on that task, and by how
