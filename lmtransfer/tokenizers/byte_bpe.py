@@ -72,7 +72,7 @@ class ByteBpeTokenizer:
             )
         self.num_pieces = len(by_id)
         self.vocab_size = padded_size(self.num_pieces)
-        letters = _byte_letters()
+        letters = byte_letters()
         self._bytes = [bytes(letters[letter] for letter in by_id[i]) for i in range(len(SPECIALS), self.num_pieces)]
         self.is_special = np.ones(self.vocab_size, dtype=bool)
         self.is_special[len(SPECIALS) : self.num_pieces] = False
@@ -163,7 +163,7 @@ class ByteBpeTokenizer:
             return SPECIALS[token_id]
         if token_id >= self.num_pieces:
             return f"[unused{token_id}]"
-        return _readable(self._bytes[token_id - len(SPECIALS)])
+        return readable(self._bytes[token_id - len(SPECIALS)])
 
 
 def spaced(text: str) -> str:
@@ -178,14 +178,15 @@ def _words(text: str) -> list[str]:
     return (text if text.isascii() else _SURROGATES.sub("\ufffd", text)).split()
 
 
-def _byte_letters() -> dict[str, int]:
+def byte_letters() -> dict[str, int]:
     """The byte that each letter of the library's vocabularies stands for: itself if visible, else from U+0100 on."""
     visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     hidden = sorted(set(range(256)) - set(visible))
     return {chr(byte): byte for byte in visible} | {chr(256 + place): byte for place, byte in enumerate(hidden)}
 
 
-def _readable(piece: bytes) -> str:
+def readable(piece: bytes) -> str:
+    """Bytes as people read them: U+2581 for a space before them, ``<0xE2>`` for those that are no character."""
     shown = piece.decode(errors="surrogateescape")
     shown = _SURROGATES.sub(lambda found: f"<0x{ord(found[0]) - 0xDC00:02X}>", shown)
     return META + shown[1:] if shown.startswith(" ") else shown

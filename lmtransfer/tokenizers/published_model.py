@@ -1,0 +1,172 @@
+"""A published ``tokenizer.json`` as a tokenizer of the ``tokenizers`` library, and what its pieces stand for."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import tokenizers
+
+from lmtransfer.errors import CheckpointError
+from lmtransfer.tokenizers.byte_bpe import META, byte_letters
+
+#: How a vocabulary spells: ``##`` inside words, whole words, bytes as letters, or U+2581 where a word begins.
+Spelling = Literal["wordpiece", "words", "bytes", "meta"]
+
+#: Most tokens of a vocabulary; the largest published ones have a quarter of a million.
+MAX_PIECES: Final = 1 << 24
+#: Before the name of a special token: no text gives it, since all these spellings write or drop the space.
+_UNSPELLABLE: Final = " "
+_BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedModel:
+    """A tokenizer of the library that adds, cuts and pads nothing, and in which no text can spell a special token.
+
+    Attributes:
+        library: the tokenizer.
+        spelling: how its vocabulary spells.
+        pieces: the token of each id, as the file writes it; ids may be missing.
+        texts: UTF-8 of what a token stands for, with a space where a word begins, of all but the special ones.
+        unk: the token for what the vocabulary does not have, if there is one.
+        added: ids of ordinary tokens that are looked for before text is split.
+        strips: whether it normalises text, so that a character may stand for nothing.
+    """
+
+    library: tokenizers.Tokenizer
+    spelling: Spelling
+    pieces: dict[int, str]
+    texts: dict[int, bytes]
+    unk: str | None
+    added: frozenset[int]
+    strips: bool
+
+
+def read_published_model(model: bytes, specials: Iterable[str]) -> PublishedModel:
+    """Read the bytes of a ``tokenizer.json``.
+
+    Its truncation, padding and post-processor (which adds ``[CLS]`` and ``[SEP]``) are left out.
+
+    Args:
+        model: the file's content.
+        specials: tokens that no text may spell, besides those that the file calls special.
+
+    Raises:
+        CheckpointError: it is no such file, or spells in another way than those of ``Spelling``.
+    """
+    try:
+        described = json.loads(model)
+        described["added_tokens"] = described.get("added_tokens") or []
+        spelling = _spelling(described)
+        unk = _unknown(described["model"])
+        named = {entry["content"] for entry in described["added_tokens"] if entry.get("special")}
+        hidden = {name: _UNSPELLABLE + name for name in named | set(specials) | ({unk} if unk is not None else set())}
+        added = {entry["content"] for entry in described["added_tokens"]} - set(hidden)
+        library = tokenizers.Tokenizer.from_str(json.dumps(_with_names(described, hidden)))
+        library.encode_special_tokens = True
+        library.encode("a")  # what is broken further down shows here
+        shown = {name: token for token, name in hidden.items()}
+        pieces = {token_id: shown.get(piece, piece) for piece, token_id in library.get_vocab().items()}
+        added_ids = frozenset(token_id for token_id, piece in pieces.items() if piece in added)
+    except CheckpointError:
+        raise
+    except BaseException as error:  # the library raises Exception itself, and its panics are not even that
+        if isinstance(error, (KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError)):
+            raise
+        raise CheckpointError(
+            f"not a tokenizer of the `tokenizers` library ({_first_line(error)}): copy tokenizer.json again"
+        ) from None
+    if not pieces or max(pieces) >= MAX_PIECES:
+        raise CheckpointError(
+            f"the tokenizer has {len(pieces)} tokens, the last with the id {max(pieces, default=-1)}: "
+            f"ids may be 0 to {MAX_PIECES - 1}; copy tokenizer.json again"
+        )
+    inside = described["model"].get("continuing_subword_prefix") or ""
+    falls_back = bool(described["model"].get("byte_fallback"))
+    texts = {
+        token_id: piece.encode("utf-8", "replace")
+        if token_id in added_ids
+        else _text(piece, spelling, inside=inside, byte_pieces=falls_back)
+        for token_id, piece in pieces.items()
+        if piece not in hidden
+    }
+    return PublishedModel(library, spelling, pieces, texts, unk, added_ids, described.get("normalizer") is not None)
+
+
+def _spelling(described: Mapping[str, Any]) -> Spelling:
+    model = described["model"]
+    kind = model.get("type")
+    if kind == "WordPiece":
+        return "wordpiece"
+    if kind == "WordLevel":
+        return "words"
+    parts = [*_types(described.get("pre_tokenizer")), *_types(described.get("normalizer"))]
+    if kind == "BPE" and "ByteLevel" in parts:
+        return "bytes"
+    vocabulary = model["vocab"]
+    pieces = vocabulary if isinstance(vocabulary, dict) else (piece for piece, _ in vocabulary)
+    if kind in ("BPE", "Unigram") and any(piece.startswith(META) for piece in pieces):
+        return "meta"
+    raise CheckpointError(
+        f"tokenizer.json: a model of type {kind} with {', '.join(parts) or 'nothing'} before it does not say where "
+        "words begin: lmtransfer reads WordPiece, WordLevel, byte-level BPE, and BPE or Unigram with Metaspace"
+    )
+
+
+def _types(part: Any) -> list[str]:
+    """The types of a pre-tokenizer or normaliser and of those in its sequence."""
+    if not isinstance(part, dict):
+        return []
+    inner = part.get("pretokenizers") or part.get("normalizers") or []
+    return [str(part.get("type")), *(name for entry in inner for name in _types(entry))]
+
+
+def _unknown(model: Mapping[str, Any]) -> str | None:
+    if model["type"] != "Unigram":
+        return model.get("unk_token")
+    return None if model.get("unk_id") is None else model["vocab"][model["unk_id"]][0]
+
+
+def _with_names(described: dict[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """The same file with special tokens under other names, and nothing that adds, cuts or pads."""
+    model = dict(described["model"])
+    if isinstance(model["vocab"], dict):
+        model["vocab"] = {names.get(piece, piece): token_id for piece, token_id in model["vocab"].items()}
+    else:
+        model["vocab"] = [[names.get(piece, piece), score] for piece, score in model["vocab"]]
+    if model.get("unk_token") is not None:
+        model["unk_token"] = names[model["unk_token"]]
+    added = [
+        {**entry, "content": names[entry["content"]], "special": True} if entry["content"] in names else entry
+        for entry in described["added_tokens"]
+    ]
+    nothing = {"truncation": None, "padding": None, "post_processor": None}
+    return {**described, **nothing, "model": model, "added_tokens": added}
+
+
+def _text(piece: str, spelling: Spelling, *, inside: str, byte_pieces: bool) -> bytes:
+    if spelling == "words":
+        return b" " + piece.encode("utf-8", "replace")
+    if spelling == "wordpiece":
+        begins = not (inside and piece.startswith(inside))
+        return (" " + piece if begins else piece.removeprefix(inside)).encode("utf-8", "replace")
+    if spelling == "bytes":
+        letters = _LETTERS
+        return b"".join(
+            bytes([letters[letter]]) if letter in letters else letter.encode("utf-8", "replace") for letter in piece
+        )
+    if byte_pieces and (found := _BYTE_PIECE.fullmatch(piece)):
+        return bytes([int(found[1], 16)])
+    return piece.replace(META, " ").encode("utf-8", "replace")
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).splitlines() or [""]
+    return f"{type(error).__name__}: {lines[0][:200]}" if isinstance(error, (KeyError, TypeError)) else lines[0][:200]
+
+
+_LETTERS = byte_letters()
