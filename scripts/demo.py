@@ -8,11 +8,11 @@ Every step is a command that you could have typed, and is shown as such. All res
 
 from __future__ import annotations
 
-import shlex
-import subprocess
 import sys
 import time
 from pathlib import Path
+
+from steps import new_folder, run_steps
 
 #: Labelled examples; seeds of each result.
 NUM_TRAIN, SEEDS = 100, 3
@@ -21,7 +21,7 @@ NUM_TRAIN, SEEDS = 100, 3
 def main() -> None:
     """Run the commands one after the other; stop at the first that fails."""
     began = time.monotonic()
-    root = Path(sys.argv[1]) if len(sys.argv) > 1 else _new_folder(Path("runs"))
+    root = Path(sys.argv[1]) if len(sys.argv) > 1 else new_folder(Path("runs"), "demo")
     encoder = f"init={root}/pretrain/bert"
     shared = [
         encoder,
@@ -31,47 +31,28 @@ def main() -> None:
         f"seeds={SEEDS}",
         f"output_root={root}",
     ]
-    steps = [
-        (
-            "1. read the corpus: docstrings of Python and of the libraries installed here; train a tokenizer on it",
-            ["prepare", "corpus=python_docs", "tokenizer.vocab_size=4096"],
-        ),
-        (
-            "2. pretrain a small BERT on it for about three minutes: guess the hidden words",
-            ["pretrain", "experiment=demo", "name=bert", f"output_root={root}"],
-        ),
-        (
-            f"3. probe: freeze it, and train only a linear layer on {NUM_TRAIN} labelled docstrings",
-            ["probe", "experiment=demo_probe", "name=probe", *shared],
-        ),
-        (
-            "4. finetune all of it; control: the same from random initialisation, with as much tuning",
-            [
-                "finetune",
-                "experiment=demo_finetune",
-                f"init={root}/pretrain/bert",
-                "name=finetune",
-                "control=true",
-                *shared,
-            ],
-        ),
-        ("5. report: one table, and the learning curves", ["report", str(root)]),
-    ]
-    for title, words in steps:
-        print(f"\n\033[1m{title}\033[0m\n$ lmtransfer {shlex.join(words)}", flush=True)
-        ended = subprocess.run([sys.executable, "-m", "lmtransfer", *words], check=False)
-        if ended.returncode:
-            sys.exit(ended.returncode)
+    run_steps(
+        [
+            (
+                "1. read the corpus: docstrings of Python and of the libraries installed here; train a tokenizer on it",
+                ["prepare", "corpus=python_docs", "tokenizer.vocab_size=4096"],
+            ),
+            (
+                "2. pretrain a small BERT on it for about three minutes: guess the hidden words",
+                ["pretrain", "experiment=demo", "name=bert", f"output_root={root}"],
+            ),
+            (
+                f"3. probe: freeze it, and train only a linear layer on {NUM_TRAIN} labelled docstrings",
+                ["probe", "experiment=demo_probe", "name=probe", *shared],
+            ),
+            (
+                "4. finetune all of it; control: the same from random initialisation, with as much tuning",
+                ["finetune", "experiment=demo_finetune", "name=finetune", "control=true", *shared],
+            ),
+            ("5. report: one table, and the learning curves", ["report", str(root)]),
+        ]
+    )
     print(f"\nThat took {(time.monotonic() - began) / 60:.1f} minutes. The figures are in {root}/report/figures.")
-
-
-def _new_folder(parent: Path) -> Path:
-    """``demo``, or ``demo-2`` and so on where there was one already."""
-    number, folder = 1, parent / "demo"
-    while folder.exists():
-        number += 1
-        folder = parent / f"demo-{number}"
-    return folder
 
 
 if __name__ == "__main__":
