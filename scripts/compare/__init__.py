@@ -1,0 +1,1 @@
+"""Finetuning a published encoder with lmtransfer and with transformers.Trainer, each run a process of its own."""

