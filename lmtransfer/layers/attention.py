@@ -3,9 +3,10 @@
 Shape legend: N packed queries, T packed keys, H heads, K head width, G sequences of a block, Q and S its query and key
 slots.
 
-Two backends, one meaning:
+Three backends, one meaning:
 
 * CUDA with bfloat16 or float16 on sm80 and newer: PyTorch's variable-length flash kernel.
+* A processor, where sequences are long: each by itself (``long_attention``).
 * Anything else: dense blocks of sequences of like length (``layout.Layout``), as matrix products and a softmax. On two
   AVX512-BF16 cores, 32 x 64 tokens, 4 heads of 64, forward and backward in bfloat16: 2.9 ms, against 13.9 ms for
   ``scaled_dot_product_attention``, whose CPU backward is slow in that dtype.
@@ -20,6 +21,7 @@ from torch import Tensor
 
 from lmtransfer.layers.dropout import dropout as drop
 from lmtransfer.layers.layout import Block, Layout, Moves, Slots
+from lmtransfer.layers.long_attention import long_attention
 
 
 @torch.compiler.disable  # its blocks differ from batch to batch; what is around it has static shapes
@@ -52,6 +54,8 @@ def attention(
     if _has_flash(query_NHK) and dropout == 0.0:
         return _flash(query_NHK, key_THK, value_THK, layout, causal, window)
     with torch.autocast(query_NHK.device.type, enabled=False):
+        if layout.is_long and dropout == 0.0 and query_NHK.device.type == "cpu":
+            return long_attention(query_NHK, key_THK, value_THK, layout.lengths, causal=causal, reach=window)
         return _dense(query_NHK, key_THK, value_THK, layout, causal, window, dropout)
 
 

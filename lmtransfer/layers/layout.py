@@ -16,6 +16,8 @@ from torch import Tensor
 #: block costs about as much as 256 spare slots.
 _SPARE_SHARE = 0.15
 _SPARE_SLOTS = 256
+#: Mean length of sequences that a processor computes one by one.
+_LONG = 80
 #: Up to this length a slot costs what its projections cost; beyond it, scores make it dearer in proportion.
 _CHEAP_LENGTH = 64
 
@@ -72,6 +74,8 @@ class Layout:
 
     Attributes:
         selected: the queries are a selection of the tokens; only attention that sees everything may use such a layout.
+        lengths: packed keys of each sequence.
+        is_long: every token is a query, sequences differ in length and have many tokens: blocks would be wasteful.
         cu_queries, cu_keys: (B + 1) int32 offsets, for the variable-length kernels.
         max_queries, max_keys: the longest sequence's, for the same.
         queries, keys: the slots of the dense blocks, for every other backend.
@@ -79,6 +83,8 @@ class Layout:
     """
 
     selected: bool
+    lengths: tuple[int, ...]
+    is_long: bool
     cu_queries: Tensor
     cu_keys: Tensor
     max_queries: int
@@ -133,6 +139,8 @@ class Layout:
             queries_layout = _layout(query_slots, query_sizes, int(starts_q[-1]), device)
         return cls(
             selected=num_queries is not None,
+            lengths=tuple(keys_B.tolist()),
+            is_long=num_queries is None and len(blocks) > 0 and _are_long(keys_B),
             cu_queries=torch.from_numpy(starts_q.astype(np.int32)).to(device),
             cu_keys=torch.from_numpy(starts_k.astype(np.int32)).to(device),
             max_queries=int(queries_B.max(initial=0)),
@@ -141,6 +149,10 @@ class Layout:
             keys=keys_layout,
             blocks=tuple(blocks),
         )
+
+
+def _are_long(lengths: np.ndarray) -> bool:
+    return bool((lengths != lengths[0]).any() and lengths.mean() >= _LONG)
 
 
 def _offsets(counts: np.ndarray) -> np.ndarray:

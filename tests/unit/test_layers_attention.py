@@ -12,6 +12,7 @@ from torch import Tensor
 from lmtransfer.layers.attention import attention
 from lmtransfer.layers.cross_entropy import cross_entropy_sum
 from lmtransfer.layers.layout import Layout
+from lmtransfer.layers.long_attention import long_attention
 
 
 def _brute_force(
@@ -49,6 +50,39 @@ def test_dense_attention_and_its_gradients_equal_a_loop(lengths: list[int], caus
         results.append([output.detach(), *gradients])
     for ours, theirs in zip(*results, strict=True):
         torch.testing.assert_close(ours, theirs, atol=1e-10, rtol=1e-10)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("window", [None, 3])
+@pytest.mark.parametrize("lengths", [[9], [5, 7], [16, 16, 3], [1, 12, 7, 7, 30, 2], [21, 33, 1]])
+def test_sequences_one_by_one_and_their_gradients_equal_a_loop(
+    lengths: list[int], causal: bool, window: int | None
+) -> None:
+    torch.manual_seed(0)
+    tensors = [torch.randn(sum(lengths), 2, 4, dtype=torch.float64, requires_grad=True) for _ in range(3)]
+    weights = torch.randn(sum(lengths), 2, 4, dtype=torch.float64)
+    results = []
+    for compute in (
+        lambda q, k, v: long_attention(q, k, v, lengths, causal=causal, reach=window),
+        lambda q, k, v: _brute_force(q, k, v, lengths, causal, window),
+    ):
+        output = compute(*tensors)
+        gradients = torch.autograd.grad((output * weights).sum(), tensors)
+        results.append([output.detach(), *gradients])
+    for ours, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-10, rtol=1e-10)
+
+
+def test_long_sequences_of_different_lengths_are_computed_one_by_one() -> None:
+    lengths = [83, 120, 97]
+    assert Layout.of(lengths).is_long
+    assert not Layout.of([96, 96, 96]).is_long  # one block already
+    assert not Layout.of([20, 31, 42]).is_long
+    assert not Layout.of(lengths, [1, 2, 3]).is_long  # a selection of queries
+    torch.manual_seed(0)
+    query, key, value = (torch.randn(sum(lengths), 2, 4, dtype=torch.float64) for _ in range(3))
+    ours = attention(query, key, value, Layout.of(lengths))
+    torch.testing.assert_close(ours, _brute_force(query, key, value, lengths, False, None), atol=1e-10, rtol=1e-10)
 
 
 def test_several_blocks_are_used_and_their_spare_slots_bounded() -> None:
