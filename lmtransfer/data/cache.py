@@ -117,7 +117,7 @@ def prepare(
         return _mixed(corpus, parts, cache_dir / "corpora")
     fingerprint = corpus.fingerprint()
     folder = cache_dir / "corpora" / f"{_slug(corpus.name)}-{_key(fingerprint, tokenizer.fingerprint)}"
-    with _writing(folder):
+    with writing(folder):
         from_cache = (folder / "manifest.json").is_file()
         if not from_cache:
             workers = default_num_workers() if num_workers is None else num_workers
@@ -173,7 +173,7 @@ def tokenizer_for(corpus: Corpus, trainer: TokenizerTrainer, *, cache_dir: str |
     """
     cache_dir = default_cache_dir() if cache_dir is None else Path(cache_dir).expanduser().resolve()
     folder = cache_dir / "tokenizers" / f"{_slug(corpus.name)}-{_key(corpus.fingerprint(), trainer.fingerprint)}"
-    with _writing(folder):
+    with writing(folder):
         if not folder.is_dir():
             with staged_folder(folder) as staged:
                 trainer.train(_training_lines(corpus), staged)
@@ -199,7 +199,7 @@ def _slug(name: str) -> str:
 
 
 @contextmanager
-def _writing(folder: Path) -> Iterator[None]:
+def writing(folder: Path) -> Iterator[None]:
     """Hold the folder against other processes (a second one waits and then finds the work done)."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from lmtransfer.reporting.before_after import before_and_after, going_on
 from lmtransfer.reporting.entries import Entry
 from lmtransfer.reporting.rows import group_name, run_name
 from lmtransfer.reporting.statistics import Spread
@@ -11,7 +12,12 @@ from lmtransfer.reporting.units import in_percent, shown, shown_difference
 
 
 def answer(entries: Sequence[Entry]) -> str:
-    """One sentence on whether pretraining helped, over all comparisons with a control."""
+    """Whether pretraining helped, over all comparisons with a control, and whether going on with it did."""
+    return " ".join([_helped(entries), *map(going_on, before_and_after(entries))])
+
+
+def _helped(entries: Sequence[Entry]) -> str:
+    """One sentence on whether pretraining helped."""
     compared = [entry for entry in entries if entry.difference is not None]
     if not compared:
         if any(entry.score is not None and not entry.is_pretraining for entry in entries):

@@ -10,7 +10,13 @@ from typing import Any
 from lmtransfer.reporting import scores
 from lmtransfer.reporting.collect import Run
 from lmtransfer.reporting.labels import model_label, node_label, objective_label
-from lmtransfer.reporting.lineage import pretraining_budget, pretraining_run, starting_point
+from lmtransfer.reporting.lineage import (
+    PRETRAINED,
+    pretraining_budget,
+    pretraining_run,
+    pretraining_text,
+    starting_point,
+)
 from lmtransfer.reporting.statistics import Difference, Spread, difference
 
 _WAYS = {"frozen": "frozen", "full": "finetuned"}
@@ -27,7 +33,7 @@ class Entry:
         source: the pretraining run that it began from, or None.
         model: family and size.
         objective: what was pretrained on, of this run or of ``source``.
-        corpus: the text of it.
+        corpus: the text of it, and before it that of the runs it went on from.
         task: the downstream task; empty for pretraining.
         split: which part of the task's data was scored.
         transfer: "frozen", "finetuned", another way of freezing, or "control"; empty for pretraining.
@@ -123,7 +129,7 @@ def _entry(run: Run, seeds: tuple[Run, ...], controls: tuple[Run, ...], runs: Se
         source=None if is_pretraining else source,
         model=model_label(pretrained.get("model") or own.get("model")),
         objective="" if source is None else objective_label(pretrained.get("objective")),
-        corpus="" if source is None else node_label(pretrained.get("corpus")),
+        corpus=_text(run, source, runs),
         task="" if is_pretraining else node_label(run.result.get("task") or config.get("task")),
         split="" if is_pretraining else node_label(run.result.get("split")),
         transfer="" if is_pretraining or (run.command == "evaluate" and adapted is None) else _transfer(run, own),
@@ -140,10 +146,16 @@ def _entry(run: Run, seeds: tuple[Run, ...], controls: tuple[Run, ...], runs: Se
     )
 
 
+def _text(run: Run, source: Run | None, runs: Sequence[Run]) -> str:
+    """The text of the pretraining behind a run, or that an evaluation was asked to measure on."""
+    given = node_label(run.config.get("corpus")) if run.command == "evaluate" else ""
+    return given or ("" if source is None else pretraining_text(source, runs))
+
+
 def _is_pretraining(run: Run) -> bool:
-    """Whether the run trained on text without labels, or measured one that did."""
+    """Whether the run trained on text without labels, or was imported, or measured one that did."""
     measures_text = run.command == "evaluate" and bool(run.result) and run.result.get("task") is None
-    return run.command == "pretrain" or measures_text
+    return run.command in PRETRAINED or measures_text
 
 
 def _transfer(run: Run, config: Mapping[str, Any]) -> str:

@@ -6,7 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path, PurePath
 
 from lmtransfer.reporting.collect import RUN_FILES, Run, read_run
+from lmtransfer.reporting.labels import node_label
 from lmtransfer.reporting.scores import number
+
+#: The commands whose runs are pretrained encoders.
+PRETRAINED = ("pretrain", "import")
 
 
 def starting_point(run: Run, runs: Sequence[Run]) -> Run | None:
@@ -30,26 +34,40 @@ def starting_point(run: Run, runs: Sequence[Run]) -> Run | None:
 
 
 def pretraining_run(run: Run, runs: Sequence[Run]) -> Run | None:
-    """The nearest pretraining run behind ``run``: itself, or what it (or what it evaluates) began from, or None."""
-    seen: set[Path] = set()
+    """The nearest pretraining behind ``run``: itself, or what it (or what it evaluates) began from, or None.
+
+    A published model that was imported counts as one.
+    """
+    return next((found for found in lineage(run, runs) if found.command in PRETRAINED), None)
+
+
+def lineage(run: Run, runs: Sequence[Run]) -> list[Run]:
+    """The run, what it began from, what that began from, and so on."""
+    found: list[Run] = []
     current: Run | None = run
-    while current is not None and current.path not in seen:
-        if current.command == "pretrain":
-            return current
-        seen.add(current.path)
+    while current is not None and current.path not in {known.path for known in found}:
+        found.append(current)
         current = starting_point(current, runs)
-    return None
+    return found
+
+
+def pretraining_text(run: Run, runs: Sequence[Run]) -> str:
+    """What a pretraining run and those that it went on from have read, the first first: ``published + imdb``."""
+    texts = []
+    for stage in reversed(lineage(run, runs)):
+        if stage.command == "import":
+            texts.append("published")
+        elif stage.command == "pretrain":
+            texts.append(node_label(stage.config.get("corpus")))
+    return " + ".join(dict.fromkeys(text for text in texts if text))
 
 
 def pretraining_budget(run: Run | None, runs: Sequence[Run]) -> tuple[float | None, float | None]:
     """Real tokens and seconds of a pretraining run and of the runs that it went on from; None where not known."""
     tokens: float | None = None
     seconds: float | None = None
-    seen: set[Path] = set()
-    while run is not None and run.path not in seen:
-        seen.add(run.path)
-        tokens, seconds = _add(tokens, total(run, "tokens")), _add(seconds, total(run, "seconds"))
-        run = starting_point(run, runs)
+    for stage in [] if run is None else lineage(run, runs):
+        tokens, seconds = _add(tokens, total(stage, "tokens")), _add(seconds, total(stage, "seconds"))
     return tokens, seconds
 
 

@@ -1,0 +1,100 @@
+"""Going on with pretraining, judged on a task: the same transfer from the run before and from the one after."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lmtransfer.reporting.entries import Entry
+from lmtransfer.reporting.labels import node_label
+from lmtransfer.reporting.lineage import PRETRAINED, lineage
+from lmtransfer.reporting.rows import group_name, run_name
+from lmtransfer.reporting.scores import higher_is_better, num_collapsed
+from lmtransfer.reporting.statistics import Difference, difference
+from lmtransfer.reporting.units import in_percent, shown, shown_difference
+
+
+@dataclass(frozen=True, slots=True)
+class BeforeAfter:
+    """Two transfers to the same task in the same way.
+
+    Attributes:
+        before: from a pretrained run.
+        after: from a run that went on from it.
+        difference: of ``after`` to ``before``.
+    """
+
+    before: Entry
+    after: Entry
+    difference: Difference
+
+
+def before_and_after(entries: Sequence[Entry]) -> list[BeforeAfter]:
+    """For each transfer from a run that went on from another: the one transfer from that other, if it is just one."""
+    found = []
+    runs = [entry.run for entry in entries]
+    for after in entries:
+        if not _is_scored(after) or after.source is None:
+            continue
+        for earlier in (run for run in lineage(after.source, runs)[1:] if run.command in PRETRAINED):
+            candidates = [
+                entry
+                for entry in entries
+                if entry.source is not None and entry.source.path == earlier.path and _is_alike(entry, after)
+            ]
+            if len(candidates) == 1:
+                found.append(BeforeAfter(candidates[0], after, _difference(candidates[0], after)))
+            if candidates:
+                break  # the nearest one that was transferred; of several ways none is its counterpart
+    return found
+
+
+def going_on(pair: BeforeAfter) -> str:
+    """One comparison in words."""
+    before, after, found = pair.before, pair.after, pair.difference
+    lead = {
+        "better": "helped",
+        "worse": "hurt",
+        "no difference shown": "shows no difference",
+        "one seed, no spread": "cannot be judged from a single seed",
+        "seeds all alike": "cannot be judged from seeds that are all alike",
+        "collapsed": "gives seeds that answer one and the same label",
+    }
+    source, metric = after.source, after.metric or ""
+    assert source is not None
+    assert before.score is not None
+    assert after.score is not None
+    unit, points = (" %", " points") if in_percent(metric) else ("", "")
+    text = node_label(source.config.get("corpus"))
+    sentence = (
+        f"Going on with pretraining{f' on {text}' if text else ''} {lead[found.verdict]}: on {group_name(after)}, "
+        f"{run_name(after)} ({after.transfer}) reaches {shown(after.score.mean, metric)}{unit} {metric} against "
+        f"{shown(before.score.mean, metric)}{unit} of {run_name(before)}, which began from the run before, a "
+        f"difference of {shown_difference(found.delta, metric)}{points}"
+    )
+    if found.standard_error is None:
+        return f"{sentence}. Train several with seeds=5."
+    return f"{sentence} with a standard error of {shown(found.standard_error, metric)}."
+
+
+def _is_scored(entry: Entry) -> bool:
+    return entry.score is not None and not entry.is_pretraining and not entry.is_control
+
+
+def _is_alike(entry: Entry, other: Entry) -> bool:
+    """Whether two transfers differ in nothing that we know of but where they began."""
+
+    def described(one: Entry) -> tuple[object, ...]:
+        settings = [one.run.config.get(key) for key in ("transfer", "optimizer", "train")]
+        return (one.run.command, one.task, one.split, one.num_train, one.metric, one.transfer, settings)
+
+    return _is_scored(entry) and described(entry) == described(other)
+
+
+def _difference(before: Entry, after: Entry) -> Difference:
+    assert before.score is not None
+    assert after.score is not None
+    better_high = higher_is_better(after.metric or "", after.run.result)
+    return difference(
+        after.score, before.score, higher_is_better=better_high, collapsed=num_collapsed(after.run.result)
+    )
