@@ -124,9 +124,14 @@ def _encode(texts: Sequence[str], tokenizer: Tokenizer) -> tuple[list[np.ndarray
         owners.clear()
 
     for owner, text in enumerate(texts):
+        begun = False
         for start, stop in sentence_spans(text):
-            sentences.append(text[start:stop].strip())
+            sentence = text[start:stop].strip()
+            # A space says that a text goes on (``Tokenizer``); full-width marks end sentences without one.
+            goes_on = begun and sentence != "" and (text[start].isspace() or text[start - 1].isspace())
+            sentences.append(" " + sentence if goes_on else sentence)
             owners.append(owner)
+            begun = begun or sentence != ""
         if len(sentences) >= _BATCH_SENTENCES:
             flush()
     flush()

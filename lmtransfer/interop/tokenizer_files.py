@@ -1,7 +1,8 @@
 """The tokenizer of a published folder.
 
 ``tokenizer.json`` if there is one; else it is made of ``vocab.txt`` (BERT, ELECTRA, DistilBERT) or of ``vocab.json``
-and ``merges.txt`` (GPT-2, RoBERTa), with the settings of ``tokenizer_config.json`` and the defaults of ``transformers``.
+and ``merges.txt`` (GPT-2, RoBERTa). Settings are those of ``tokenizer_config.json``, defaults those of
+``transformers``.
 """
 
 from __future__ import annotations

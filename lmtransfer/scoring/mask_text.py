@@ -28,7 +28,8 @@ def encode_with_masks(text: str, tokenizer: Tokenizer) -> np.ndarray:
 
 
 def _new(part: str, tokenizer: Tokenizer) -> np.ndarray:
-    return tokenizer.encode(part.strip()).ids
+    text = part.strip()
+    return tokenizer.encode(" " + text if text else "").ids
 
 
 def _going_on(part: str, tokenizer: Tokenizer) -> np.ndarray:

@@ -38,6 +38,9 @@ class Encoding:
 class Tokenizer(Protocol):
     """Text to ids and back.
 
+    A text that begins with a space goes on with another. Only vocabularies that tell a text's first word from others
+    (GPT-2's and RoBERTa's) make a difference of it.
+
     Attributes:
         vocab_size: rows an embedding needs: the pieces, rounded up to a multiple of 64.
         num_pieces: pieces that occur, specials included; ids from here to ``vocab_size`` are unused padding.

@@ -1,0 +1,257 @@
+"""Published tokenizers against the library that they are of: ids, spans, words, specials, saving, broken files."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import random
+import unicodedata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import published_toys as toys
+import pytest
+import tokenizers
+
+from lmtransfer.data.tokenising import _encode
+from lmtransfer.errors import CheckpointError
+from lmtransfer.scoring.mask_text import encode_with_masks
+from lmtransfer.tokenizers.base import Tokenizer
+from lmtransfer.tokenizers.load import load_tokenizer
+from lmtransfer.tokenizers.published import PublishedTokenizer
+
+FAMILY = "\U0001f468\u200d\U0001f469\u200d\U0001f467"
+NFD = unicodedata.normalize("NFD", "Le caf\u00e9 na\u00efve co\u00fbte d\u00e9j\u00e0 cher")
+SPELT = "[MASK] [CLS] and [UNK], <unk> <s> </s>x<mask> <pad><|endoftext|> [unused0]"
+ALPHABET = [
+    *"abcthe TSM.,;(3 ",
+    *"\u0301\u0323\u00e9\u00df\u0130\u00bd\u2026\ufdfa\ufb03\uff26\uff76\uff9e\u30ac\u4e2d\u6587\ud55c\u1112\u1161\u11ab",
+    *"\u00a0\u200b\u200d\u2003\u3000\ufeff\u00ad\u2581\u2585\t\n\r\x00\x01\x7f\u0600\u202e\ud800\U0001f600\U0001f468",
+]
+
+
+@pytest.fixture(scope="module", params=toys.KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(kind: str) -> PublishedTokenizer:
+    return toys.published(kind)
+
+
+def nasty(count: int, longest: int = 40) -> list[str]:
+    rng = random.Random(0)
+    return ["".join(rng.choices(ALPHABET, k=rng.randint(0, longest))) for _ in range(count)] + toys.TEXT
+
+
+def test_ids_are_those_of_the_library(kind: str, tokenizer: PublishedTokenizer) -> None:
+    library = toys.library_of(kind)
+    texts = [*nasty(300), NFD, FAMILY, "", " ", "  two  spaces\n\nand\ta tab "]
+    for text, ids in zip(texts, tokenizer.encode_ids(texts), strict=True):
+        clean = "".join("\ufffd" if "\ud800" <= c <= "\udfff" else c for c in text)
+        assert ids.dtype == np.int32
+        assert ids.tolist() == library.encode(clean, add_special_tokens=False).ids, text
+        np.testing.assert_array_equal(tokenizer.encode(text).ids, ids)
+
+
+def test_it_is_a_tokenizer_with_its_specials_anywhere(kind: str, tokenizer: PublishedTokenizer) -> None:
+    library = toys.library_of(kind)
+    roles = toys.KINDS[kind][1]
+    assert isinstance(tokenizer, Tokenizer)
+    for role, token in roles.items():
+        assert getattr(tokenizer, f"{role}_id") == library.token_to_id(token)
+    assert tokenizer.num_pieces == tokenizer.vocab_size == library.get_vocab_size()
+    special = {i for token, i in library.get_vocab().items() if token in {*roles.values(), "[unused0]"}}
+    assert set(np.flatnonzero(tokenizer.is_special).tolist()) == special
+    wide = toys.published(kind, vocab_size=tokenizer.num_pieces + 3)
+    assert (wide.vocab_size, wide.num_pieces) == (tokenizer.num_pieces + 3, tokenizer.num_pieces)
+    assert wide.is_special[-3:].all()
+    assert not wide.starts_word[-3:].any()
+    assert wide.piece(wide.vocab_size - 1) == f"[unused{wide.vocab_size - 1}]"
+    with pytest.raises(ValueError, match="outside"):
+        wide.piece(wide.vocab_size)
+
+
+def test_roles_without_a_token_get_another(tmp_path: Path) -> None:
+    tokenizer = toys.published("gpt2")
+    assert tokenizer.lacks == ("mask",)
+    assert len({tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id, tokenizer.unk_id}) == 1
+    assert tokenizer.pad_id is None
+    assert toys.published("roberta").lacks == ()
+
+
+def test_no_text_can_spell_a_special_token(tokenizer: PublishedTokenizer) -> None:
+    rng = random.Random(0)
+    tokens = ["[MASK]", "[CLS]", "[PAD]", "<s>", "</s>", "<mask>", "<pad>", "<|endoftext|>", " ", "the", "\u2581", "."]
+    for text in [SPELT, *("".join(rng.choices(tokens, k=6)) for _ in range(100))]:
+        ids = tokenizer.encode(text).ids
+        assert not tokenizer.is_special[ids[ids != tokenizer.unk_id]].any(), text
+        np.testing.assert_array_equal(tokenizer.encode_ids([text])[0], ids)
+
+
+def test_offsets_are_monotone_and_cover_everything_visible(kind: str, tokenizer: PublishedTokenizer) -> None:
+    blank_alone = {c for c in ALPHABET if not tokenizer.encode(c).ids.size}
+    for text in nasty(600, 25):
+        encoding = tokenizer.encode(text)
+        assert encoding.offsets.dtype == np.int32
+        assert len(encoding.ids) == len(encoding.offsets) == len(encoding.word_starts)
+        assert (encoding.offsets[:, 0] <= encoding.offsets[:, 1]).all()
+        assert (np.diff(encoding.offsets, axis=0) >= 0).all()
+        covered = {i for start, end in encoding.offsets.tolist() for i in range(start, end)}
+        assert all(0 <= i < len(text) for i in covered)
+        missing = {text[i] for i in range(len(text)) if i not in covered}
+        assert all(c.isspace() or c == "\u2581" or unicodedata.category(c)[0] == "C" or c in blank_alone
+                   for c in missing), (text, missing)  # fmt: skip
+
+
+def words_by_offsets(tokenizer: PublishedTokenizer, text: str) -> list[str]:
+    """The text of each word, from the first character of its first token to the last of its last."""
+    encoding = tokenizer.encode(text)
+    spans: list[list[int]] = []
+    for (start, end), begins in zip(encoding.offsets.tolist(), encoding.word_starts.tolist(), strict=True):
+        if begins:
+            spans.append([start, end])
+        elif start < end:
+            spans[-1] = [spans[-1][0] if spans[-1][0] < spans[-1][1] else start, end]
+    return [text[start:end] for start, end in spans if start < end]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["The", "old", "man", "said", "no"],
+        NFD.split(),
+        ["the", "\U0001f1e9\U0001f1ea", "a\U0001f600b"],
+        ["\ud55c\uad6d\uc5b4", "\ud14d\uc2a4\ud2b8", "the"],
+        unicodedata.normalize("NFD", "\ud55c\uad6d \uc5b4").split(),
+        ["\ufb01ne", "o\ufb03ce"],
+        ["\uff76\uff9ethe", "\uff26\uff55"],
+    ],
+    ids=["plain", "nfd", "emoji", "korean", "jamo", "ligatures", "halfwidth"],
+)
+@pytest.mark.parametrize("space", [" ", "\u00a0", "\n"])
+@pytest.mark.parametrize("kind", [kind for kind in toys.KINDS if kind != "words"])  # "words" has marks as words
+def test_words_are_exact(kind: str, words: list[str], space: str) -> None:
+    tokenizer = toys.published(kind)
+    text = space.join(words)
+    if kind.startswith(("roberta", "gpt2")) and space == "\u00a0":
+        words = [text]  # to bytes it is a character as any other
+    elif kind.startswith(("roberta", "gpt2")) or (kind == "unigram" and space == "\n"):
+        text = " ".join(words)  # what is no space begins no word there, and its token is one of its own
+    assert words_by_offsets(tokenizer, text) == words
+
+
+@pytest.mark.parametrize("kind", ["roberta", "gpt2", "unigram"])
+def test_spans_of_marks_and_of_characters_of_several_tokens(kind: str) -> None:
+    tokenizer = toys.published(kind)
+    text = "a \U0001f600\u4e2d zq"
+    encoding = tokenizer.encode(text)
+    assert {text[start:end].strip() for start, end in encoding.offsets.tolist()} >= {"a", "\U0001f600", "\u4e2d"}
+    for start, end in encoding.offsets.tolist():
+        assert text[start:end] == text[start:end].strip()
+    if kind != "unigram":
+        whole = [start for start, end in encoding.offsets.tolist() if text[start:end] == "\U0001f600"]
+        assert len(whole) >= 3  # each of its tokens but the space before it
+
+
+def test_word_starts_are_known_by_id(kind: str, tokenizer: PublishedTokenizer) -> None:
+    text = " ".join(toys.TEXT)
+    encoding = tokenizer.encode(text)
+    by_id = tokenizer.starts_word[encoding.ids]
+    np.testing.assert_array_equal(encoding.word_starts[1:], by_id[1:])
+    assert encoding.word_starts[0]
+    if kind.startswith(("roberta", "gpt2", "unigram")):
+        assert encoding.word_starts.sum() == len(text.split())
+    assert by_id[0] == (kind not in ("roberta", "gpt2"))
+
+
+def test_text_comes_back(kind: str, tokenizer: PublishedTokenizer) -> None:
+    text = "the old man said" if kind == "words" else "the calm sea (and again)"
+    ids = [tokenizer.cls_id, *tokenizer.encode(text).ids, tokenizer.sep_id]
+    cls, sep = (toys.KINDS[kind][1][role] for role in ("cls", "sep"))
+    shown = text.replace("(", "( ").replace(")", " )") if kind.startswith("wordpiece") else text
+    assert tokenizer.decode(ids) == f"{cls} {shown} {sep}"
+    assert tokenizer.decode([]) == ""
+
+
+def test_pieces_are_readable() -> None:
+    roberta = toys.published("roberta")
+    pieces = [roberta.piece(int(i)) for i in roberta.encode("the sea \u4e00").ids]
+    assert "".join(pieces) == "the\u2581sea\u2581<0xE4><0xB8><0x80>"
+    assert len(pieces) < len("the sea ") + 3
+
+
+def test_it_is_saved_loaded_and_sent_to_workers(kind: str, tokenizer: PublishedTokenizer, tmp_path: Path) -> None:
+    wide = PublishedTokenizer(tokenizer.model, specials=tokenizer.specials, vocab_size=500, training={"source": "x"})
+    wide.save(tmp_path)
+    for again in (load_tokenizer(tmp_path), pickle.loads(pickle.dumps(wide))):
+        assert isinstance(again, PublishedTokenizer)
+        assert (again.fingerprint, again.vocab_size, again.training) == (wide.fingerprint, 500, {"source": "x"})
+        assert (again.specials, again.model) == (wide.specials, wide.model)
+        np.testing.assert_array_equal(again.encode(SPELT).ids, tokenizer.encode(SPELT).ids)
+    assert wide.fingerprint != tokenizer.fingerprint
+    (tmp_path / "published.json").write_bytes(wide.model[:-1])
+    with pytest.raises(CheckpointError, match=r"published\.json.*sha256"):
+        load_tokenizer(tmp_path)
+
+
+def test_later_sentences_of_a_document_begin_with_a_space() -> None:
+    document = "The old man said. The sea was calm.\nA boat went out."
+    tokenizer = toys.published("gpt2")
+    library = toys.library_of("gpt2")
+    encoded, counts = _encode([document, "\n The boat.", ""], tokenizer)
+    assert counts.tolist() == [3, 1, 0]
+    expected = ["The old man said.", " The sea was calm.", " A boat went out.", "The boat."]
+    assert [ids.tolist() for ids in encoded] == [library.encode(text).ids for text in expected]
+
+
+def test_text_after_a_mask_goes_on() -> None:
+    tokenizer = toys.published("roberta")
+    library = toys.library_of("roberta")
+    for text in ("the <mask> sea was", "<mask>.", "the <mask> . <mask> sea", "the <mask> "):
+        expected = [library.token_to_id("<mask>") if part is None else part for part in _masked(library, text)]
+        assert encode_with_masks(text.replace("<mask>", "[MASK]"), tokenizer).tolist() == expected, text
+
+
+def _masked(library: tokenizers.Tokenizer, text: str) -> list[int | None]:
+    """Ids as RoBERTa's own: a mask takes the white space before it; None for a mask."""
+    ids: list[int | None] = []
+    for number, part in enumerate(text.split("<mask>")):
+        ids += [None] if number else []
+        ids += library.encode(part.rstrip(), add_special_tokens=False).ids
+    return ids
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda d: d["model"].update(type="Sorcery"), "type Sorcery"),
+        (lambda d: d.pop("model"), "not a tokenizer"),
+        (lambda d: d["model"].update(vocab={"[UNK]": -1}), "not a tokenizer"),
+        (lambda d: d["model"].update(vocab={}), "not a tokenizer|no tokens|has no such tokens"),
+        (lambda d: d["model"].update(vocab={**d["model"]["vocab"], "far": 1 << 30}), "ids may be 0 to"),
+        (lambda d: d.update(normalizer={"type": "Precompiled", "precompiled_charsmap": "AAAA"}), "not a tokenizer"),
+        (lambda d: d.update(pre_tokenizer={"type": "Split", "pattern": {"Regex": "("}}), "not a tokenizer"),
+        (lambda d: d.update(model={**d["model"], "type": "BPE", "merges": [], "vocab": {"[UNK]": 0}}), "words begin"),
+    ],
+)
+def test_broken_files_are_one_clear_error(change: Any, message: str) -> None:
+    described = json.loads(toys.model_of("wordpiece"))
+    change(described)
+    with pytest.raises(CheckpointError, match=message):
+        PublishedTokenizer(json.dumps(described).encode(), specials=toys.BERT)
+
+
+def test_what_is_no_json_or_has_other_tokens_is_refused() -> None:
+    model = toys.model_of("wordpiece")
+    for broken in (b"", b"\xff\xfe", model[:-10], b"[]", b"[" * 100_000, b"null", b'{"model": {}}'):
+        with pytest.raises(CheckpointError, match="not a tokenizer"):
+            PublishedTokenizer(broken, specials=toys.BERT)
+    with pytest.raises(CheckpointError, match=r"no such tokens: cls '\[BOS\]'"):
+        PublishedTokenizer(model, specials={**toys.BERT, "cls": "[BOS]"})
+    with pytest.raises(CheckpointError, match="embeds 20 tokens"):
+        PublishedTokenizer(model, specials=toys.BERT, vocab_size=20)
+    with pytest.raises(CheckpointError, match="begin='x'"):
+        PublishedTokenizer(model, specials={"begin": "x"})
