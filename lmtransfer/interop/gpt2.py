@@ -13,7 +13,7 @@ _OURS, _THEIRS = "stack.layers.{i}", "h.{i}"
 def projection(ours: str, theirs: str) -> list[Rewrite]:
     """Rewrites of a linear layer whose matrix is stored (in, out)."""
     return [
-        Rewrite(f"{ours}.weight", (f"{theirs}.weight",), transposed=True),
+        Rewrite(f"{ours}.weight", (f"{theirs}.weight",), "in_out"),
         Rewrite(f"{ours}.bias", (f"{theirs}.bias",)),
     ]
 

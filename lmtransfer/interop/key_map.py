@@ -1,15 +1,23 @@
-"""Published tensor names to ours and back: an ordered list of reversible rewrites, as data."""
+"""Published tensor names to ours and back: an ordered list of reversible rewrites, as data.
+
+Shape legend: D width, H heads, K head width; theirs and ours are published tensors and our own.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from lmtransfer.errors import CheckpointError
+
+#: How a published tensor is stored: as ours; a matrix as (in, out); (D, H, K) where ours is (H K, D); (..., H, K) where
+#: ours is (..., H K); (1, 1, D) where ours is (D).
+Layout = Literal["same", "in_out", "in_heads", "heads_out", "one_row"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,22 +27,54 @@ class Rewrite:
     Attributes:
         ours: our name; ``{i}`` stands for a layer number.
         theirs: published names; several are stacked along the first dimension into ours (fused projections).
-        transposed: the published matrix is (in, out) where ours is (out, in), as GPT-2's are.
+        layout: how each of the published tensors is stored.
     """
 
     ours: str
     theirs: tuple[str, ...]
-    transposed: bool = False
+    layout: Layout = "same"
 
     def join(self, pieces: Sequence[Tensor]) -> Tensor:
         """Published tensors as ours."""
-        whole = pieces[0] if len(pieces) == 1 else torch.cat(list(pieces))
-        return whole.T.contiguous() if self.transposed else whole
+        laid = [_ours_of(piece, self.layout) for piece in pieces]
+        return laid[0] if len(laid) == 1 else torch.cat(laid)
 
-    def split(self, tensor: Tensor) -> list[Tensor]:
-        """Ours as published tensors."""
-        whole = tensor.T if self.transposed else tensor
-        return [piece.contiguous() for piece in whole.chunk(len(self.theirs))]
+    def split(self, tensor: Tensor, *, num_heads: int | None = None) -> list[Tensor]:
+        """Ours as published tensors.
+
+        Args:
+            tensor: ours.
+            num_heads: H, for the layouts that keep heads apart.
+        """
+        return [_theirs_of(piece, self.layout, num_heads).contiguous() for piece in tensor.chunk(len(self.theirs))]
+
+
+def _ours_of(theirs: Tensor, layout: Layout) -> Tensor:
+    match layout:
+        case "in_out":
+            return theirs.T.contiguous()
+        case "in_heads":
+            return theirs.flatten(1).T.contiguous()
+        case "heads_out":
+            return theirs.flatten(-2)
+        case "one_row":
+            return theirs.reshape(-1)
+    return theirs
+
+
+def _theirs_of(ours: Tensor, layout: Layout, num_heads: int | None) -> Tensor:
+    if layout in ("in_heads", "heads_out") and num_heads is None:
+        raise ValueError(f"a tensor stored as {layout} needs the number of heads")
+    match layout:
+        case "in_out":
+            return ours.T
+        case "in_heads":
+            return ours.T.unflatten(1, (num_heads or 1, -1))
+        case "heads_out":
+            return ours.unflatten(-1, (num_heads or 1, -1))
+        case "one_row":
+            return ours.view(1, 1, -1)
+    return ours
 
 
 def linear(ours: str, *theirs: str) -> list[Rewrite]:
@@ -76,8 +116,15 @@ def to_ours(
     return ours
 
 
-def to_theirs(tensors: Mapping[str, Tensor], key_map: Sequence[Rewrite]) -> dict[str, Tensor]:
+def to_theirs(
+    tensors: Mapping[str, Tensor], key_map: Sequence[Rewrite], *, num_heads: int | None = None
+) -> dict[str, Tensor]:
     """Rename and split our tensors; the inverse of ``to_ours``.
+
+    Args:
+        tensors: ours by name.
+        key_map: the family's rewrites.
+        num_heads: H, where published tensors keep heads apart.
 
     Raises:
         CheckpointError: one of our tensors that no rewrite knows.
@@ -86,7 +133,8 @@ def to_theirs(tensors: Mapping[str, Tensor], key_map: Sequence[Rewrite]) -> dict
     theirs: dict[str, Tensor] = {}
     for rewrite in key_map:
         for name, layer in _matches(rewrite.ours, left):
-            for part, piece in zip(rewrite.theirs, rewrite.split(left.pop(name)), strict=True):
+            pieces = rewrite.split(left.pop(name), num_heads=num_heads)
+            for part, piece in zip(rewrite.theirs, pieces, strict=True):
                 theirs[part.replace("{i}", layer)] = piece
     if left:
         raise CheckpointError(f"tensors without a published counterpart: {', '.join(sorted(left))}")

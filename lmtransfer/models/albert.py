@@ -15,8 +15,8 @@ from lmtransfer.layers.embeddings import InputEmbeddings
 from lmtransfer.layers.feed_forward import Activation
 from lmtransfer.layers.self_attention import truncated_normal_
 from lmtransfer.layers.transformer import NormPlace, TransformerLayer
-from lmtransfer.models.base import Direction, EncoderOutput, FamilyHead, Reads
-from lmtransfer.models.bert import Pooler
+from lmtransfer.models.base import Direction, EncoderOutput, Reads
+from lmtransfer.models.bert import Pooler, pooled_head
 from lmtransfer.models.transformer import TransformerStack, check_heads, check_length
 
 #: Which weights all layers have in common (Lan et al. 2020, table 4).
@@ -43,13 +43,13 @@ class AlbertEncoder(nn.Module):
         activation: of the feed-forward layers.
         dropout: of embeddings and of each branch.
         attention_dropout: of attention weights.
+        pooler: have the tanh layer over [CLS]; without it a classifier gets a new one of its kind.
 
     Raises:
         ConfigError: ``num_heads`` does not divide ``dim``, or ``share`` is unknown.
     """
 
     attention: Direction = "bidirectional"
-    family_head = FamilyHead(token="first", pooled=True)
 
     def __init__(
         self,
@@ -68,6 +68,7 @@ class AlbertEncoder(nn.Module):
         activation: Activation = "gelu_tanh",
         dropout: float = 0.0,
         attention_dropout: float = 0.0,
+        pooler: bool = True,
     ) -> None:
         super().__init__()
         check_heads(dim=dim, num_heads=num_heads)
@@ -96,7 +97,8 @@ class AlbertEncoder(nn.Module):
             causal=False,
         )
         share_layers(self.stack, share)
-        self.pooler = Pooler(dim)
+        self.pooler = Pooler(dim) if pooler else None
+        self.family_head = pooled_head(pooler)
         self.apply(truncated_normal_)
 
     @property

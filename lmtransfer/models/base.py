@@ -32,7 +32,7 @@ class FamilyHead:
 
     token: Literal["first", "last", "mean"]
     pooled: bool = False
-    hidden: Literal["tanh", "gelu"] | None = None
+    hidden: Literal["tanh", "gelu", "relu"] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,11 @@ class Pooler(nn.Module):
         return torch.tanh(self.dense(first_BD))
 
 
+def pooled_head(pooler: bool) -> FamilyHead:
+    """BERT's and ALBERT's published classifier: upon the encoder's pooler, or upon a new layer of the same form."""
+    return FamilyHead(token="first", pooled=True) if pooler else FamilyHead(token="first", hidden="tanh")
+
+
 class BertEncoder(nn.Module):
     """A bidirectional transformer encoder.
 
@@ -50,13 +55,13 @@ class BertEncoder(nn.Module):
         activation: of the feed-forward layers.
         dropout: of embeddings and of each branch.
         attention_dropout: of attention weights.
+        pooler: have the tanh layer over [CLS]; without it a classifier gets a new one of its kind.
 
     Raises:
         ConfigError: ``num_heads`` does not divide ``dim``.
     """
 
     attention: Direction = "bidirectional"
-    family_head = FamilyHead(token="first", pooled=True)
 
     def __init__(
         self,
@@ -73,6 +78,7 @@ class BertEncoder(nn.Module):
         activation: Activation = "gelu",
         dropout: float = 0.1,
         attention_dropout: float = 0.0,
+        pooler: bool = True,
     ) -> None:
         super().__init__()
         check_heads(dim=dim, num_heads=num_heads)
@@ -99,7 +105,8 @@ class BertEncoder(nn.Module):
             attention_dropout=attention_dropout,
             causal=False,
         )
-        self.pooler = Pooler(dim)
+        self.pooler = Pooler(dim) if pooler else None
+        self.family_head = pooled_head(pooler)
         self.apply(truncated_normal_)
 
     @property

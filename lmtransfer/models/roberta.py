@@ -15,6 +15,7 @@ from lmtransfer.layers.feed_forward import Activation
 from lmtransfer.layers.self_attention import truncated_normal_
 from lmtransfer.layers.transformer import NormPlace
 from lmtransfer.models.base import Direction, EncoderOutput, FamilyHead, Reads
+from lmtransfer.models.bert import Pooler
 from lmtransfer.models.transformer import TransformerStack, check_heads, check_length
 
 #: Rows at the front of the position tables of published checkpoints that no token uses.
@@ -43,6 +44,8 @@ class RobertaEncoder(nn.Module):
             counts positions from its padding id on.
         type_row: one learnt row is added to every token, as in Hugging Face transformers, which gives RoBERTa BERT's
             segment embedding with one row.
+        pooler: have BERT's tanh layer over [CLS], which some published checkpoints hold; the family's classifier does
+            not read it.
 
     Raises:
         ConfigError: ``num_heads`` does not divide ``dim``.
@@ -51,7 +54,6 @@ class RobertaEncoder(nn.Module):
     attention: Direction = "bidirectional"
     family_head = FamilyHead(token="first", hidden="tanh")
     num_segments = 1
-    pooler = None
 
     def __init__(
         self,
@@ -69,6 +71,7 @@ class RobertaEncoder(nn.Module):
         attention_dropout: float = 0.0,
         positions_from_two: bool = False,
         type_row: bool = False,
+        pooler: bool = False,
     ) -> None:
         super().__init__()
         check_heads(dim=dim, num_heads=num_heads)
@@ -96,6 +99,7 @@ class RobertaEncoder(nn.Module):
             attention_dropout=attention_dropout,
             causal=False,
         )
+        self.pooler = Pooler(dim) if pooler else None
         self.apply(truncated_normal_)
 
     @property

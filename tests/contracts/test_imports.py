@@ -32,7 +32,7 @@ ALLOWED: dict[str, set[str]] = {
     "tasks": {"errors", "randomness", "tokenizers", "data", "metrics", LEARNER},
     "transfer": {"errors", "randomness", "layers", "models", "tokenizers", "data", "metrics", "tasks", LEARNER, RANKS},
     "training": {"errors", "randomness", "durable"},
-    "interop": {"errors", "layers", "models", "tokenizers", BATCH},
+    "interop": {"errors", "layers", "models", "tokenizers", "objectives", BATCH},
     "reporting": {"errors", "metrics"},
     "config": {"errors"},
     "commands": {"*"},

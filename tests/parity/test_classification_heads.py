@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from lmtransfer.data.batch import pack
-from lmtransfer.interop import bert, electra, roberta
+from lmtransfer.interop import bert, electra, roberta, xlnet
 from lmtransfer.interop.key_map import Rewrite, linear, to_ours
-from lmtransfer.interop.xlnet import xlnet_to_ours
 from lmtransfer.models.bert import BertEncoder
 from lmtransfer.models.electra import ElectraEncoder
 from lmtransfer.models.roberta import RobertaEncoder
@@ -113,4 +112,4 @@ def test_xlnet_has_a_dense_layer_with_tanh_over_the_last_token() -> None:
     body, head = _split(peer, "transformer.")
     encoder = XlnetEncoder(vocab_size=131, memory_length=8, **SMALL)
     names = _dense_and_output("sequence_summary.summary", "logits_proj")
-    _compare(peer, encoder, xlnet_to_ours(body), to_ours(head, names))
+    _compare(peer, encoder, to_ours(body, xlnet.XLNET), to_ours(head, names))

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from lmtransfer.data.batch import PackedBatch, pack
-from lmtransfer.interop.xlnet import xlnet_to_ours, xlnet_to_theirs
+from lmtransfer.interop.key_map import to_ours, to_theirs
+from lmtransfer.interop.xlnet import XLNET
 from lmtransfer.models.base import Reads
 from lmtransfer.models.xlnet import XlnetEncoder
 
@@ -38,7 +39,7 @@ def _pair(clamp: int = -1) -> tuple[Any, XlnetEncoder]:
         memory_length=11,
         clamp_length=None if clamp < 0 else clamp,
     ).eval()
-    ours.load_state_dict(xlnet_to_ours(peer.transformer.state_dict()))
+    ours.load_state_dict(to_ours(peer.transformer.state_dict(), XLNET))
     return peer, ours
 
 
@@ -158,7 +159,7 @@ def test_gradients_of_two_streams_equal_the_peers() -> None:
     theirs = peer.transformer(_row(tokens), token_type_ids=_row(segments), **_peers_masks(order))
     (theirs.last_hidden_state[0] * weights).sum().backward()
     expected = {name: parameter.grad for name, parameter in peer.transformer.named_parameters()}
-    for name, gradient in xlnet_to_ours(expected).items():
+    for name, gradient in to_ours(expected, XLNET).items():
         mine = ours.get_parameter(name).grad
         assert mine is not None
         torch.testing.assert_close(mine, gradient, atol=2e-5, rtol=1e-4, msg=lambda text, name=name: f"{name}: {text}")
@@ -167,6 +168,6 @@ def test_gradients_of_two_streams_equal_the_peers() -> None:
 def test_key_map_is_reversible() -> None:
     peer, _ = _pair()
     published = peer.transformer.state_dict()
-    back = xlnet_to_theirs(xlnet_to_ours(published), num_heads=4)
+    back = to_theirs(to_ours(published, XLNET), XLNET, num_heads=4)
     assert back.keys() == published.keys()
     assert all(torch.equal(back[name], published[name]) for name in published)

@@ -16,7 +16,7 @@ from lmtransfer.interop.bert import BERT, IGNORED, PRETRAINING_HEADS, TIED_HEADS
 from lmtransfer.interop.gpt2 import GPT2
 from lmtransfer.interop.gpt2 import IGNORED as IGNORED_GPT2
 from lmtransfer.interop.key_map import to_ours
-from lmtransfer.interop.xlnet import xlnet_to_ours
+from lmtransfer.interop.xlnet import XLNET
 from lmtransfer.models.bert import BertEncoder
 from lmtransfer.models.elmo import ElmoEncoder
 from lmtransfer.models.gpt import GptEncoder
@@ -158,7 +158,7 @@ def test_pseudo_log_likelihood_by_xlnet_is_that_of_a_loop_over_the_peer(transfor
     config = transformers.XLNetConfig(vocab_size=96, d_model=32, n_layer=2, n_head=2, d_inner=64, dropout=0.0)
     peer = _stirred(transformers.XLNetLMHeadModel(config))
     encoder = XlnetEncoder(vocab_size=96, **SIZES)
-    encoder.load_state_dict(xlnet_to_ours(peer.transformer.state_dict()))
+    encoder.load_state_dict(to_ours(peer.transformer.state_dict(), XLNET))
     learner = PretrainingLearner(encoder, [PermutationLanguageModel()])
     learner.objectives["plm"].bias.data.copy_(peer.lm_loss.bias.data)
     wanted = []

@@ -16,7 +16,8 @@ from lmtransfer.layers.dropout import Dropout
 #: Standard deviation of new weights, as in the published BERT.
 INITIAL_DEVIATION = 0.02
 
-Activation = Literal["tanh", "gelu"]
+Activation = Literal["tanh", "gelu", "relu"]
+_ACTIVATE = {"tanh": torch.tanh, "gelu": functional.gelu, "relu": functional.relu}
 
 
 class HeadLayers(nn.Module):
@@ -45,7 +46,7 @@ class HeadLayers(nn.Module):
     ) -> None:
         super().__init__()
         self.hidden = None if hidden_dim is None else nn.Linear(input_dim, hidden_dim)
-        self.activate = torch.tanh if activation == "tanh" else functional.gelu
+        self.activate = _ACTIVATE[activation]
         self.hidden_dropout = Dropout(hidden_dropout)
         self.dropout = Dropout(dropout)
         self.output = nn.Linear(input_dim if hidden_dim is None else hidden_dim, output_dim)

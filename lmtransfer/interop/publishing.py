@@ -1,0 +1,229 @@
+"""Runs of ours as folders that Hugging Face transformers loads: config.json and tensors by published names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from lmtransfer.errors import CheckpointError
+from lmtransfer.interop.families import family_of_model
+from lmtransfer.interop.family import Family, PretrainingArchitecture, PretrainingHead
+from lmtransfer.interop.key_map import to_theirs
+
+_TASK_NAMES = {"classification": "labels", "regression": "a number", "tagging": "labels of words", "span": "spans"}
+
+
+@dataclass(frozen=True, slots=True)
+class RunToPublish:
+    """What a run holds that is published.
+
+    A task's head is the family's published one (``transfer.pooling=family``), or linear over every token: how tokens
+    are composed otherwise is not seen here, and to be refused before.
+
+    Attributes:
+        model: component node of the encoder.
+        vocab_size: rows of its token embedding.
+        encoder: its tensors.
+        kind: what stands upon it.
+        head: "pretraining": the objectives' tensors, such as ``mlm.dense.weight``; of a task the head's
+            (``hidden.weight``, ``output.weight``, ...).
+        labels: of classification and tagging, in the order of the outputs.
+        head_dropout: of a task's head.
+        pad_id: of the written tokenizer; ``vocab_size`` adds one row of zeros to the embeddings.
+        specials: ids of "cls", "sep", "mask", "unk".
+        loss_arguments: component nodes of the objectives by name.
+    """
+
+    model: Mapping[str, Any]
+    vocab_size: int
+    encoder: Mapping[str, Tensor]
+    kind: Literal["encoder", "pretraining", "classification", "regression", "tagging", "span"]
+    head: Mapping[str, Tensor]
+    labels: tuple[str, ...]
+    head_dropout: float
+    pad_id: int
+    specials: Mapping[str, int]
+    loss_arguments: Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedFiles:
+    """What is written.
+
+    Attributes:
+        architecture: the class of transformers that loads it.
+        config: config.json.
+        tensors: what ``save_pretrained`` of that class writes; tensors that repeat others are left out.
+        more: further models, for subfolders: ELECTRA's generator.
+        notes: what was left out or written otherwise, for the user.
+    """
+
+    architecture: str
+    config: dict[str, Any]
+    tensors: dict[str, Tensor]
+    more: tuple[PublishedFiles, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def to_published(run: RunToPublish) -> PublishedFiles:
+    """Write a run in the layout of transformers.
+
+    Raises:
+        NoCounterpart: transformers has no such model.
+        CheckpointError: it has the model, and no such head.
+    """
+    family, arguments = family_of_model(run.model)
+    notes: list[str] = []
+    if run.kind == "encoder":
+        made = _Made(family.body, family.pooler, {}, {})
+    elif run.kind == "pretraining":
+        made = _pretraining(family, arguments, run, notes)
+    else:
+        made = _task(family, arguments, run)
+    config = _config(family, arguments, run, made)
+    body = _body(family, arguments, run, made, notes)
+    head = dict(made.tensors)
+    family.quirks.write(body, head, config, arguments=arguments, pad_id=run.pad_id)
+    prefix = "" if made.architecture == family.body else family.prefix
+    tensors = {f"{prefix}{name}": tensor for name, tensor in body.items()} | head
+    return PublishedFiles(made.architecture, config, _separate(tensors), made.more, tuple(notes))
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """A choice of class: its name, whether it has the pooler, its head's published tensors and keys of config.json."""
+
+    architecture: str
+    pooler: bool
+    tensors: dict[str, Tensor]
+    config: dict[str, Any]
+    more: tuple[PublishedFiles, ...] = ()
+
+
+def _config(family: Family, arguments: Mapping[str, Any], run: RunToPublish, made: _Made) -> dict[str, Any]:
+    return {
+        "architectures": [made.architecture],
+        "model_type": family.model_types[0],
+        "vocab_size": run.vocab_size + _more_rows(run),
+        **family.config.write(arguments),
+        "pad_token_id": run.pad_id,
+        **{key: run.specials.get(role) for key, role in family.specials.items()},
+        **made.config,
+    }
+
+
+def _body(
+    family: Family, arguments: Mapping[str, Any], run: RunToPublish, made: _Made, notes: list[str]
+) -> dict[str, Tensor]:
+    """The encoder's tensors by published names, without prefix."""
+    own = {name: tensor for name, tensor in run.encoder.items() if not _repeats(family, name)}
+    own[family.token] = _with_row_of_padding(own[family.token], run)
+    published = to_theirs(own, family.key_map, num_heads=arguments.get("num_heads"))
+    if family.pooler and arguments["pooler"] and not made.pooler:
+        notes.append(f"{made.architecture} has no pooler: the encoder's is left out")
+        published = {name: tensor for name, tensor in published.items() if name not in family.pooler_names}
+    elif made.pooler and made.architecture == family.body and not arguments.get("pooler"):
+        notes.append(f"the encoder has no pooler: {family.body} makes a random one, so read its last_hidden_state")
+    return published
+
+
+def _repeats(family: Family, name: str) -> bool:
+    """Whether a tensor of ours is another one of an encoder that shares its layers."""
+    return any(re.fullmatch(pattern, name) for pattern in family.shared)
+
+
+def _pretraining(family: Family, arguments: Mapping[str, Any], run: RunToPublish, notes: list[str]) -> _Made:
+    """The class that has most of the run's heads."""
+    losses = dict.fromkeys([*run.loss_arguments, *(name.partition(".")[0] for name in run.head)])
+    fitting = [head for head in family.heads if head.loss in losses and _fits(head, arguments, run, notes)]
+    known = {head.loss for head in fitting}
+    choices = [architecture for architecture in family.pretraining if known.issuperset(architecture.losses)]
+    chosen = max(choices, key=lambda choice: len(choice.losses), default=PretrainingArchitecture(family.body, ()))
+    left = [loss for loss in losses if loss not in chosen.losses]
+    if left:
+        notes.append(f"{chosen.name} has no head of {', '.join(left)}: left out")
+    tensors: dict[str, Tensor] = {}
+    for head in fitting:
+        if head.loss in chosen.losses:
+            own = {name: tensor for name, tensor in run.head.items() if name.startswith(f"{head.loss}.")}
+            own |= {name: _with_row_of_padding(own[name], run) for name in head.per_token}
+            tensors |= to_theirs(own, head.key_map, num_heads=arguments.get("num_heads"))
+    return _Made(chosen.name, chosen.pooler or not chosen.losses, tensors, {})
+
+
+def _fits(head: PretrainingHead, arguments: Mapping[str, Any], run: RunToPublish, notes: list[str]) -> bool:
+    """Whether an objective's arguments are those that the published head takes from config.json."""
+    node = run.loss_arguments.get(head.loss, {})
+    wanted = {setting.ours: arguments[setting.ours] for setting in head.settings} | dict(head.implied)
+    other = {name: node[name] for name in wanted if node.get(name, wanted[name]) != wanted[name]}
+    epsilon = other.pop("norm_eps", None)
+    if other:
+        differ = ", ".join(f"{name}={value} (published: {wanted[name]})" for name, value in other.items())
+        notes.append(f"the head of {head.loss} has no counterpart with {differ}")
+    elif epsilon is not None:
+        notes.append(
+            f"the head of {head.loss} was trained with norm_eps={epsilon}; published, it shares the encoder's, "
+            f"{wanted['norm_eps']}"
+        )
+    return not other
+
+
+def _task(family: Family, arguments: Mapping[str, Any], run: RunToPublish) -> _Made:
+    task = family.tasks.get(run.kind, "there is no such class") if run.kind != "encoder" else ""
+    if isinstance(task, str):
+        raise CheckpointError(f"{family.body} has no published head for {_TASK_NAMES[run.kind]}: {task}")
+    outputs = len(run.head["output.bias"])
+    if run.kind == "span" and outputs != 2:
+        raise CheckpointError(
+            f"{task.name} tells the start and the end of an answer, and this head {outputs - 2} more things "
+            "(other kinds of answers): it has no counterpart in transformers"
+        )
+    key_map = list(task.key_map)
+    ours = {rewrite.ours for rewrite in key_map}
+    if task.pooler and not arguments["pooler"] and "hidden.weight" in run.head:
+        key_map += task.as_pooler
+    elif task.pooler and not arguments["pooler"]:
+        raise CheckpointError(f"{task.name} reads a pooler, and this encoder has none: it has no counterpart")
+    elif ("hidden.weight" in run.head) != ("hidden.weight" in ours):
+        own, published = ("a", "none") if "hidden.weight" in run.head else ("no", "one")
+        raise CheckpointError(f"this head has {own} hidden layer, and {task.name} has {published}: no counterpart")
+    if "hidden.weight" in run.head and run.head["hidden.weight"].shape[0] != arguments["dim"]:
+        raise CheckpointError(
+            f"this head's hidden layer is {run.head['hidden.weight'].shape[0]} wide, and that of {task.name} "
+            f"as wide as the encoder, {arguments['dim']}: it has no counterpart in transformers"
+        )
+    config = dict.fromkeys(task.dropouts, run.head_dropout) | dict(task.config) | _labels(run)
+    return _Made(task.name, task.pooler, to_theirs(run.head, key_map), config)
+
+
+def _labels(run: RunToPublish) -> dict[str, Any]:
+    if run.kind == "span":
+        return {}
+    labels: Sequence[str] = run.labels or [f"LABEL_{number}" for number in range(len(run.head["output.bias"]))]
+    named = {
+        "id2label": {str(number): label for number, label in enumerate(labels)},
+        "label2id": {label: number for number, label in enumerate(labels)},
+    }
+    if run.kind == "tagging":
+        return named
+    return named | {"problem_type": "regression" if run.kind == "regression" else "single_label_classification"}
+
+
+def _more_rows(run: RunToPublish) -> int:
+    return 1 if run.pad_id == run.vocab_size else 0
+
+
+def _with_row_of_padding(per_token: Tensor, run: RunToPublish) -> Tensor:
+    if not _more_rows(run):
+        return per_token
+    return torch.cat([per_token, per_token.new_zeros(1, *per_token.shape[1:])])
+
+
+def _separate(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Contiguous tensors, none of which shares its memory with another, as safetensors asks."""
+    return {name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()}

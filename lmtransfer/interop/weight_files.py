@@ -1,0 +1,112 @@
+"""The weights of a published folder: tensors by name, from safetensors or from PyTorch's older files.
+
+Nothing in these files is executed: safetensors holds data only, and a pickle is read by the loader of PyTorch that
+knows tensors and refuses everything else. A sharded checkpoint's index may name files of its own folder only.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from lmtransfer.errors import CheckpointError
+
+#: In the order in which they are looked for; each may also be sharded, with its index beside it.
+FILES = ("model.safetensors", "pytorch_model.bin")
+
+
+def read_weight_files(folder: Path) -> dict[str, Tensor]:
+    """All tensors of a published folder, on the CPU: of ``model.safetensors``, else of ``pytorch_model.bin``.
+
+    Raises:
+        CheckpointError: there are no weights; a file is missing, torn, of another format, or wants to run code.
+    """
+    for name in FILES:
+        read = _read_safetensors if name.endswith(".safetensors") else _read_pickle
+        if (folder / name).is_file():
+            return read(folder / name)
+        index = folder / f"{name}.index.json"
+        if index.is_file():
+            return _read_shards(index, read)
+    others = sorted(
+        path.name for path in folder.iterdir() if path.suffix in (".h5", ".msgpack", ".ckpt", ".onnx", ".gguf")
+    )
+    found = f"; {', '.join(others)} is of another program: save the model with transformers first" if others else ""
+    raise CheckpointError(f"{folder}: holds no weights ({' or '.join(FILES)}, whole or sharded){found}")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON file that holds an object.
+
+    Raises:
+        CheckpointError: it is missing, no JSON, or another value.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise CheckpointError(f"{path}: is missing") from None
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        raise CheckpointError(f"{path}: is no JSON that can be read: {error}") from error
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{path}: holds a {type(content).__name__} where an object with keys is expected")
+    return content
+
+
+def _read_safetensors(path: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError, ValueError) as error:
+        raise CheckpointError(f"{path}: is torn, or no safetensors file: {error}; fetch it again") from error
+
+
+def _read_pickle(path: Path) -> dict[str, Tensor]:
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # what a broken or hostile pickle can raise is without end, and each becomes one message
+        code = re.search(r"GLOBAL\s+([\w.]+)", str(error))
+        if code is not None:
+            raise CheckpointError(
+                f"{path}: wants to run {code.group(1)}, and weights need no code: it is refused. If you trust its "
+                "source, save the model as safetensors there"
+            ) from error
+        (reason, *_) = str(error).splitlines() or [""]
+        raise CheckpointError(
+            f"{path}: is torn, or holds more than tensors ({type(error).__name__}: {reason}); fetch it again, or save "
+            "the model as safetensors at its source"
+        ) from error
+    if not isinstance(content, Mapping) or not all(isinstance(name, str) for name in content):
+        raise CheckpointError(f"{path}: holds a {type(content).__name__} where tensors by name are expected")
+    strange = [name for name, value in content.items() if not isinstance(value, Tensor)]
+    if strange:
+        raise CheckpointError(f"{path}: holds more than tensors by name: {', '.join(sorted(strange)[:5])}")
+    return dict(content)
+
+
+def _read_shards(index: Path, read: Callable[[Path], dict[str, Tensor]]) -> dict[str, Tensor]:
+    places = read_json(index).get("weight_map")
+    if not isinstance(places, dict) or not all(isinstance(shard, str) for shard in places.values()):
+        raise CheckpointError(f"{index}: has no weight_map of tensor names and files")
+    shards = sorted(set(places.values()))
+    outside = [shard for shard in shards if Path(shard).name != shard or "\\" in shard or shard in ("", ".", "..")]
+    if outside:
+        raise CheckpointError(f"{index}: names files out of its folder, which are refused: {', '.join(outside)}")
+    missing = [shard for shard in shards if not (index.parent / shard).is_file()]
+    if missing:
+        raise CheckpointError(f"{index}: names files that are missing: {', '.join(missing)}")
+    tensors: dict[str, Tensor] = {}
+    for shard in shards:
+        content = read(index.parent / shard)
+        promised = [name for name, place in places.items() if place == shard]
+        lost = [name for name in promised if name not in content]
+        if lost:
+            raise CheckpointError(f"{index.parent / shard}: lacks tensors that the index puts there: {', '.join(lost)}")
+        tensors |= content
+    return tensors
