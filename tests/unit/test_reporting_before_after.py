@@ -56,7 +56,7 @@ def test_before_and_after_are_compared_in_closed_form(tmp_path: Path) -> None:
     assert pair.difference.standard_error == pytest.approx(math.hypot(*deviations) / math.sqrt(2))
     assert pair.difference.verdict == "better"
     wanted = (
-        "Going on with pretraining on imdb_unsup helped: on sst2, dev, 1,000 labels, after (finetuned) reaches 82.0 %"
+        "Going on with pretraining on imdb_unsup helped: on sst2, dev, 1,000 labels, after (finetuned) reaches 82.0"
     )
     assert wanted in answer(entries)
     assert "against 71.0 % of before" in answer(entries)
