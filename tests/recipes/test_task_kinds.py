@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import random
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
-from transfer_world import NEGATIVE, OTHER, POSITIVE, lmtransfer, make_world, result
-
-SPLITS = {"train": 120, "dev": 40, "test": 30}
+from task_world import FILES, SPLITS, make_task_world
+from transfer_world import lmtransfer, result
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("world")
-    make_world(folder)
-    for seed, (split, num) in enumerate(SPLITS.items()):
-        rng = random.Random(seed)
-        _write_pairs(folder / "data" / f"pairs_{split}.tsv", num, rng)
-        _write_scores(folder / "data" / f"scores_{split}.csv", num, rng)
-        _write_tags(folder / "data" / f"tags_{split}.conll", num, rng)
-        _write_questions(folder / "data" / f"questions_{split}.jsonl", num, rng)
+    make_task_world(folder)
     return folder
 
 
@@ -39,61 +30,7 @@ def world(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
     torch.set_num_threads(threads)
 
 
-def _write_pairs(path: Path, num: int, rng: random.Random) -> None:
-    """The second text tells alone whether the pair is alike."""
-    rows = ["text1\ttext2\tlabel"]
-    for i in range(num):
-        rows.append(
-            f"{rng.choice(OTHER)} film\t{rng.choice(POSITIVE if i % 2 else NEGATIVE)}\t{'same' if i % 2 else 'other'}"
-        )
-    path.write_text("\n".join(rows) + "\n")
-
-
-def _write_scores(path: Path, num: int, rng: random.Random) -> None:
-    """How many words are kind."""
-    rows = ["text,score"]
-    for _ in range(num):
-        words = rng.choices(POSITIVE[:2] + NEGATIVE[:2], k=4)
-        rows.append(f'"{" ".join(words)}",{sum(word in POSITIVE for word in words) / 4}')
-    path.write_text("\n".join(rows) + "\n")
-
-
-def _write_tags(path: Path, num: int, rng: random.Random) -> None:
-    """Kind words and unkind ones are tagged."""
-    lines = []
-    for _ in range(num):
-        for word in rng.choices(POSITIVE + NEGATIVE + OTHER, k=rng.randint(2, 30)):
-            tag = "GOOD" if word in POSITIVE else "BAD" if word in NEGATIVE else "O"
-            lines.append(f"{word}\t{tag}")
-        lines.append("")
-    path.write_text("\n".join(lines) + "\n")
-
-
-def _write_questions(path: Path, num: int, rng: random.Random) -> None:
-    """The answer is the kind word of the passage, which is longer than a window."""
-    rows = []
-    for i in range(num):
-        words = rng.choices(OTHER, k=rng.randint(3, 12))
-        words.insert(rng.randint(0, len(words)), rng.choice(POSITIVE))
-        context = " ".join(words)
-        answer = next(word for word in words if word in POSITIVE)
-        gold = [{"text": answer, "start": context.index(answer)}]
-        rows.append({"id": f"q{i}", "question": "which", "context": context, "answers": gold})
-    path.write_text("\n".join(map(json.dumps, rows)) + "\n")
-
-
 QUICK = ["hardware=exact", "init=runs/pretrain/base", "train.epochs=10", "optimizer.learning_rate=0.02"]
-FILES = {
-    "text_pair": ["task=text_pair", *(f"task.{split}=data/pairs_{split}.tsv" for split in SPLITS)],
-    "regression": ["task=regression", *(f"task.{split}=data/scores_{split}.csv" for split in SPLITS)],
-    "tagging": ["task=tagging", *(f"task.files.{split}=data/tags_{split}.conll" for split in SPLITS)],
-    "span_qa": [
-        "task=span_qa",
-        *(f"task.{split}=data/questions_{split}.jsonl" for split in SPLITS),
-        "task.stride=4",
-        "task.max_question_tokens=6",
-    ],
-}
 METRICS = {"text_pair": "accuracy", "regression": "pearson", "tagging": "accuracy", "span_qa": "f1"}
 
 

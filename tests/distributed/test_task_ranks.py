@@ -1,0 +1,63 @@
+"""A task trained and scored on two ranks (gloo, on the CPU) gives what one process gives."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "recipes"))
+
+from task_world import FILES, make_task_world  # noqa: E402
+
+QUICK = ["hardware=exact", "init=runs/pretrain/base", "train.epochs=4", "optimizer.learning_rate=0.02"]
+#: So that ranks and one process have the same micro-batches, and with them the same dropout.
+SMALL = "train.micro_batch_tokens=64"
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("world")
+    make_task_world(folder)
+    return folder
+
+
+def _lmtransfer(world: Path, *words: str, ranks: int) -> None:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "LMTRANSFER_CACHE": str(world)}
+    launcher = TORCHRUN if ranks == 2 else []
+    command = [sys.executable, *launcher, "-m", "lmtransfer", *words]
+    done = subprocess.run(command, cwd=world, env=environment, capture_output=True, timeout=200)
+    assert done.returncode == 0, done.stdout.decode() + done.stderr.decode()
+
+
+def _result(world: Path, path: str) -> dict[str, Any]:
+    return json.loads((world / "runs" / path / "result.json").read_text())
+
+
+@pytest.mark.parametrize("kind", ["span_qa", "tagging"])
+def test_two_ranks_train_and_score_as_one(kind: str, world: Path) -> None:
+    for ranks in (1, 2):
+        _lmtransfer(world, "finetune", *FILES[kind], *QUICK, SMALL, f"name={kind}-{ranks}", ranks=ranks)
+    one, two = (_result(world, f"finetune/{kind}-{ranks}") for ranks in (1, 2))
+    assert two["metrics"] == pytest.approx(one["metrics"], abs=1e-4)
+    assert two["num_scored"] == one["num_scored"] == 40
+    assert two["tokens"] == one["tokens"]
+
+
+@pytest.mark.parametrize("kind", ["span_qa", "text_pair"])
+def test_two_ranks_score_each_example_once(kind: str, world: Path) -> None:
+    """Of the same run; the batches are too few to be shared evenly."""
+    _lmtransfer(world, "finetune", *FILES[kind], *QUICK[:2], "train.steps=3", f"name=base-{kind}", ranks=1)
+    for ranks in (1, 2):
+        words = [f"run=runs/finetune/base-{kind}", "split=test", "hardware=exact", f"name={kind}-{ranks}"]
+        _lmtransfer(world, "evaluate", *words, ranks=ranks)
+    one, two = (_result(world, f"evaluate/{kind}-{ranks}") for ranks in (1, 2))
+    assert two["metrics"] == pytest.approx(one["metrics"], abs=1e-9, rel=1e-6)
+    assert two["num_scored"] == one["num_scored"] == 30
