@@ -119,10 +119,18 @@ def test_passages_without_text_or_mark(tmp_path: Path) -> None:
 
 
 def test_the_published_sample(data_root: Path, tmp_path: Path) -> None:
-    # The sample has one dialogue twice, ids and all.
+    # The sample has one dialogue twice, ids and all; it is read once, unless its second copy differs.
     sample = data_root / "quac_sample" / "quac_sample.json"
+    once = read_quac(sample, bad_answers="refuse")
+    assert (len(once.examples), once.counts.num_dialogues, once.counts.num_repeated) == (6, 1, 1)
+    assert "1 dialogues that are there again, word for word, are left out" in once.counts.lines()
+
+    document = json.loads(sample.read_text(encoding="utf-8"))
+    document["data"][1]["paragraphs"][0]["qas"][5]["followup"] = "m"
+    path = tmp_path / "altered.json"
+    path.write_text(json.dumps(document), encoding="utf-8")
     with pytest.raises(DataError) as refused:
-        read_quac(sample, bad_answers="refuse")
+        read_quac(path, bad_answers="refuse")
     assert "data[1].paragraphs[0].qas[0] (question C_ec865aa8cf664d4d879ed364dd7048ed_1_q#0)" in str(refused.value)
     assert "data[0].paragraphs[0].qas[0] (question" in str(refused.value)
 

@@ -5,6 +5,7 @@ Source: Choi et al., "QuAC: Question Answering in Context" (2018), https://quac.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ class QuacCounts:
 
     Attributes:
         num_dialogues: dialogues.
+        num_repeated: dialogues beyond these that are others word for word, ids and all, and so not read again.
         num_questions: all of them, also those left out.
         num_unanswerable: questions whose first answer is that there is none.
         num_disputed: those of them to which somebody else gives an answer.
@@ -46,6 +48,7 @@ class QuacCounts:
     num_disputed: int
     num_hidden: int
     num_answers: int
+    num_repeated: int = 0
     marks: tuple[tuple[str, str, int], ...] = ()
     added: tuple[str, ...] = ()
     bad_answers: tuple[str, ...] = ()
@@ -56,6 +59,8 @@ class QuacCounts:
         lines = [
             f"{self.num_questions:,} questions in {self.num_dialogues:,} dialogues, {self.num_answers:,} gold answers"
         ]
+        if self.num_repeated:
+            lines.append(f"{self.num_repeated:,} dialogues that are there again, word for word, are left out")
         if self.num_unanswerable:
             lines.append(
                 f"{self.num_unanswerable:,} questions have no answer ({NO_ANSWER}); to {self.num_disputed:,} of them "
@@ -92,6 +97,7 @@ def read_quac(path: Path, *, bad_answers: BadAnswersPolicy = "refuse") -> QuacFi
     - Where nobody has an answer there is none (``()``). Where people disagree, those who have none stand among the
       others as ``GoldSpan("CANNOTANSWER")`` without a span, since the official scorer counts them.
     - The history is all earlier turns, each with the text of its ``orig_answer``; empty where that is hidden.
+    - A dialogue that is there twice, word for word, is read once.
     - ``yesno`` and ``followup`` are ``marks``. Titles and background are not read.
 
     Args:
@@ -106,10 +112,15 @@ def read_quac(path: Path, *, bad_answers: BadAnswersPolicy = "refuse") -> QuacFi
     ids, places = UniqueIds(), AnswerPlaces(path, bad_answers)
     examples: list[QuestionExample] = []
     added: list[str] = []
-    num_dialogues = 0
+    dialogues: set[str] = set()
+    num_repeated = 0
     for article in load_json(path).field("data").items():
         for dialogue in article.field("paragraphs").items():
-            num_dialogues += 1
+            content = json.dumps(dialogue.value, sort_keys=True)
+            if content in dialogues:
+                num_repeated += 1
+                continue
+            dialogues.add(content)
             passage = _passage(dialogue.field("context"))
             history: tuple[Turn, ...] = ()
             for asked in dialogue.field("qas").items():
@@ -138,7 +149,8 @@ def read_quac(path: Path, *, bad_answers: BadAnswersPolicy = "refuse") -> QuacFi
     return QuacFile(
         kept,
         QuacCounts(
-            num_dialogues=num_dialogues,
+            num_dialogues=len(dialogues),
+            num_repeated=num_repeated,
             num_questions=len(examples),
             num_unanswerable=len(disputed) + sum(example.answers == () for example in kept),
             num_disputed=len(disputed),
