@@ -26,6 +26,7 @@ class Setting:
         names: our values that are called otherwise there.
         reads: further values of theirs, and ours for each.
         copies: further keys of theirs that get the same value; ours has one where they have several.
+        agree: copies of another value are wrong; else they are told and not taken over.
         taken_over: False where a published value is not ours to follow, and is told instead.
     """
 
@@ -36,6 +37,7 @@ class Setting:
     names: Mapping[Any, Any] = field(default_factory=dict)
     reads: Mapping[Any, Any] = field(default_factory=dict)
     copies: tuple[str, ...] = ()
+    agree: bool = False
     taken_over: bool = True
 
     def value_in(self, config: Mapping[str, Any]) -> Any:
@@ -48,9 +50,9 @@ class Setting:
         if value is None:
             if self.default is REQUIRED:
                 raise ValueError(f"{self.theirs} is missing")
-            value = self.default(config) if callable(self.default) else self.default
+            value = self._default_in(config)
         known = {theirs: ours for ours, theirs in self.names.items()} | dict(self.reads)
-        if isinstance(value, str | int | float) and value in known:
+        if (value is None or isinstance(value, str | int | float)) and value in known:
             return known[value]
         if self.kind is str:
             allowed = ", ".join(str(name) for name in known)
@@ -65,6 +67,14 @@ class Setting:
             return value
         wanted = {int: "a whole number above 0", float: "a number of at least 0", bool: "true or false"}[self.kind]
         raise ValueError(f"{self.theirs}={value!r} is not {wanted} that an encoder can have")
+
+    def _default_in(self, config: Mapping[str, Any]) -> Any:
+        if not callable(self.default):
+            return self.default
+        try:
+            return self.default(config)
+        except (KeyError, TypeError):
+            raise ValueError(f"{self.theirs} is missing, and what it follows from is missing or wrong") from None
 
     def written(self, value: Any) -> dict[str, Any]:
         """The keys of theirs for a value of ours."""
@@ -106,12 +116,14 @@ class ConfigTable:
     Attributes:
         settings: what varies.
         fixed: what may not vary there, though the format has it.
-        implied: arguments of ours that the format cannot say: their only value, or what it follows from.
+        implied: arguments of ours that have one value there, or one that follows from others.
+        assumed: arguments of ours that the format leaves open, and what reading takes for them.
     """
 
     settings: Sequence[Setting]
     fixed: Sequence[Fixed] = ()
     implied: Mapping[str, Any | Callable[[Mapping[str, Any]], Any]] = field(default_factory=dict)
+    assumed: Mapping[str, Any] = field(default_factory=dict)
 
     def read(self, config: Mapping[str, Any]) -> tuple[dict[str, Any], list[str], list[str]]:
         """Arguments of ours, all that is wrong, and what is not taken over."""
@@ -130,10 +142,16 @@ class ConfigTable:
                 continue
             arguments[setting.ours] = value
             for key in setting.copies:
-                if config.get(key, value) not in (value, None):
+                if config.get(key, value) in (value, None):
+                    continue
+                if setting.agree:
+                    problems.append(
+                        f"{key}={_as_json(config[key])} with {setting.theirs}={_as_json(value)}: one for all"
+                    )
+                else:
                     notes.append(f"{key}={config[key]} is not taken over: {setting.theirs}={value} counts for both")
         if not problems:
-            arguments |= self.implied_by(arguments)
+            arguments |= self.implied_by(arguments) | self.assumed
         return arguments, problems, notes
 
     def implied_by(self, arguments: Mapping[str, Any]) -> dict[str, Any]:

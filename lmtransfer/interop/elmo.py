@@ -7,6 +7,7 @@ cells stack the gates input, new, forget, output over input and state, and add 1
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,30 +16,93 @@ from torch import Tensor
 from lmtransfer.errors import CheckpointError
 
 _FORGET_BIAS = 1.0
+_ACTIVATIONS = ("relu", "tanh")
+#: Larger counts than any published model has: beyond, the file is broken or hostile.
+_MOST = 10**6
 
 
 def elmo_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments of ``ElmoEncoder`` for the content of ``options.json``, ``vocab_size`` and ``dropout`` excepted.
 
     Raises:
-        CheckpointError: a setting is missing.
+        CheckpointError: a setting is missing, or of a kind that makes no encoder.
     """
     try:
         lstm, characters = options["lstm"], options["char_cnn"]
-        return {
-            "dim": 2 * lstm["projection_dim"],
-            "num_layers": lstm["n_layers"],
-            "cell_dim": lstm["dim"],
-            "char_dim": characters["embedding"]["dim"],
-            "filters": characters["filters"],
-            "num_highway": characters["n_highway"],
+        arguments = {
+            "dim": 2 * _count(lstm["projection_dim"]),
+            "num_layers": _count(lstm["n_layers"], most=100),
+            "cell_dim": _count(lstm["dim"]),
+            "char_dim": _count(characters["embedding"]["dim"]),
+            "filters": [[_count(width, most=50), _count(number)] for width, number in characters["filters"]],
+            "num_highway": _count(characters["n_highway"], most=100),
             "activation": characters["activation"],
             "skip_connections": bool(lstm.get("use_skip_connections", False)),
-            "cell_clip": lstm.get("cell_clip"),
-            "proj_clip": lstm.get("proj_clip"),
+            "cell_clip": _clip(lstm.get("cell_clip")),
+            "proj_clip": _clip(lstm.get("proj_clip")),
         }
     except KeyError as error:
         raise CheckpointError(f"options.json of the ELMo model lacks the setting {error}") from None
+    except (TypeError, ValueError, AttributeError) as error:
+        raise CheckpointError(f"options.json of the ELMo model: {error}") from None
+    if arguments["activation"] not in _ACTIVATIONS:
+        raise CheckpointError(
+            f"options.json: activation={arguments['activation']}: lmtransfer computes {', '.join(_ACTIVATIONS)}"
+        )
+    return arguments
+
+
+def _count(value: Any, *, most: int = _MOST) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= most:
+        raise ValueError(f"{value!r} is no size that an encoder can have")
+    return value
+
+
+def _clip(value: Any) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+        raise ValueError(f"{value!r} is no limit of a cell")
+    return float(value)
+
+
+def elmo_weight_file(folder: Path) -> Path:
+    """The one file of weights beside ``options.json``.
+
+    Raises:
+        CheckpointError: there is none, or there are several.
+    """
+    found = sorted(path for path in Path(folder).glob("*.hdf5") if "weights" in path.name)
+    if len(found) != 1:
+        names = ", ".join(path.name for path in found) or "none"
+        raise CheckpointError(
+            f"{folder}: options.json wants one file of weights beside it, weights.hdf5; found {names}"
+        )
+    return found[0]
+
+
+def read_hdf5(path: Path) -> dict[str, Tensor]:
+    """All tensors of an HDF5 file by name.
+
+    Raises:
+        CheckpointError: the package h5py is missing, or the file is torn.
+    """
+    try:
+        import h5py
+    except ImportError:
+        raise CheckpointError(f"{path}: is read by the package h5py, which is missing: pip install h5py") from None
+    found: dict[str, Tensor] = {}
+
+    def visit(name: str, item: Any) -> None:
+        if isinstance(item, h5py.Dataset):
+            found[name] = torch.from_numpy(item[...])
+
+    try:
+        with h5py.File(path, "r") as file:
+            file.visititems(visit)
+    except (OSError, TypeError, ValueError, RuntimeError, KeyError) as error:
+        raise CheckpointError(f"{path}: is torn, or no HDF5 file of weights: {error}") from error
+    return found
 
 
 def elmo_weights(tensors: Mapping[str, Tensor], options: Mapping[str, Any]) -> dict[str, Tensor]:
@@ -49,8 +113,15 @@ def elmo_weights(tensors: Mapping[str, Tensor], options: Mapping[str, Any]) -> d
         options: the content of ``options.json``.
 
     Raises:
-        CheckpointError: a tensor is missing or left over.
+        CheckpointError: a tensor is missing, left over, or of another shape.
     """
+    try:
+        return _laid_out(tensors, elmo_arguments(options))
+    except (RuntimeError, IndexError, ValueError) as error:
+        raise CheckpointError(f"the ELMo weights are not shaped as options.json says: {error}") from error
+
+
+def _laid_out(tensors: Mapping[str, Tensor], arguments: Mapping[str, Any]) -> dict[str, Tensor]:
     left = dict(tensors)
 
     def take(name: str) -> Tensor:
@@ -58,7 +129,6 @@ def elmo_weights(tensors: Mapping[str, Tensor], options: Mapping[str, Any]) -> d
             raise CheckpointError(f"the ELMo weights have no tensor {name}")
         return left.pop(name)
 
-    arguments = elmo_arguments(options)
     characters = take("char_embed")
     # Row 0, no character, is no part of the file.
     ours = {"characters.embedding.weight": torch.cat([torch.zeros_like(characters[:1]), characters])}

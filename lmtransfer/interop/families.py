@@ -7,10 +7,32 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lmtransfer.errors import CheckpointError
+from lmtransfer.interop.albert import ALBERT_FAMILY
 from lmtransfer.interop.bert import BERT_FAMILY, MEGATRON_BERT_FAMILY
+from lmtransfer.interop.distilbert import DISTILBERT_FAMILY
+from lmtransfer.interop.electra import ELECTRA_FAMILY
 from lmtransfer.interop.family import Family, NoCounterpart
+from lmtransfer.interop.gpt import GPT_FAMILY
+from lmtransfer.interop.gpt2 import GPT2_FAMILY
+from lmtransfer.interop.modern import MODERN_FAMILY
+from lmtransfer.interop.roberta import ROBERTA_FAMILY, ROBERTA_PRE_NORM_FAMILY
+from lmtransfer.interop.transformer_xl import TRANSFORMER_XL_FAMILY
+from lmtransfer.interop.xlnet import XLNET_FAMILY
 
-FAMILIES: Sequence[Family] = (BERT_FAMILY, MEGATRON_BERT_FAMILY)
+FAMILIES: Sequence[Family] = (
+    BERT_FAMILY,
+    MEGATRON_BERT_FAMILY,
+    ROBERTA_FAMILY,
+    ROBERTA_PRE_NORM_FAMILY,
+    ALBERT_FAMILY,
+    ELECTRA_FAMILY,
+    DISTILBERT_FAMILY,
+    GPT_FAMILY,
+    GPT2_FAMILY,
+    XLNET_FAMILY,
+    TRANSFORMER_XL_FAMILY,
+    MODERN_FAMILY,
+)
 
 
 def supported() -> str:
@@ -54,6 +76,8 @@ def family_of_model(model: Mapping[str, Any]) -> tuple[Family, dict[str, Any]]:
     if not families:
         raise NoCounterpart(f"{name} has no counterpart in transformers")
     arguments = {**_defaults(families[0].encoder), **{key: value for key, value in model.items() if key != "_target_"}}
+    if all(family.no_class for family in families):
+        raise NoCounterpart(f"{name} has no counterpart in transformers: {families[0].no_class}")
     misfits = [family.config.misfits(arguments) for family in families]
     for family, wrong in zip(families, misfits, strict=True):
         if not wrong:

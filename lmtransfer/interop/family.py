@@ -53,6 +53,37 @@ class PretrainingHead:
 
 
 @dataclass(frozen=True, slots=True)
+class TwinFormat:
+    """A smaller model that an objective owns, published in a subfolder as one of the same family: ELECTRA's generator.
+
+    Attributes:
+        loss: the objective.
+        objective: its class.
+        folder: the subfolder.
+        layers: prefix of the tensors of the twin's layers among the objective's.
+        head: prefix of those of its head, which published is one of ``mlm``.
+        shared: prefix of the encoder's tensors that the twin reads too.
+    """
+
+    loss: str
+    objective: type
+    folder: str
+    layers: str
+    head: str
+    shared: str
+
+    @property
+    def own_prefixes(self) -> tuple[str, str]:
+        """Of what is published in the subfolder."""
+        return self.layers, self.head
+
+    @property
+    def target(self) -> str:
+        """The ``_target_`` of the objective."""
+        return target_of(self.objective)
+
+
+@dataclass(frozen=True, slots=True)
 class PretrainingArchitecture:
     """A class of transformers with pretraining heads.
 
@@ -144,6 +175,8 @@ class Family:
         pretraining: its classes with such heads.
         tasks: its classes with a task's head, or the reason why there is none.
         specials: keys of config.json that hold ids of special tokens, and their role.
+        twin: of the objective that has one.
+        no_class: why transformers cannot load what would be written; empty where it can.
         quirks: the rest.
     """
 
@@ -161,6 +194,8 @@ class Family:
     pretraining: Sequence[PretrainingArchitecture] = ()
     tasks: Mapping[TaskKind, TaskArchitecture | str] = field(default_factory=dict)
     specials: Mapping[str, str] = field(default_factory=dict)
+    twin: TwinFormat | None = None
+    no_class: str = ""
     quirks: Quirks = field(default_factory=Quirks)
 
     @property

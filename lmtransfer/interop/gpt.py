@@ -1,12 +1,16 @@
-"""GPT in the layout of Hugging Face transformers: the key map of ``transformers.OpenAIGPTModel``.
+"""GPT in the layout of Hugging Face transformers, where its class is called OpenAIGPT.
 
 Its projections are stored (in, out), as GPT-2's are.
 """
 
 from __future__ import annotations
 
-from lmtransfer.interop.gpt2 import projection
+from lmtransfer.interop.config_table import ConfigTable, Setting
+from lmtransfer.interop.family import Family, PretrainingArchitecture, PretrainingHead
+from lmtransfer.interop.gpt2 import NO_BIAS, SETTINGS, SPECIALS, projection
 from lmtransfer.interop.key_map import Rewrite, linear
+from lmtransfer.models.gpt import GptEncoder
+from lmtransfer.objectives.causal_lm import LanguageModel
 
 _OURS, _THEIRS = "stack.layers.{i}", "h.{i}"
 
@@ -24,3 +28,33 @@ GPT = [
     *projection(f"{_OURS}.feed_forward.contract", f"{_THEIRS}.mlp.c_proj"),
     *linear(f"{_OURS}.feed_forward_norm", f"{_THEIRS}.ln_2"),
 ]
+
+#: There, "gelu" is the tanh approximation.
+_ACTIVATION = Setting(
+    "activation", "afn", "gelu", str, names={"gelu_tanh": "gelu", "relu": "relu"}, reads={"gelu_new": "gelu_tanh"}
+)
+_NO_CLASS = "transformers has no such class"
+
+GPT_FAMILY = Family(
+    model_types=("openai-gpt",),
+    encoder=GptEncoder,
+    prefix="transformer.",
+    config=ConfigTable(
+        (*SETTINGS, Setting("max_length", "n_positions", 512), _ACTIVATION),
+        implied={"norm": "post", "hidden_dim": lambda arguments: 4 * arguments["dim"]},
+    ),
+    key_map=GPT,
+    ignored=IGNORED,
+    body="OpenAIGPTModel",
+    heads=(
+        PretrainingHead(
+            loss="lm",
+            objective=LanguageModel,
+            repeats={"lm_head.weight": "tokens_embed.weight"},
+            declared_by=("OpenAIGPTLMHeadModel",),
+        ),
+    ),
+    pretraining=(PretrainingArchitecture("OpenAIGPTLMHeadModel", ("lm",)),),
+    tasks={"classification": NO_BIAS, "regression": NO_BIAS, "tagging": _NO_CLASS, "span": _NO_CLASS},
+    specials=SPECIALS,
+)

@@ -13,6 +13,7 @@ from torch import Tensor
 from lmtransfer.errors import CheckpointError
 from lmtransfer.interop.families import family_of_model
 from lmtransfer.interop.family import Family, PretrainingArchitecture, PretrainingHead
+from lmtransfer.interop.generator import apart_twin
 from lmtransfer.interop.key_map import to_theirs
 
 _TASK_NAMES = {"classification": "labels", "regression": "a number", "tagging": "labels of words", "span": "spans"}
@@ -148,12 +149,16 @@ def _pretraining(family: Family, arguments: Mapping[str, Any], run: RunToPublish
     if left:
         notes.append(f"{chosen.name} has no head of {', '.join(left)}: left out")
     tensors: dict[str, Tensor] = {}
+    more: tuple[PublishedFiles, ...] = ()
     for head in fitting:
         if head.loss in chosen.losses:
             own = {name: tensor for name, tensor in run.head.items() if name.startswith(f"{head.loss}.")}
+            if family.twin is not None and family.twin.loss == head.loss:
+                own, small = apart_twin(family.twin, run, arguments, own)
+                more = () if small is None else (to_published(small),)
             own |= {name: _with_row_of_padding(own[name], run) for name in head.per_token}
             tensors |= to_theirs(own, head.key_map, num_heads=arguments.get("num_heads"))
-    return _Made(chosen.name, chosen.pooler or not chosen.losses, tensors, {})
+    return _Made(chosen.name, chosen.pooler or not chosen.losses, tensors, {}, more)
 
 
 def _fits(head: PretrainingHead, arguments: Mapping[str, Any], run: RunToPublish, notes: list[str]) -> bool:

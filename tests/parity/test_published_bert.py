@@ -215,7 +215,7 @@ def test_all_wrong_tensors_are_named_at_once(tmp_path: Path) -> None:
         read_published(tmp_path)
     text = str(caught.value)
     assert "encoder.layer.1.attention.self.key.bias is missing" in text
-    assert "encoder.layer.0.output.dense.weight has shape [24, 39], config.json says [24, 40]" in text
+    assert "encoder.layer.0.output.dense.weight has shape [24, 39], the settings say [24, 40]" in text
     assert "encoder.layer.0.output.dense.bias holds int8" in text
     assert "encoder.layer.7.output.dense.bias is not expected" in text
     assert len(text.splitlines()) == 5

@@ -1,0 +1,122 @@
+"""Tokenizers that ``transformers`` saved, read by us: the same ids on odd lines and on real text."""
+
+from __future__ import annotations
+
+import lzma
+import random
+import sys
+import unicodedata
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.append(str(Path(__file__).parents[1] / "unit"))
+import published_toys as toys
+
+from lmtransfer.interop.tokenizer_files import read_tokenizer
+
+transformers = pytest.importorskip("transformers")
+
+ALPHABET = [
+    *"abcthe TSM.,;'(3  \n\t",
+    *"\u0301\u0323\u00e9\u00df\u0130\u00bd\u2026\ufdfa\ufb03\uff26\uff76\uff9e\u30ac\u4e2d\u6587\ud55c\u1112\u1161\u11ab",
+    *"\u00a0\u200b\u200d\u2003\u3000\ufeff\u00ad\u2581\u2585\r\x01\x7f\u0600\u202e\U0001f600\U0001f468",
+]
+
+
+def odd_lines() -> list[str]:
+    rng = random.Random(0)
+    lines = ["".join(rng.choices(ALPHABET, k=rng.randint(0, 40))) for _ in range(160)] + toys.TEXT
+    return lines + [unicodedata.normalize("NFD", line) for line in toys.TEXT] + ["", " ", "\n", "x" * 300]
+
+
+def fast(kind: str) -> Callable[[Path], None]:
+    """A tokenizer of no class of its own."""
+
+    def save(folder: Path) -> None:
+        names = {f"{role}_token": token for role, token in toys.KINDS[kind][1].items()}
+        library = toys.library_of(kind)
+        transformers.PreTrainedTokenizerFast(tokenizer_object=library, **names).save_pretrained(folder)
+
+    return save
+
+
+def bert(**settings: Any) -> Callable[[Path], None]:
+    def save(folder: Path) -> None:
+        cased = not settings.get("do_lower_case", True)
+        library = toys.library_of("wordpiece_cased" if cased else "wordpiece")
+        vocabulary = sorted(library.get_vocab(), key=library.get_vocab().__getitem__)
+        (folder / "vocab.txt").write_text("\n".join(vocabulary) + "\n", encoding="utf-8")
+        transformers.BertTokenizerFast.from_pretrained(folder, **settings).save_pretrained(folder / "saved")
+
+    return save
+
+
+def byte_level(name: str, kind: str, **settings: Any) -> Callable[[Path], None]:
+    def save(folder: Path) -> None:
+        toys.library_of(kind).model.save(str(folder))
+        getattr(transformers, name).from_pretrained(folder, **settings).save_pretrained(folder / "saved")
+
+    return save
+
+
+CASES: dict[str, Callable[[Path], None]] = {
+    **{f"fast-{kind}": fast(kind) for kind in toys.KINDS},
+    "bert-uncased": bert(),
+    "bert-cased": bert(do_lower_case=False),
+    "bert-accents": bert(do_lower_case=True, strip_accents=False, tokenize_chinese_chars=False),
+    "roberta": byte_level("RobertaTokenizerFast", "roberta"),
+    "roberta-prefix": byte_level("RobertaTokenizerFast", "roberta", add_prefix_space=True),
+    "gpt2": byte_level("GPT2TokenizerFast", "gpt2"),
+}
+
+
+@pytest.fixture(params=CASES)
+def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    CASES[request.param](tmp_path)
+    return tmp_path / "saved" if (tmp_path / "saved").is_dir() else tmp_path
+
+
+def compare(folder: Path, lines: list[str]) -> None:
+    theirs = transformers.AutoTokenizer.from_pretrained(folder)
+    ours = read_tokenizer(folder, vocab_size=len(theirs) + 5)
+    expected = [theirs(line, add_special_tokens=False)["input_ids"] for line in lines]
+    found = [ids.tolist() for ids in ours.encode_ids(lines)]
+    differing = [(line, a, b) for line, a, b in zip(lines, found, expected, strict=True) if a != b]
+    assert not differing, differing[0]
+    for role in ("cls", "sep", "mask", "unk", "pad"):
+        if (token_id := getattr(theirs, f"{role}_token_id")) is not None:
+            assert getattr(ours, f"{role}_id") == token_id, role
+
+
+def test_ids_are_those_of_transformers(folder: Path) -> None:
+    compare(folder, odd_lines())
+
+
+@pytest.mark.parametrize("case", ["bert-uncased", "bert-cased", "bert-accents", "roberta", "roberta-prefix", "gpt2"])
+def test_the_old_files_are_the_same_tokenizer(case: str, tmp_path: Path) -> None:
+    CASES[case](tmp_path)
+    whole = read_tokenizer(tmp_path / "saved", vocab_size=500)
+    (tmp_path / "saved" / "tokenizer_config.json").rename(tmp_path / "tokenizer_config.json")
+    old = read_tokenizer(tmp_path, vocab_size=500)
+    assert not (tmp_path / "tokenizer.json").exists()
+    for line, a, b in zip(odd_lines(), old.encode_ids(odd_lines()), whole.encode_ids(odd_lines()), strict=True):
+        assert a.tolist() == b.tolist(), line
+
+
+@pytest.mark.parametrize("name", ["enwiki/dev.txt.xz", "multilingual", "sst2"])
+@pytest.mark.parametrize("case", ["bert-uncased", "bert-cased", "roberta", "fast-unigram"])
+def test_ids_of_real_text(case: str, name: str, data_root: Path, tmp_path: Path) -> None:
+    path = data_root / name
+    files = [path] if path.is_file() else sorted([*path.rglob("*.xz"), *path.rglob("*.tsv"), *path.rglob("*.txt")])
+    if not files or not files[0].is_file():
+        pytest.skip(f"{path} is not there")
+    lines: list[str] = []
+    for file in files:
+        with lzma.open(file, "rt", encoding="utf-8") if file.suffix == ".xz" else file.open(encoding="utf-8") as text:
+            lines += [line.rstrip("\n")[:1000] for line in islice(text, max(1, 1000 // len(files)))]
+    CASES[case](tmp_path)
+    compare(tmp_path / "saved" if (tmp_path / "saved").is_dir() else tmp_path, lines)

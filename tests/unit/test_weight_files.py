@@ -1,0 +1,159 @@
+"""Weights of published folders: whole, sharded, old, torn and hostile."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from lmtransfer.errors import CheckpointError
+from lmtransfer.interop.weight_files import read_json, read_weight_files
+
+TENSORS = {"a.weight": torch.arange(6.0).view(2, 3), "a.bias": torch.ones(2), "b.weight": torch.zeros(4)}
+
+
+def assert_read(folder: Path) -> None:
+    found = read_weight_files(folder)
+    assert sorted(found) == sorted(TENSORS)
+    assert all(torch.equal(found[name], tensor) for name, tensor in TENSORS.items())
+
+
+def shards(folder: Path, name: str, save: Any) -> dict[str, Any]:
+    """Two files and their index; gives the index."""
+    stem, _, suffix = name.rpartition(".")
+    files = [f"{stem}-{number}-of-2.{suffix}" for number in (1, 2)]
+    save({name: tensor for name, tensor in TENSORS.items() if name.startswith("a.")}, folder / files[0])
+    save({name: tensor for name, tensor in TENSORS.items() if name.startswith("b.")}, folder / files[1])
+    index = {"weight_map": {name: files[0] if name.startswith("a.") else files[1] for name in TENSORS}}
+    (folder / f"{name}.index.json").write_text(json.dumps(index))
+    return index
+
+
+def test_whole_files_are_read_safetensors_first(tmp_path: Path) -> None:
+    torch.save(TENSORS, tmp_path / "pytorch_model.bin")
+    assert_read(tmp_path)
+    torch.save({"other": torch.zeros(1)}, tmp_path / "pytorch_model.bin")
+    save_file(TENSORS, tmp_path / "model.safetensors")
+    assert_read(tmp_path)
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_both_formats_of_pytorch_are_read(tmp_path: Path, zipped: bool) -> None:
+    torch.save(TENSORS, tmp_path / "pytorch_model.bin", _use_new_zipfile_serialization=zipped)
+    assert_read(tmp_path)
+
+
+@pytest.mark.parametrize(("name", "save"), [("model.safetensors", save_file), ("pytorch_model.bin", torch.save)])
+class TestShards:
+    """Several files and an index."""
+
+    def test_all_are_read(self, tmp_path: Path, name: str, save: Any) -> None:
+        shards(tmp_path, name, save)
+        assert_read(tmp_path)
+
+    def test_a_missing_file_and_a_missing_tensor_are_named(self, tmp_path: Path, name: str, save: Any) -> None:
+        index = shards(tmp_path, name, save)
+        index["weight_map"]["c.weight"] = index["weight_map"]["b.weight"]
+        (tmp_path / f"{name}.index.json").write_text(json.dumps(index))
+        with pytest.raises(CheckpointError, match=r"lacks tensors that the index puts there: c\.weight"):
+            read_weight_files(tmp_path)
+        gone = index["weight_map"]["a.bias"]
+        (tmp_path / gone).unlink()
+        with pytest.raises(CheckpointError, match=f"names files that are missing: {gone}"):
+            read_weight_files(tmp_path)
+
+    @pytest.mark.parametrize("place", ["../secret.bin", "/etc/passwd", "deep/file.bin", "..", "", "a\\b"])
+    def test_a_path_out_of_the_folder_is_refused(self, tmp_path: Path, name: str, save: Any, place: str) -> None:
+        inside = tmp_path / "in"
+        inside.mkdir()
+        save(TENSORS, tmp_path / "secret.bin")
+        (inside / f"{name}.index.json").write_text(json.dumps({"weight_map": {"a.weight": place}}))
+        with pytest.raises(CheckpointError, match="names files out of its folder, which are refused"):
+            read_weight_files(inside)
+
+    def test_an_index_of_another_form_is_told(self, tmp_path: Path, name: str, save: Any) -> None:
+        for content in ({}, {"weight_map": ["a"]}, {"weight_map": {"a": 1}}):
+            (tmp_path / f"{name}.index.json").write_text(json.dumps(content))
+            with pytest.raises(CheckpointError, match="has no weight_map"):
+                read_weight_files(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin"])
+@pytest.mark.parametrize("keep", [0, 5, 0.5, 0.99])
+def test_truncated_files_are_told(tmp_path: Path, name: str, keep: float) -> None:
+    path = tmp_path / name
+    (save_file if name.startswith("model") else torch.save)(TENSORS, path)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(keep if keep > 1 else keep * len(whole))])
+    with pytest.raises(CheckpointError, match=f"{name}: is torn"):
+        read_weight_files(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin"])
+@pytest.mark.parametrize("content", [b"\x00" * 64, b"not weights at all, but long enough to be read", b"\xff" * 64])
+def test_files_of_another_format_are_told(tmp_path: Path, name: str, content: bytes) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(CheckpointError, match=f"{name}: is torn"):
+        read_weight_files(tmp_path)
+
+
+class Code:
+    """What a pickle can make its reader do."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return os.system, (f"touch {self.path}",)
+
+
+@pytest.mark.parametrize("form", ["torch", "torch_old", "pickle"])
+def test_a_pickle_with_code_is_refused_and_not_run(tmp_path: Path, form: str) -> None:
+    content: dict[str, Any] = {**TENSORS, "code": Code(tmp_path / "ran")}
+    path = tmp_path / "pytorch_model.bin"
+    if form == "pickle":
+        path.write_bytes(pickle.dumps(content["code"]))
+    else:
+        torch.save(content, path, _use_new_zipfile_serialization=form == "torch")
+    with pytest.raises(CheckpointError, match="wants to run|is torn, or holds more than tensors"):
+        read_weight_files(tmp_path)
+    assert not (tmp_path / "ran").exists()
+    if form != "pickle":
+        with pytest.raises(CheckpointError, match=r"wants to run \w+\.system, and weights need no code"):
+            read_weight_files(tmp_path)
+
+
+@pytest.mark.parametrize("content", [[torch.zeros(1)], {"state": TENSORS}, {1: torch.zeros(1)}, torch.zeros(1)])
+def test_other_things_than_tensors_by_name_are_told(tmp_path: Path, content: Any) -> None:
+    torch.save(content, tmp_path / "pytorch_model.bin")
+    with pytest.raises(CheckpointError, match=r"pytorch_model\.bin: holds"):
+        read_weight_files(tmp_path)
+
+
+def test_no_weights_and_weights_of_other_programs_are_told(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="holds no weights"):
+        read_weight_files(tmp_path)
+    (tmp_path / "tf_model.h5").write_bytes(b"")
+    with pytest.raises(CheckpointError, match=r"tf_model\.h5 is of another program"):
+        read_weight_files(tmp_path)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[1]", '"a"', "[" * 100_000])
+def test_json_of_another_form_is_told(tmp_path: Path, content: str) -> None:
+    (tmp_path / "config.json").write_text(content)
+    with pytest.raises(CheckpointError, match=r"config\.json: "):
+        read_json(tmp_path / "config.json")
+
+
+def test_a_missing_file_and_bytes_that_are_no_text_are_told(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="is missing"):
+        read_json(tmp_path / "config.json")
+    (tmp_path / "config.json").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(CheckpointError, match="no JSON that can be read"):
+        read_json(tmp_path / "config.json")
