@@ -6,13 +6,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from lmtransfer.errors import CheckpointError
-from lmtransfer.tokenizers import byte_bpe, published, sentencepiece, wordpiece, words
+from lmtransfer.tokenizers import byte_bpe, extended, published, sentencepiece, wordpiece, words
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.tokenizers.saved import DESCRIPTION_FILE, read_description
 
 #: How each ``kind`` of ``tokenizer.json`` is read: a further kind is one entry.
 _LOADERS: Mapping[str, Callable[[Path], Tokenizer]] = {
     byte_bpe.KIND: byte_bpe.ByteBpeTokenizer.load,
+    extended.KIND: lambda folder: extended.ExtendedTokenizer.load(folder, load_base=load_tokenizer),
     published.KIND: published.PublishedTokenizer.load,
     sentencepiece.KIND: sentencepiece.SentencePieceTokenizer.load,
     wordpiece.KIND: wordpiece.WordPieceTokenizer.load,

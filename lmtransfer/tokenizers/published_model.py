@@ -20,6 +20,8 @@ Spelling = Literal["wordpiece", "words", "bytes", "meta"]
 MAX_PIECES: Final = 1 << 24
 #: Before the name of a special token: no text gives it, since all these spellings write or drop the space.
 _UNSPELLABLE: Final = " "
+#: What only shows when text is encoded shows with it: letters, an accent, white space, characters of no vocabulary.
+_PROBE: Final = "a e\u0301 \u4e2d\u00a0\U0001f9ff\ufffd\x01\n."
 _BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
 
 
@@ -68,7 +70,7 @@ def read_published_model(model: bytes, specials: Iterable[str]) -> PublishedMode
         added = {entry["content"] for entry in described["added_tokens"]} - set(hidden)
         library = tokenizers.Tokenizer.from_str(json.dumps(_with_names(described, hidden)))
         library.encode_special_tokens = True
-        library.encode("a")  # what is broken further down shows here
+        library.encode(_PROBE)
         shown = {name: token for token, name in hidden.items()}
         pieces = {token_id: shown.get(piece, piece) for piece, token_id in library.get_vocab().items()}
         added_ids = frozenset(token_id for token_id, piece in pieces.items() if piece in added)

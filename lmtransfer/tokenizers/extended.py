@@ -1,0 +1,217 @@
+"""A tokenizer of any kind and words of the user's own, each of which is one token.
+
+Words are found as whole words, in the case they are given in, unless the tokenizer lower-cases (or drops accents).
+What stands between them is encoded as it would be by itself, so that text without such words has the ids it always had.
+White space before such a word belongs to it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from lmtransfer.errors import CheckpointError
+from lmtransfer.tokenizers.base import CharacterTokenizer, Encoding, Tokenizer
+from lmtransfer.tokenizers.published import PublishedTokenizer
+from lmtransfer.tokenizers.saved import padded_size, read_model, write_model
+from lmtransfer.tokenizers.word_finder import finder_of
+from lmtransfer.tokenizers.word_list import read_words as read_words
+
+KIND: Final = "extended"
+MODEL_FILE: Final = "added_words.txt"
+BASE_FOLDER: Final = "base"
+
+_VERSION = 1  # raise it when the same words would give other ids or word starts
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A stretch of a text that the base encodes, or (``place`` is not None) an added word."""
+
+    start: int
+    end: int
+    place: int | None = None
+
+
+class ExtendedTokenizer:
+    """A tokenizer with further words, as a ``Tokenizer``.
+
+    The first of them has the id ``base.num_pieces``: rows that the base's embedding does not use come first. Beyond
+    them ``vocab_size`` grows, for a published base by as many words as there are, for others to a multiple of 64.
+
+    Args:
+        base: the tokenizer without them.
+        words: in the order of their ids.
+
+    Raises:
+        CheckpointError: a word is there twice, is empty, holds white space, or is a special token's name; or the base
+            is a vocabulary of words, which reads any word by its characters.
+    """
+
+    def __init__(self, base: Tokenizer, words: Sequence[str]) -> None:
+        self.base, self.words = base, tuple(words)
+        if isinstance(base, CharacterTokenizer):
+            raise CheckpointError(
+                "words cannot be added to a vocabulary of whole words, whose model reads every word by its characters; "
+                "leave out tokenizer.add"
+            )
+        self._finder = finder_of(base, self.words)
+        folded = [self._finder.folded(word) for word in self.words]
+        specials = {base.piece(int(i)) for i in np.flatnonzero(base.is_special)}
+        wrong = [word for word in self.words if word.split() != [word] or word in specials]
+        wrong += _repeated(folded)
+        if wrong:
+            raise CheckpointError(
+                f"added words must be single words, each once, and no special tokens: {', '.join(map(repr, wrong[:5]))}"
+            )
+        self.num_pieces = base.num_pieces + len(self.words)
+        self.vocab_size = max(base.vocab_size, self.num_pieces if is_exact(base) else padded_size(self.num_pieces))
+        self.cls_id, self.sep_id, self.mask_id, self.unk_id = base.cls_id, base.sep_id, base.mask_id, base.unk_id
+        self.pad_id: int | None = getattr(base, "pad_id", None)
+        self.lacks: tuple[str, ...] = getattr(base, "lacks", ())
+        self.training: dict[str, Any] = dict(getattr(base, "training", {}))
+        old, new = base.num_pieces, slice(base.num_pieces, self.num_pieces)
+        self.is_special = np.ones(self.vocab_size, dtype=bool)
+        self.starts_word = np.zeros(self.vocab_size, dtype=bool)
+        self.is_special[:old], self.starts_word[:old] = base.is_special[:old], base.starts_word[:old]
+        self.is_special[new], self.starts_word[new] = False, True
+        described = b"%s %d %s " % (KIND.encode(), _VERSION, base.fingerprint.encode())
+        self.fingerprint: str = sha256(described + self._model()).hexdigest()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.base, self.words)
+
+    @classmethod
+    def load(cls, folder: Path, *, load_base: Callable[[Path], Tokenizer]) -> ExtendedTokenizer:
+        """Read what ``save`` wrote.
+
+        Args:
+            folder: holds the words, and the base in a folder of its own.
+            load_base: reads a tokenizer of any kind.
+
+        Raises:
+            CheckpointError: a file is missing or unreadable, has another checksum than recorded, or is of another base.
+        """
+        model, description = read_model(folder, MODEL_FILE)
+        base = load_base(Path(folder) / BASE_FOLDER)
+        if base.fingerprint != description.get("base"):
+            raise CheckpointError(
+                f"{Path(folder) / BASE_FOLDER}: is not the tokenizer that {MODEL_FILE} extends; copy both folders again"
+            )
+        return cls(base, model.decode("utf-8", "replace").split("\n")[:-1])
+
+    def save(self, folder: Path) -> None:
+        """Write ``added_words.txt``, ``tokenizer.json`` and ``base/`` into ``folder`` (made if missing)."""
+        description = {
+            "kind": KIND,
+            "fingerprint": self.fingerprint,
+            "num_pieces": self.num_pieces,
+            "vocab_size": self.vocab_size,
+            "base": self.base.fingerprint,
+        }
+        write_model(folder, MODEL_FILE, self._model(), description)
+        self.base.save(Path(folder) / BASE_FOLDER)
+
+    def pieces_of(self, word: str) -> np.ndarray:
+        """The ids that the base has for a word in the middle of a text, int32."""
+        return self.base.encode_ids([" " + word])[0]
+
+    def encode(self, text: str) -> Encoding:
+        """One text, with offsets."""
+        parts = list(self._parts(text))
+        if not any(part.place is not None for part in parts):
+            return self.base.encode(text)
+        encodings = [self._encode_part(text, part) for part in parts]
+        return Encoding(
+            np.concatenate([encoding.ids for encoding in encodings]),
+            np.concatenate([encoding.offsets for encoding in encodings]),
+            np.concatenate([encoding.word_starts for encoding in encodings]),
+        )
+
+    def encode_ids(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Many texts, ids only (int32)."""
+        parts = [list(self._parts(text)) if self._finder.has_any(text) else [_Part(0, len(text))] for text in texts]
+        plain = [
+            text[part.start : part.end]
+            for text, its in zip(texts, parts, strict=True)
+            for part in its
+            if part.place is None
+        ]
+        encoded = iter(self.base.encode_ids(plain))
+        return [
+            self._joined([next(encoded) if part.place is None else self._id(part) for part in its]) for its in parts
+        ]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text for ids: added words with one space around them, the others as the base decodes them."""
+        parts: list[str] = []
+        run: list[int] = []
+        for token_id in map(int, ids):
+            if token_id < self.base.num_pieces:
+                run.append(token_id)
+                continue
+            parts += [self.base.decode(run)] if run else []
+            parts.append(self.piece(token_id))
+            run = []
+        parts += [self.base.decode(run)] if run else []
+        return " ".join(parts)
+
+    def piece(self, token_id: int) -> str:
+        """The piece of one id, as people read it; ``[unused9]`` for padding of the vocabulary.
+
+        Raises:
+            ValueError: ``token_id`` is not in the vocabulary.
+        """
+        if not 0 <= token_id < self.vocab_size:
+            raise ValueError(f"token id {token_id} is outside a vocabulary of {self.vocab_size}")
+        if token_id < self.base.num_pieces:
+            return self.base.piece(token_id)
+        return self.words[token_id - self.base.num_pieces] if token_id < self.num_pieces else f"[unused{token_id}]"
+
+    def _parts(self, text: str) -> Iterator[_Part]:
+        """The added words, and what is between them with the white space behind a word, but not that before one."""
+        done = 0
+        for found in self._finder.find(text):
+            before = text[done : found.start].rstrip()
+            if before:
+                yield _Part(done, done + len(before))
+            yield _Part(found.start, found.end, found.place)
+            done = found.end
+        if done < len(text) or not done:
+            yield _Part(done, len(text))
+
+    def _encode_part(self, text: str, part: _Part) -> Encoding:
+        if part.place is not None:
+            span = np.array([[part.start, part.end]], dtype=np.int32)
+            return Encoding(self._id(part), span, np.ones(1, dtype=bool))
+        encoding = self.base.encode(text[part.start : part.end])
+        word_starts = encoding.word_starts
+        if part.start and not text[part.start].isspace():
+            word_starts = self.base.starts_word[encoding.ids]
+        return Encoding(encoding.ids, encoding.offsets + np.int32(part.start), word_starts)
+
+    def _id(self, part: _Part) -> np.ndarray:
+        assert part.place is not None
+        return np.array([self.base.num_pieces + part.place], dtype=np.int32)
+
+    @staticmethod
+    def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def _model(self) -> bytes:
+        return "".join(f"{word}\n" for word in self.words).encode("utf-8", "replace")
+
+
+def is_exact(base: Tokenizer) -> bool:
+    """Whether its embedding has the rows of a published one, which are not rounded up."""
+    return is_exact(base.base) if isinstance(base, ExtendedTokenizer) else isinstance(base, PublishedTokenizer)
+
+
+def _repeated(folded: Sequence[str]) -> list[str]:
+    return [word for word, count in Counter(folded).items() if count > 1]

@@ -1,0 +1,132 @@
+"""Where words of a list stand in a text as whole words."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from lmtransfer.tokenizers.base import Tokenizer
+
+_UNIT = re.compile(r"\w+|[^\w\s]")
+_JOINERS = "\u200c\u200d"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A word in a text.
+
+    Attributes:
+        start: its first character.
+        end: one past its last.
+        place: the word's place in the list.
+    """
+
+    start: int
+    end: int
+    place: int
+
+
+class WordFinder:
+    """Finds the words of a list: the longest at each place, none inside another word.
+
+    Inside is where a letter, a digit, an underscore or an accent stands next to it: "cat" is found in "(cat-like)",
+    but not in "cats", and "C++" not in "C++11".
+
+    Args:
+        words: none of which holds white space.
+        folds_case: whether case is of no account.
+        drops_accents: whether accents are of no account.
+    """
+
+    def __init__(self, words: Iterable[str], *, folds_case: bool, drops_accents: bool) -> None:
+        self.folds_case, self.drops_accents = folds_case, drops_accents
+        places: dict[str, int] = {}
+        for place, word in enumerate(words):
+            places.setdefault(self.folded(word), place)
+        self._by_first: dict[str, list[tuple[str, int]]] = {}
+        for word, place in sorted(places.items(), key=lambda item: -len(item[0])):
+            first = _UNIT.match(word)
+            if first is not None:
+                self._by_first.setdefault(first[0], []).append((word, place))
+
+    def folded(self, text: str) -> str:
+        """What is compared of a text."""
+        return self._fold(text)[0]
+
+    def has_any(self, text: str) -> bool:
+        """Whether a word might be there: fast, and never wrong where it says no."""
+        return not self._by_first.keys().isdisjoint(_UNIT.findall(self.folded(text)))
+
+    def find(self, text: str) -> list[Found]:
+        """The words that stand in ``text``, in their order."""
+        folded, positions = self._fold(text)
+        return [
+            found if positions is None else Found(positions[found.start], positions[found.end], found.place)
+            for found in self._find(folded)
+        ]
+
+    def _find(self, folded: str) -> Iterator[Found]:
+        done = 0
+        for unit in _UNIT.finditer(folded):
+            start = unit.start()
+            if start < done or (start and _joins(folded[start - 1])):
+                continue
+            for word, place in self._by_first.get(unit[0], ()):
+                end = start + len(word)
+                if folded.startswith(word, start) and not (end < len(folded) and _joins(folded[end])):
+                    yield Found(start, end, place)
+                    done = end
+                    break
+
+    def _fold(self, text: str) -> tuple[str, Sequence[int] | None]:
+        """The text as it is compared, and where each of its characters (and its end) was; None: where it is."""
+        if text.isascii():
+            return (text.lower() if self.folds_case else text), None
+        if not (self.folds_case or self.drops_accents):
+            return text, None
+        characters: list[str] = []
+        positions: list[int] = []
+        for position, character in enumerate(text):
+            if (kept := self._fold_one(character)) is not None:
+                characters.append(kept)
+                positions.append(position)
+        return "".join(characters), [*positions, len(text)]
+
+    def _fold_one(self, character: str) -> str | None:
+        """One character for one, or None for an accent that is dropped."""
+        if self.drops_accents and not character.isascii():
+            bare = "".join(c for c in unicodedata.normalize("NFD", character) if unicodedata.category(c) != "Mn")
+            if not bare:
+                return None
+            character = bare if len(bare) == 1 else character
+        lower = character.lower() if self.folds_case else character
+        return lower if len(lower) == 1 else character
+
+
+def finder_of(base: Tokenizer, words: Iterable[str]) -> WordFinder:
+    """Finds words in a text as a tokenizer reads it: in any case where it lower-cases, and so with accents.
+
+    Args:
+        base: the tokenizer.
+        words: none of which holds white space.
+    """
+
+    def same(pairs: Iterable[tuple[str, str]]) -> bool:
+        encoded = [(base.encode(first).ids, base.encode(second).ids) for first, second in pairs]
+        known = [(first, second) for first, second in encoded if len(first) and base.unk_id not in first]
+        return bool(known) and all(np.array_equal(first, second) for first, second in known)
+
+    return WordFinder(
+        words,
+        folds_case=same((letter, letter.upper()) for letter in "aeimnorst"),
+        drops_accents=same(("e", "e" + accent) for accent in "\u0301\u0308"),
+    )
+
+
+def _joins(character: str) -> bool:
+    """Whether a character belongs to a word with its neighbours."""
+    return character.isalnum() or character in _JOINERS or unicodedata.category(character) in ("Mn", "Mc", "Me", "Pc")
