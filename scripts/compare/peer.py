@@ -84,10 +84,11 @@ def measure(cfg: DictConfig, *, folder: str, flags: Flags, max_steps: int | None
     return result
 
 
-class _Peer(transformers.Trainer):  # type: ignore[misc]
+class _Peer(transformers.Trainer):
     """With our learning rates."""
 
     schedule: Any
+    lr_scheduler: Any
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         """Update by update what our command has."""
@@ -101,7 +102,7 @@ class _Peer(transformers.Trainer):  # type: ignore[misc]
         return self.lr_scheduler
 
 
-class _Watch(transformers.TrainerCallback):  # type: ignore[misc]
+class _Watch(transformers.TrainerCallback):
     """When each step ended, in seconds since training began, and the real tokens of each batch."""
 
     def __init__(self) -> None:
