@@ -31,7 +31,7 @@ class Rotation(NamedTuple):
         Where we differ from the paper: it pairs neighbours (2p, 2p + 1), which is the same up to the order of the
         features, and halves need no shuffling (GPT-NeoX and ModernBERT do so too).
         """
-        shape = (len(states), *(1,) * (states.dim() - 2), -1)
+        shape = (-1, *(1,) * (states.dim() - 2), self.cos_TP.shape[-1])
         cos, sin = self.cos_TP.view(shape), self.sin_TP.view(shape)
         first, second = states.chunk(2, dim=-1)
         return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(states.dtype)

@@ -20,6 +20,7 @@ from lmtransfer.layers.layout import Layout
 from lmtransfer.layers.rotary import Rotation, rotation
 from lmtransfer.layers.self_attention import SelfAttention, truncated_normal_
 from lmtransfer.models.base import Direction, Encoder, EncoderOutput, FamilyHead, Reads
+from lmtransfer.models.padded import layout_of
 from lmtransfer.models.transformer import check_length
 from lmtransfer.models.twin import Twin, twin_shape
 
@@ -148,7 +149,7 @@ class ModernStack(nn.Module):
     def forward(self, embedded_TD: Tensor, batch: PackedBatch, reads: Reads | None = None) -> tuple[Tensor, ...]:
         """All layers' outputs, (T, D) each, the embeddings first; the last is (N, D) where ``reads`` is given."""
         device = embedded_TD.device
-        layout = Layout.of(batch.lengths, device=device)
+        layout = layout_of(batch, device)
         everywhere = rotation(batch.positions_T, head_dim=self.head_dim, theta=self.global_theta)
         nearby = rotation(batch.positions_T, head_dim=self.head_dim, theta=self.local_theta)
         outputs, hidden_TD = [embedded_TD], embedded_TD

@@ -13,6 +13,7 @@ from lmtransfer.layers.feed_forward import Activation
 from lmtransfer.layers.layout import Layout
 from lmtransfer.layers.transformer import NormPlace, TransformerLayer
 from lmtransfer.models.base import Reads
+from lmtransfer.models.padded import layout_of
 
 
 class TransformerStack(nn.Module):
@@ -60,7 +61,7 @@ class TransformerStack(nn.Module):
         the tokens masked this saves a sixth of a four-layer encoder's work, exactly.
         """
         device = embedded_TD.device
-        layout = Layout.of(batch.lengths, device=device)
+        layout = layout_of(batch, device)
         outputs, hidden_TD = [embedded_TD], embedded_TD
         *lower, top = self.layers
         for layer in lower:

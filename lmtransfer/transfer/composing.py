@@ -1,8 +1,9 @@
 """What makes one vector of a sequence: its first or last token, mean, maximum, a BiLSTM, or attention pooling.
 
-All of it works on packed sequences; no padding exists that could be pooled by mistake.
+All of it works on packed sequences; no padding exists that could be pooled by mistake. What can be said of padded rows
+too has ``of_rows``, for exported graphs.
 
-Shape legend: T tokens of a packed batch, B sequences, D width, E width of the result.
+Shape legend: T tokens of a packed batch, B sequences, L slots of a padded row, D width, E width of the result.
 """
 
 from __future__ import annotations
@@ -59,6 +60,14 @@ class OneToken(nn.Module):
         """(B, D) -> (B, D)."""
         return hidden.float()
 
+    def of_rows(self, hidden_BLD: Tensor, real_BL: Tensor) -> Tensor:
+        """The same of padded rows, (B, L, D) -> (B, D)."""
+        if self.tokens == "first":
+            return hidden_BLD[:, 0].float()
+        last_B = (real_BL * torch.arange(real_BL.shape[1], device=real_BL.device)).amax(1)
+        place_B1D = last_B[:, None, None].expand(-1, 1, self.output_dim)
+        return hidden_BLD.gather(1, place_B1D).squeeze(1).float()
+
 
 class Mean(nn.Module):
     """The mean over all tokens of a sequence, specials included.
@@ -77,6 +86,11 @@ class Mean(nn.Module):
         """(T, D) -> (B, D)."""
         return segment_sum(hidden.float(), lengths) / lengths[:, None]
 
+    def of_rows(self, hidden_BLD: Tensor, real_BL: Tensor) -> Tensor:
+        """The same of padded rows, (B, L, D) -> (B, D)."""
+        total_BD = hidden_BLD.float().masked_fill(~real_BL[:, :, None], 0.0).sum(1)
+        return total_BD / real_BL.sum(1, keepdim=True)
+
 
 class Max(nn.Module):
     """The maximum of each feature over all tokens of a sequence, specials included.
@@ -94,6 +108,10 @@ class Max(nn.Module):
     def forward(self, hidden: Tensor, lengths: Tensor) -> Tensor:
         """(T, D) -> (B, D)."""
         return torch.segment_reduce(hidden.float(), "max", lengths=lengths, axis=0)
+
+    def of_rows(self, hidden_BLD: Tensor, real_BL: Tensor) -> Tensor:
+        """The same of padded rows, (B, L, D) -> (B, D)."""
+        return hidden_BLD.float().masked_fill(~real_BL[:, :, None], float("-inf")).amax(1)
 
 
 class AttentionPooling(nn.Module):
@@ -120,6 +138,13 @@ class AttentionPooling(nn.Module):
         weights_T = torch.exp(scores_T - torch.repeat_interleave(highest_B, lengths))
         total_B = segment_sum(weights_T[:, None], lengths)
         return segment_sum(weights_T[:, None] * hidden_TD, lengths) / total_B
+
+    def of_rows(self, hidden_BLD: Tensor, real_BL: Tensor) -> Tensor:
+        """The same of padded rows, (B, L, D) -> (B, D)."""
+        hidden_BLD = hidden_BLD.float()
+        scores_BL = self.score(torch.tanh(self.project(hidden_BLD))).squeeze(2)
+        weights_BL = scores_BL.masked_fill(~real_BL, float("-inf")).softmax(1)
+        return (weights_BL[:, :, None] * hidden_BLD).sum(1)
 
 
 class BiLstm(nn.Module):

@@ -1,6 +1,6 @@
 """What stands between an encoder and a head that asks about tokens: nothing, or a BiLSTM.
 
-Shape legend: T tokens of a packed batch, B sequences, D width, E width of the result.
+Shape legend: T tokens of a packed batch, B sequences, L slots of a padded row, D width, E width of the result.
 """
 
 from __future__ import annotations
@@ -27,6 +27,10 @@ class EveryToken(nn.Module):
     def forward(self, hidden: Tensor, lengths: Tensor) -> Tensor:
         """(T, D) -> (T, D), float32."""
         return hidden.float()
+
+    def of_rows(self, hidden_BLD: Tensor, real_BL: Tensor) -> Tensor:
+        """The same of padded rows, (B, L, D) -> (B, L, D)."""
+        return hidden_BLD.float()
 
 
 class BiLstmStates(nn.Module):

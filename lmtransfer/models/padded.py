@@ -1,0 +1,71 @@
+"""Rows of one length with padding, as other runtimes feed them, as a batch that transformer stacks can read.
+
+Nothing here trains on padding: this is how an exported graph, whose sizes are known when it runs, computes what the
+packed batch computes.
+
+Shape legend: T = B L slots, B rows, L slots of a row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from lmtransfer.data.batch import PackedBatch
+from lmtransfer.layers.layout import Block, Layout, Slots
+
+
+@dataclass(frozen=True, slots=True)
+class PaddedRows(PackedBatch):
+    """Rows laid end to end with their padding: one dense block, its spare slots hidden from every token.
+
+    Sizes are known to the graph alone, so ``lengths`` is empty and ``num_real`` 0: for stacks that ask ``layout_of``.
+    What an encoder computes at padding means nothing.
+
+    Attributes:
+        layout: of the rows.
+    """
+
+    layout: Layout = field(kw_only=True)
+
+    @classmethod
+    def of(cls, tokens_BL: Tensor, real_BL: Tensor, segments_BL: Tensor | None = None) -> PaddedRows:
+        """Lay rows end to end; positions count from each row's first slot.
+
+        Args:
+            tokens_BL: token ids, any in the vocabulary at padding, int64.
+            real_BL: False at padding, bool.
+            segments_BL: segment ids, int64; all 0 if omitted.
+        """
+        rows, length = tokens_BL.shape
+        positions_L = torch.arange(length, device=tokens_BL.device)
+        edges = torch.arange(rows + 1, dtype=torch.int32, device=tokens_BL.device) * length
+        slots = Slots((rows * length,), None)
+        block = Block(size=rows, num_queries=length, num_keys=length, positions=positions_L, key_mask=real_BL)
+        return cls(
+            tokens_T=tokens_BL.reshape(-1),
+            segments_T=(torch.zeros_like(tokens_BL) if segments_BL is None else segments_BL).reshape(-1),
+            positions_T=positions_L.expand(rows, length).reshape(-1),
+            cu_seqlens=edges,
+            lengths=(),
+            num_real=0,
+            layout=Layout(
+                selected=False,
+                lengths=(),
+                is_long=False,
+                cu_queries=edges,
+                cu_keys=edges,
+                max_queries=length,
+                max_keys=length,
+                queries=slots,
+                keys=slots,
+                blocks=(block,),
+            ),
+        )
+
+
+def layout_of(batch: PackedBatch, device: torch.device) -> Layout:
+    """How every token of a batch attends: as its rows are laid out already, or made from its lengths."""
+    return batch.layout if isinstance(batch, PaddedRows) else Layout.of(batch.lengths, device=device)
