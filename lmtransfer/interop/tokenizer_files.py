@@ -19,6 +19,8 @@ from lmtransfer.errors import CheckpointError
 from lmtransfer.tokenizers.byte_bpe import byte_letters
 from lmtransfer.tokenizers.published import PublishedTokenizer
 
+#: What a tokenizer is read from, the first that is there.
+_FILES: Final = ("tokenizer.json", "vocab.txt", "vocab.json")
 #: What a role is called in the folder, the first that is there.
 _NAMES: Final = {
     "cls": ("cls_token", "bos_token", "eos_token"),
@@ -58,17 +60,15 @@ def read_tokenizer(folder: Path, *, vocab_size: int) -> PublishedTokenizer:
     """
     folder = Path(folder)
     settings = {**_object(folder / "tokenizer_config.json"), **_object(folder / "special_tokens_map.json")}
-    if (folder / "tokenizer.json").is_file():
-        path = folder / "tokenizer.json"
-        model = _with_settings(_bytes(path), settings, path)
-    elif (folder / "vocab.txt").is_file():
-        path = folder / "vocab.txt"
-        model = _of_wordpiece(path, settings)
-    elif (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
-        path = folder / "vocab.json"
-        model = _of_byte_bpe(path, folder / "merges.txt", settings)
-    else:
+    path = next((folder / name for name in _FILES if (folder / name).is_file()), None)
+    if path is None or (path.name == "vocab.json" and not (folder / "merges.txt").is_file()):
         raise CheckpointError(f"{folder}: {_nothing_readable(folder)}")
+    try:
+        model = _model(path, settings)
+    except CheckpointError:
+        raise
+    except Exception as error:  # the library raises Exception itself
+        raise CheckpointError(f"{path}: not a tokenizer's ({error}); copy it again") from None
     try:
         vocabulary = _vocabulary(model)
         largest = max(vocabulary.values(), default=-1)
@@ -85,6 +85,14 @@ def read_tokenizer(folder: Path, *, vocab_size: int) -> PublishedTokenizer:
         )
     except CheckpointError as error:
         raise CheckpointError(f"{path}: {error}") from None
+
+
+def _model(path: Path, settings: Mapping[str, Any]) -> bytes:
+    if path.name == "tokenizer.json":
+        return _with_settings(_bytes(path), settings, path)
+    if path.name == "vocab.txt":
+        return _of_wordpiece(path, settings)
+    return _of_byte_bpe(path, path.with_name("merges.txt"), settings)
 
 
 def _specials(settings: Mapping[str, Any], vocabulary: Mapping[str, int]) -> dict[str, str]:

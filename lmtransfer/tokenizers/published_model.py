@@ -80,7 +80,7 @@ def read_published_model(model: bytes, specials: Iterable[str]) -> PublishedMode
         if isinstance(error, (KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError)):
             raise
         raise CheckpointError(
-            f"not a tokenizer of the `tokenizers` library ({_first_line(error)}): copy tokenizer.json again"
+            f"not a tokenizer of the `tokenizers` library ({_first_line(error)}): copy it again"
         ) from None
     if not pieces or max(pieces) >= MAX_PIECES:
         raise CheckpointError(

@@ -1,0 +1,171 @@
+"""The tokenizer files of published folders: which are read, what their settings mean, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import published_toys as toys
+import pytest
+import tokenizers
+
+from lmtransfer.errors import CheckpointError
+from lmtransfer.interop.tokenizer_files import read_tokenizer
+
+MAP = {f"{role}_token": token for role, token in toys.BERT.items()}
+PIECES = [
+    "[PAD]",
+    "[UNK]",
+    "[CLS]",
+    "[SEP]",
+    "[MASK]",
+    "a",
+    "b",
+    "##b",
+    "A",
+    "caf\u00e9",
+    "cafe",
+    "\u4e2d",
+    "\u4e2d\u4e2d",
+]
+
+
+def write(folder: Path, **files: Any) -> Path:
+    """A folder of files named by ``name__ending``, each bytes, text or an object."""
+    for name, content in files.items():
+        path = folder / name.replace("__", ".")
+        if isinstance(content, bytes):
+            path.write_bytes(content)
+        else:
+            path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
+    return folder
+
+
+@pytest.mark.parametrize("kind", toys.KINDS)
+def test_tokenizer_json_is_read_and_specials_are_found(kind: str, tmp_path: Path) -> None:
+    model = toys.model_of(kind)
+    tokenizer = read_tokenizer(write(tmp_path, tokenizer__json=model), vocab_size=500)
+    assert tokenizer.model == model
+    assert tokenizer.vocab_size == 500
+    roles = toys.KINDS[kind][1]
+    assert {role: tokenizer.specials[role] for role in roles if role != "unk"} == {
+        role: token for role, token in roles.items() if role != "unk"
+    }
+
+
+def test_the_folder_names_its_specials_as_text_or_objects(tmp_path: Path) -> None:
+    model = toys.model_of("roberta").replace(b"<mask>", b"<hide>").replace(b'"<s>"', b'"<begin>"')
+    config = {"mask_token": "<wrong>", "cls_token": {"content": "<begin>", "lstrip": False}, "auto_map": {"x": "y.Z"}}
+    folder = write(tmp_path, tokenizer__json=model, tokenizer_config__json=config)
+    assert "mask" in read_tokenizer(folder, vocab_size=400).lacks
+    write(folder, special_tokens_map__json={"mask_token": {"content": "<hide>"}, "bos_token": "</s>"})
+    tokenizer = read_tokenizer(folder, vocab_size=400)
+    assert (tokenizer.specials["cls"], tokenizer.specials["mask"], tokenizer.specials["sep"]) == (
+        "<begin>",
+        "<hide>",
+        "</s>",
+    )
+    assert tokenizer.lacks == ()
+
+
+def test_the_config_decides_over_the_normaliser(tmp_path: Path) -> None:
+    folder = write(tmp_path, tokenizer__json=toys.model_of("wordpiece"))
+    lower = read_tokenizer(folder, vocab_size=180).encode("THE sea").ids
+    write(folder, tokenizer_config__json={"do_lower_case": False, "strip_accents": None})
+    cased = read_tokenizer(folder, vocab_size=180)
+    assert cased.encode("THE sea").ids.tolist() != lower.tolist()
+    assert cased.encode("the sea").ids.tolist() == lower.tolist()
+    (folder / "tokenizer.json").write_bytes(toys.model_of("roberta"))
+    bare = read_tokenizer(folder, vocab_size=400).encode("the sea").ids
+    write(folder, tokenizer_config__json={"add_prefix_space": True})
+    prefixed = read_tokenizer(folder, vocab_size=400)
+    assert prefixed.encode("the sea").ids.tolist() != bare.tolist()
+    assert prefixed.encode("the sea").ids.tolist() == prefixed.encode(" the sea").ids.tolist()
+
+
+@pytest.mark.parametrize(
+    ("config", "text", "expected"),
+    [
+        ({}, "A caf\u00e9 \u4e2d\u4e2d", ["a", "cafe", "\u4e2d", "\u4e2d"]),
+        ({"do_lower_case": False}, "A caf\u00e9", ["A", "caf\u00e9"]),
+        ({"do_lower_case": True, "strip_accents": False}, "A caf\u00e9", ["a", "caf\u00e9"]),
+        ({"tokenize_chinese_chars": False}, "ab \u4e2d\u4e2d", ["a", "##b", "\u4e2d\u4e2d"]),
+        ({}, "zz", ["[UNK]"]),
+    ],
+)
+def test_vocab_txt_is_read_with_berts_settings(
+    config: dict[str, Any], text: str, expected: list[str], tmp_path: Path
+) -> None:
+    for ending in ("\n", "\r\n"):
+        folder = write(tmp_path, vocab__txt=ending.join(PIECES).encode(), tokenizer_config__json=config)
+        tokenizer = read_tokenizer(folder, vocab_size=16)
+        assert [tokenizer.piece(int(i)) for i in tokenizer.encode(text).ids] == expected
+        assert (tokenizer.cls_id, tokenizer.pad_id, tokenizer.num_pieces, tokenizer.vocab_size) == (2, 0, 13, 16)
+
+
+def test_tokens_added_later_keep_their_ids(tmp_path: Path) -> None:
+    folder = write(tmp_path, vocab__txt="\n".join(PIECES), added_tokens__json={"<new>": 14, "covid": 13})
+    tokenizer = read_tokenizer(folder, vocab_size=15)
+    assert tokenizer.encode("a covid b").ids.tolist() == [5, 13, 6]
+    assert tokenizer.starts_word[13]
+    added = {"13": {"content": "covid", "special": False}, "14": {"content": "<new>", "special": True}}
+    write(folder, added_tokens__json={}, tokenizer_config__json={"added_tokens_decoder": added})
+    tokenizer = read_tokenizer(folder, vocab_size=15)
+    assert tokenizer.encode("a covid b").ids.tolist() == [5, 13, 6]
+    assert tokenizer.is_special[14]
+    assert 14 not in tokenizer.encode("a <new> b").ids
+    write(folder, added_tokens__json={"far": 20})
+    with pytest.raises(CheckpointError, match=r"'far' is to have the id 20.*next free one is 15"):
+        read_tokenizer(folder, vocab_size=30)
+
+
+@pytest.mark.parametrize("kind", ["roberta", "gpt2", "roberta_prefixed"])
+def test_vocab_json_and_merges_are_read(kind: str, tmp_path: Path) -> None:
+    described = json.loads(toys.model_of(kind))["model"]
+    merges = "#version: 0.2\n" + "\n".join(" ".join(pair) for pair in described["merges"]) + "\n"
+    prefixed = {"add_prefix_space": True} if kind == "roberta_prefixed" else {}
+    folder = write(tmp_path, vocab__json=described["vocab"], merges__txt=merges, tokenizer_config__json=prefixed)
+    tokenizer, library = read_tokenizer(folder, vocab_size=400), toys.library_of(kind)
+    for text in [*toys.TEXT[:5], "  two  spaces\n\nand\ta tab ", "\U0001f600\u4e2d"]:
+        assert tokenizer.encode(text).ids.tolist() == library.encode(text, add_special_tokens=False).ids
+    assert tokenizer.specials["sep"] == toys.KINDS[kind][1]["sep"]
+    write(folder, merges__txt=" ".join(described["merges"][0]) + "\nq\u00e9 x\n")
+    with pytest.raises(CheckpointError, match=r"merges\.txt:2: .* is no merge"):
+        read_tokenizer(folder, vocab_size=400)
+
+
+def test_other_vocabularies_are_refused(tmp_path: Path) -> None:
+    folder = write(tmp_path, tokenizer__json=toys.model_of("wordpiece"))
+    rows = tokenizers.Tokenizer.from_buffer(toys.model_of("wordpiece")).get_vocab_size()
+    with pytest.raises(CheckpointError, match=rf"tokenizer\.json: .*{rows} tokens.*{rows - 1} rows"):
+        read_tokenizer(folder, vocab_size=rows - 1)
+    for content in (b"{", b"[]", b"\xff", b'{"model": 1}', b"[" * 100_000, b'{"model": {"vocab": {"a": "b"}}}'):
+        write(folder, tokenizer__json=content)
+        with pytest.raises(CheckpointError, match=r"tokenizer\.json: "):
+            read_tokenizer(folder, vocab_size=100)
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(CheckpointError, match=r"holds no tokenizer.*vocab\.txt"):
+        read_tokenizer(folder, vocab_size=100)
+    write(folder, spiece__model=b"x")
+    with pytest.raises(CheckpointError, match=r"spiece\.model but no tokenizer\.json"):
+        read_tokenizer(folder, vocab_size=100)
+    write(folder, vocab__json={"a": 0, "</w>": 1}, merges__txt="")
+    with pytest.raises(CheckpointError, match=r"vocab\.json: does not have all 256 bytes"):
+        read_tokenizer(folder, vocab_size=100)
+    write(folder, vocab__json='{"\\ud800": 0}', merges__txt="")
+    with pytest.raises(CheckpointError, match=r"vocab\.json: "):
+        read_tokenizer(folder, vocab_size=100)
+    write(folder, vocab__txt="\n".join(PIECES), added_tokens__json={"a\ud800": 13, "b": None, "c": None})
+    with pytest.raises(CheckpointError, match=r"vocab\.txt: "):
+        read_tokenizer(folder, vocab_size=100)
+    (folder / "added_tokens.json").unlink()
+    write(folder, vocab__txt=b"\xff\xfe")
+    with pytest.raises(CheckpointError, match=r"vocab\.txt: is not UTF-8"):
+        read_tokenizer(folder, vocab_size=100)
+    write(folder, vocab__txt="a\nb\n")
+    with pytest.raises(CheckpointError, match=r"vocab\.txt: .*Missing \[UNK\]"):
+        read_tokenizer(folder, vocab_size=100)
+    write(folder, tokenizer_config__json="[1]")
+    with pytest.raises(CheckpointError, match=r"tokenizer_config\.json: must hold"):
+        read_tokenizer(folder, vocab_size=100)
