@@ -124,8 +124,8 @@ class OneSegmentRow(Quirks):
         if arguments["num_segments"] != 1 or segment not in tensors or position not in tensors:
             return tensors
         row = tensors[segment]
-        if row.shape != (1, tensors[position].shape[-1]):
-            return tensors
+        if row.shape != (1, *tensors[position].shape[1:]):
+            return tensors  # of no shape that fits, as will be told
         if row.any():
             notes.append("the one row of the segment embedding is added to the position embedding")
         return {name: tensor for name, tensor in tensors.items() if name != segment} | {

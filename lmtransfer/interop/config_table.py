@@ -151,7 +151,7 @@ class ConfigTable:
                 else:
                     notes.append(f"{key}={config[key]} is not taken over: {setting.theirs}={value} counts for both")
         if not problems:
-            arguments |= self.implied_by(arguments) | self.assumed
+            arguments |= {**self.implied_by(arguments), **self.assumed}
         return arguments, problems, notes
 
     def implied_by(self, arguments: Mapping[str, Any]) -> dict[str, Any]:

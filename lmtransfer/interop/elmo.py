@@ -6,6 +6,7 @@ cells stack the gates input, new, forget, output over input and state, and add 1
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -88,7 +89,7 @@ def read_hdf5(path: Path) -> dict[str, Tensor]:
         CheckpointError: the package h5py is missing, or the file is torn.
     """
     try:
-        import h5py
+        h5py = importlib.import_module("h5py")
     except ImportError:
         raise CheckpointError(f"{path}: is read by the package h5py, which is missing: pip install h5py") from None
     found: dict[str, Tensor] = {}

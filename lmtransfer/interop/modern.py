@@ -87,7 +87,7 @@ class Biases(Quirks):
     def read_heads(self, tensors: dict[str, Tensor], config: Mapping[str, Any]) -> dict[str, Tensor]:
         """See ``Quirks``."""
         dense = tensors.get("head.dense.weight")
-        if dense is None or "head.norm.weight" not in tensors:
+        if dense is None or not dense.ndim or "head.norm.weight" not in tensors:
             return tensors
         declared = (config.get("classifier_bias"), config.get("norm_bias"), config.get("decoder_bias", True))
         sizes = (dense.shape[0], dense.shape[0], config["vocab_size"])

@@ -65,7 +65,10 @@ def read_published(folder: Path) -> Published:
         CheckpointError: something in it is missing, torn, hostile, not supported, or does not fit: all that is wrong
             with config.json at once, and all that is wrong with the encoder's tensors at once.
     """
-    folder = Path(folder)
+    return _read(Path(folder), twins=True)
+
+
+def _read(folder: Path, *, twins: bool) -> Published:
     if not folder.is_dir():
         raise CheckpointError(f"{folder}: is no folder with config.json and weights")
     if (folder / "options.json").is_file() and not (folder / "config.json").exists():
@@ -85,6 +88,9 @@ def read_published(folder: Path) -> Published:
     encoder = skeleton(family.encoder, arguments, vocab_size=vocab_size, source=str(source))
     expected = expected_tensors(encoder, family.key_map, num_heads=arguments.get("num_heads"))
     check_tensors(body, expected, source=str(folder))
+    types = sorted({str(tensor.dtype).removeprefix("torch.") for tensor in body.values()} - {"float32"})
+    if types:
+        notes.append(f"the weights are {', '.join(types)}: lmtransfer keeps and trains them as float32")
     read = read_heads(family, seen, encoder=encoder, body=body, heads=heads, source=str(folder), notes=notes)
     published = Published(
         model={"_target_": family.target, **arguments},
@@ -96,7 +102,7 @@ def read_published(folder: Path) -> Published:
         config=config,
         notes=tuple(notes),
     )
-    if family.twin is not None and f"{family.twin.loss}." in {f"{name.partition('.')[0]}." for name in read.tensors}:
+    if twins and family.twin is not None and any(name.startswith(f"{family.twin.loss}.") for name in read.tensors):
         return _with_twin(published, family.twin, folder)
     return published
 
@@ -108,7 +114,7 @@ def _with_twin(published: Published, twin: TwinFormat, folder: Path) -> Publishe
     if not (place / "config.json").is_file():
         note = f"{told}: put it into the subfolder {twin.folder} to go on with {twin.loss}"
         return replace(published, notes=(*published.notes, note))
-    other = read_published(place)
+    other = _read(place, twins=False)
     joined = joined_twin(twin, published.model, published.encoder, other.model, other.encoder, other.objectives)
     if isinstance(joined, str):
         return replace(

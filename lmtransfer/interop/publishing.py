@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
 
 from lmtransfer.errors import CheckpointError
 from lmtransfer.interop.families import family_of_model
-from lmtransfer.interop.family import Family, PretrainingArchitecture, PretrainingHead
+from lmtransfer.interop.family import Family, PretrainingArchitecture, PretrainingHead, TaskKind
 from lmtransfer.interop.generator import apart_twin
 from lmtransfer.interop.key_map import to_theirs
 
@@ -179,7 +179,7 @@ def _fits(head: PretrainingHead, arguments: Mapping[str, Any], run: RunToPublish
 
 
 def _task(family: Family, arguments: Mapping[str, Any], run: RunToPublish) -> _Made:
-    task = family.tasks.get(run.kind, "there is no such class") if run.kind != "encoder" else ""
+    task = family.tasks.get(cast(TaskKind, run.kind), "transformers has no such class")
     if isinstance(task, str):
         raise CheckpointError(f"{family.body} has no published head for {_TASK_NAMES[run.kind]}: {task}")
     outputs = len(run.head["output.bias"])

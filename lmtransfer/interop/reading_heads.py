@@ -53,7 +53,8 @@ def read_heads(
         CheckpointError: a head's tensors are of other shapes than the encoder asks for.
     """
     left, read = dict(heads), HeadsRead({}, {})
-    declared = config.get("architectures") or ()
+    declared = config.get("architectures")
+    declared = declared if isinstance(declared, list) else []
     for head in family.heads:
         names = [name for rewrite in head.key_map for name in rewrite.theirs]
         own = {name: left.pop(name) for name in names if name in left}
@@ -64,14 +65,19 @@ def read_heads(
         if problem is not None:
             notes.append(f"the head of {head.loss} is left out: {problem}")
             continue
-        node, objective = _objective(head, config, encoder)
+        try:
+            given = {setting.ours: setting.value_in(config) for setting in head.settings} | dict(head.implied)
+        except ValueError as error:
+            notes.append(f"the head of {head.loss} is left out: config.json: {error}")
+            continue
+        objective = _skeleton(head, given, encoder)
         twin = family.twin if family.twin is not None and family.twin.loss == head.loss else None
         without = () if twin is None else twin.own_prefixes
         shapes = expected_tensors(objective, head.key_map, num_heads=None, prefix=f"{head.loss}.", without=without)
         check_tensors(own, shapes, source=source)
         read.tensors.update(to_ours(own, head.key_map))
         if twin is None:
-            read.nodes[head.loss] = node
+            read.nodes[head.loss] = {"_target_": target_of(head.objective), **given}
     if left:
         more = f" and {len(left) - SHOWN} more" if len(left) > SHOWN else ""
         notes.append(f"left out, as no objective here has such a head: {', '.join(sorted(left)[:SHOWN])}{more}")
@@ -93,17 +99,15 @@ def _why_not(
         return "it reads a pooler, and the checkpoint has none"
     for name, tensor in repeats.items():
         original = {**body, **own}[head.repeats[name]]
-        if original.shape != tensor.shape or not torch.equal(original, tensor):
+        same = original.shape == tensor.shape and original.dtype == tensor.dtype
+        if not same or not torch.equal(original, tensor):
             return f"{name} is not {head.repeats[name]}: lmtransfer ties the two"
     return None
 
 
-def _objective(
-    head: PretrainingHead, config: Mapping[str, Any], encoder: nn.Module
-) -> tuple[dict[str, Any], nn.Module]:
-    """The component node of a head's objective, and the objective without memory for its weights."""
-    given = {setting.ours: setting.value_in(config) for setting in head.settings} | dict(head.implied)
+def _skeleton(head: PretrainingHead, arguments: Mapping[str, Any], encoder: nn.Module) -> nn.Module:
+    """The head's objective over the encoder, without memory for its weights."""
     with torch.device("meta"):
-        objective = head.objective(**given)
+        objective = head.objective(**arguments)
         objective.bind(encoder)
-    return {"_target_": target_of(head.objective), **given}, objective
+    return cast(nn.Module, objective)

@@ -94,7 +94,7 @@ class CountedPositions(Quirks):
         """See ``Quirks``."""
         offset = (_pad(config) or 0) + 1
         arguments |= {"positions_from_two": offset == PUBLISHED_OFFSET, "type_row": True}
-        if offset == PUBLISHED_OFFSET or _POSITION not in tensors:
+        if offset == PUBLISHED_OFFSET or _POSITION not in tensors or not tensors[_POSITION].ndim:
             return tensors
         position = tensors[_POSITION]
         if position[:offset].any():

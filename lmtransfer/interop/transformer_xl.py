@@ -49,7 +49,7 @@ class FusedAndRepeated(Quirks):
             bias = re.fullmatch(r"layers\.\d+\.dec_attn\.(r_[wr]_bias)", name)
             if bias and bias[1] in tensors and torch.equal(tensors[bias[1]], tensor):
                 continue
-            if name.endswith("dec_attn.qkv_net.weight") and len(tensor) % 3 == 0:
+            if name.endswith("dec_attn.qkv_net.weight") and tensor.ndim and len(tensor) % 3 == 0:
                 for part, piece in zip("qkv", tensor.chunk(3), strict=True):
                     found[name.replace("qkv_net", f"{part}_net")] = piece
                 continue

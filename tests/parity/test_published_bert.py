@@ -31,6 +31,8 @@ from safetensors.torch import load_file, save_file
 from lmtransfer.config.build import build
 from lmtransfer.errors import CheckpointError
 from lmtransfer.interop.published import read_published, read_task_head, to_published
+from lmtransfer.objectives.learner import PretrainingLearner
+from lmtransfer.training.weights import weights
 
 transformers = pytest.importorskip("transformers")
 
@@ -123,8 +125,6 @@ def test_a_classifier_over_an_encoder_without_pooler_gets_a_new_one(tmp_path: Pa
 @pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "relu"])
 def test_our_pretrained_run_answers_the_same_there(tmp_path: Path, activation: str) -> None:
     model = MODEL | {"activation": activation, "num_segments": 1}
-    from lmtransfer.objectives.learner import PretrainingLearner
-    from lmtransfer.training.weights import weights
 
     node = {"_target_": "lmtransfer.objectives.masked_lm.MaskedLanguageModel", "activation": activation}
     learner = perturbed(PretrainingLearner(build(model, vocab_size=VOCABULARY), [build(node)]))
@@ -191,6 +191,21 @@ def test_old_names_prefixes_and_repeated_tensors_read_the_same(tmp_path: Path) -
     assert_same_tensors(read.encoder, expected.encoder)
     assert_same_tensors(read.objectives, expected.objectives)
     assert read.notes == expected.notes
+
+
+@pytest.mark.parametrize("form", ["sharded", "float16"])
+def test_shards_and_half_precision_read_the_same(tmp_path: Path, form: str) -> None:
+    peer = peer_of("Bert", "ForMaskedLM")
+    if form == "sharded":
+        peer.save_pretrained(tmp_path, max_shard_size="20KB")
+        assert len(list(tmp_path.glob("model-*.safetensors"))) > 1
+    else:
+        peer.half().save_pretrained(tmp_path)
+    read = read_published(tmp_path)
+    assert any("float16" in note for note in read.notes) == (form == "float16")
+    files = to_published(run_of(read))
+    expected = {name: tensor for name, tensor in peer.state_dict().items() if ".decoder." not in name}
+    assert_same_tensors(files.tensors, expected)
 
 
 def test_untied_outputs_and_unknown_heads_are_left_out_and_told(tmp_path: Path) -> None:
@@ -285,3 +300,26 @@ def test_heads_of_another_shape_are_refused_saying_why() -> None:
     learner = task_learner(encoder, "tagging")
     with pytest.raises(CheckpointError, match="reads a pooler, and this encoder has none"):
         to_published(run_with_head(learner, bare, "classification"))
+
+
+@pytest.mark.parametrize("name", ["bert.embeddings.position_embeddings.weight", "bert.embeddings.LayerNorm.weight"])
+def test_tensors_of_another_rank_are_one_message(tmp_path: Path, name: str) -> None:
+    for rows in (1, 2):
+        tensors = saved(tmp_path, "ForMaskedLM", type_vocab_size=rows)
+        save_file(tensors | {name: torch.tensor(1.0)}, tmp_path / "model.safetensors")
+        with pytest.raises(CheckpointError, match=r"has shape \[\], the settings say"):
+            read_published(tmp_path)
+
+
+def test_folders_that_are_none(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="is no folder with config.json and weights"):
+        read_published(tmp_path / "gone")
+    with pytest.raises(CheckpointError, match=r"config\.json: is missing"):
+        read_published(tmp_path)
+    saved(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"architectures": 3}))
+    assert read_published(tmp_path).losses == ("mlm", "nsp")
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    with pytest.raises(CheckpointError, match=r"model\.safetensors: is torn"):
+        read_published(tmp_path)

@@ -150,3 +150,11 @@ def test_our_task_heads_answer_the_same_there(tmp_path: Path, kind: str) -> None
     names = {"tagging": "TokenClassification", "span": "QuestionAnswering"}
     auto = getattr(transformers, f"AutoModelFor{names.get(kind, 'SequenceClassification')}")
     assert_task_survives(MODEL, kind, auto, tmp_path, segments=True)
+
+
+def test_a_subfolder_that_leads_back_is_no_generator(tmp_path: Path) -> None:
+    peer_of("ForPreTraining").save_pretrained(tmp_path)
+    (tmp_path / "generator").symlink_to(tmp_path, target_is_directory=True)
+    read = read_published(tmp_path)
+    assert read.losses == ()
+    assert any("does not fit: it has no head of mlm" in note for note in read.notes)

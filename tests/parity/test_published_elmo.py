@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import builtins
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from published_world import encoder_of, run_of
-from test_elmo import FILES, OPTIONS, published, random_weights, reference, sentences_as_batch
+from test_elmo import FILES, OPTIONS, published, random_weights, read_hdf5, reference, sentences_as_batch
 
 from lmtransfer.errors import CheckpointError
 from lmtransfer.interop.family import NoCounterpart
@@ -36,8 +36,6 @@ def test_published_models_are_read_and_compute_the_reference(data_root: Path, na
     assert batch.chars_TC is not None
     with torch.no_grad():
         layers = encoder_of(read)(batch).layers
-    from test_elmo import read_hdf5
-
     weights = {key: tensor.double().numpy() for key, tensor in read_hdf5(folder / "lm_weights.hdf5").items()}
     for place, characters in enumerate(batch.chars_TC.split(list(batch.lengths))):
         for layer, expected in enumerate(reference(weights, read.config, characters.numpy())):
@@ -73,13 +71,6 @@ def test_settings_and_tensors_that_do_not_fit_are_told(tmp_path: Path) -> None:
 
 def test_without_h5py_one_line_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     saved(tmp_path)
-    real = builtins.__import__
-
-    def without(name: str, *others: Any, **named: Any) -> Any:
-        if name == "h5py":
-            raise ImportError(name)
-        return real(name, *others, **named)
-
-    monkeypatch.setattr(builtins, "__import__", without)
+    monkeypatch.setitem(sys.modules, "h5py", None)
     with pytest.raises(CheckpointError, match="pip install h5py"):
         read_published(tmp_path)

@@ -145,3 +145,12 @@ def test_ours_beyond_modernbert_has_no_counterpart() -> None:
     learner = task_learner(build(MODEL, vocab_size=VOCABULARY), "classification")
     with pytest.raises(CheckpointError, match="a dense layer and a norm of their own"):
         to_published(run_with_head(learner, MODEL, "classification"))
+
+
+def test_a_head_with_another_activation_is_left_out_and_told(tmp_path: Path) -> None:
+    peer_of("ForMaskedLM").save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"classifier_activation": "silu"}))
+    read = read_published(tmp_path)
+    assert read.losses == ()
+    assert any("mlm is left out: config.json: classifier_activation=silu" in note for note in read.notes)

@@ -5,6 +5,7 @@ Shape legend: N sequences or tokens, E width of what a head sees, C logits.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -17,7 +18,11 @@ from lmtransfer.layers.dropout import Dropout
 INITIAL_DEVIATION = 0.02
 
 Activation = Literal["tanh", "gelu", "relu"]
-_ACTIVATE = {"tanh": torch.tanh, "gelu": functional.gelu, "relu": functional.relu}
+_ACTIVATE: dict[str, Callable[[Tensor], Tensor]] = {
+    "tanh": torch.tanh,
+    "gelu": functional.gelu,
+    "relu": functional.relu,
+}
 
 
 class HeadLayers(nn.Module):
