@@ -1,0 +1,100 @@
+"""Model cards: front matter that the hub can read, only what is known, and scores with their controls."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from reporting_fakes import pretraining, transfer
+
+from lmtransfer.reporting.collect import collect
+from lmtransfer.reporting.entries import make_entries
+from lmtransfer.reporting.model_card import ModelCard, pipeline_of, write_card
+
+KNOWN: dict[str, Any] = {
+    "name": "films",
+    "library": "transformers",
+    "about": ["A model."],
+    "facts": {"objective": "masked tokens"},
+    "loading": "import transformers",
+    "limits": ["One.", "Two."],
+}
+
+
+def front_matter(text: str) -> dict[str, object]:
+    before, matter, _ = text.split("---\n", 2)
+    assert before == ""
+    return yaml.safe_load(matter)
+
+
+def test_everything_that_is_known_is_in_the_front_matter() -> None:
+    card = ModelCard(
+        **KNOWN,
+        architecture="BertForSequenceClassification",
+        license="apache-2.0",
+        languages=["en", "de"],
+        base_model="owner/name",
+        tags=["bert", "yes: no"],
+    )
+    assert front_matter(write_card(card)) == {
+        "license": "apache-2.0",
+        "language": ["en", "de"],
+        "library_name": "transformers",
+        "pipeline_tag": "text-classification",
+        "base_model": "owner/name",
+        "tags": ["bert", "yes: no"],
+    }
+
+
+def test_what_is_not_known_is_left_out() -> None:
+    text = write_card(ModelCard(**KNOWN))
+    assert front_matter(text) == {"library_name": "transformers"}
+    assert "None" not in text
+    assert "null" not in text
+    assert "## Scores" not in text
+    assert "## Notes" not in text
+
+
+def test_names_and_notes_cannot_break_the_page() -> None:
+    card = ModelCard(
+        **{**KNOWN, "name": "a\n---\nlicense: mit <b>", "facts": {"labels": "a|b\nc"}},
+        notes=["one\n# two", "<script>"],
+        license="x: {y",
+    )
+    text = write_card(card)
+    assert front_matter(text)["license"] == "x: {y"
+    assert "# a --- license: mit &lt;b>" in text
+    assert "| labels | a\\|b c |" in text
+    assert "\n# two" not in text
+    assert "<script>" not in text
+
+
+def test_scores_come_with_seeds_controls_and_standard_errors(tmp_path: Path) -> None:
+    pretraining(tmp_path / "pretrain" / "films")
+    init = str(tmp_path / "pretrain" / "films")
+    transfer(tmp_path / "finetune" / "ft", [0.70, 0.72], controls=[0.60, 0.64], init=init)
+    entries = [entry for entry in make_entries(collect(tmp_path)) if not entry.is_pretraining]
+    text = write_card(ModelCard(**KNOWN, scores=entries))
+    (line,) = [line for line in text.splitlines() if line.startswith("| sst2 ")]
+    cells = [cell.strip() for cell in line.strip("|").split("|")]
+    assert cells[:6] == ["sst2", "dev", "1,000", "finetuned", "accuracy, %", "2"]
+    assert [cell.replace("\u00b1", "+-") for cell in cells[6:]] == ["71.0 +- 1.4", "62.0 +- 2.8", "+9.0 +- 2.2"]
+
+
+@pytest.mark.parametrize(
+    ("architecture", "tag"),
+    [
+        ("BertForPreTraining", "fill-mask"),
+        ("MegatronBertForPreTraining", "fill-mask"),
+        ("ElectraForPreTraining", "feature-extraction"),
+        ("ModernBertForMaskedLM", "fill-mask"),
+        ("GPT2LMHeadModel", "text-generation"),
+        ("XLNetForQuestionAnsweringSimple", "question-answering"),
+        ("RobertaForTokenClassification", "token-classification"),
+        ("AlbertModel", "feature-extraction"),
+    ],
+)
+def test_the_hub_is_told_what_a_model_is_for(architecture: str, tag: str) -> None:
+    assert pipeline_of(architecture) == tag
