@@ -155,8 +155,8 @@ class DenseModel(nn.Module):
             return (head.logits(states),)
         assert encoder.token_embedding is not None
         output_VE = encoder.token_embedding.weight
-        if self.kind == "lm":
-            return (nn.functional.linear(states, output_VE),)
+        if self.kind == "lm":  # with a bias it is one operator that transposes, and the tied table is written once
+            return (nn.functional.linear(states, output_VE, states.new_zeros(encoder.vocab_size)),)
         return (nn.functional.linear(head.transform(states), output_VE, head.bias),)
 
 
