@@ -77,8 +77,11 @@ def main() -> None:
 def compare(words: list[str], options: argparse.Namespace, root: Path, folder: Path) -> None:
     """Both sides in turns, then the table."""
     num_steps = (options.epochs or 3) * -(-options.labels // BATCH)
-    print(f"transformers {transformers.__version__}: which flags serve it best?", flush=True)
-    flags = Flags() if options.no_trial else best_flags([*words, "seed=0"], folder=folder, num_steps=num_steps)
+    flags = Flags()
+    if options.trial:
+        print(f"transformers {transformers.__version__}: which flags serve it best?", flush=True)
+        num_steps = (options.epochs or 3) * -(-options.labels // BATCH)
+        flags = best_flags([*words, "seed=0"], folder=folder, num_steps=num_steps, trial=options.trial)
     ours: list[Outcome] = []
     theirs: list[Outcome] = []
     for seed in range(options.seeds or 5):
@@ -87,7 +90,7 @@ def compare(words: list[str], options: argparse.Namespace, root: Path, folder: P
         print(f"seed {seed}  lmtransfer  {ours[-1]}", flush=True)
         theirs.append(trained(seeded, folder=folder, flags=flags))
         print(f"seed {seed}  Trainer     {theirs[-1]}", flush=True)
-    print(f"\nSST-2, {options.labels:,} labels; Trainer: {flags}")
+    print(f"\nSST-2, {options.labels:,} labels; transformers {transformers.__version__}: {flags}")
     print("\n".join(table(ours, theirs)), flush=True)
     sides = {"lmtransfer": [asdict(o) for o in ours], "trainer": [asdict(o) for o in theirs]}
     (root / "compare.json").write_text(json.dumps({"words": words, "flags": asdict(flags), **sides}, indent=1) + "\n")
@@ -127,7 +130,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=physical_cores(), help="CPU threads of either side")
     parser.add_argument("--data", default=os.environ.get("LMTRANSFER_DATA"), help="data folder; LMTRANSFER_DATA")
     parser.add_argument("--folder", help="where results go; default: a new one below runs/")
-    parser.add_argument("--no-trial", action="store_true", help="take the Trainer's default flags")
+    parser.add_argument("--trial", type=int, default=40, help="steps with each of the Trainer's flags; 0: its defaults")
     return parser.parse_args()
 
 
