@@ -44,7 +44,7 @@ def grown_rows(tensor_VE: Tensor, base: Tokenizer, extended: ExtendedTokenizer) 
     grown_VE = tensor_VE.new_empty((extended.vocab_size, *tensor_VE.shape[1:]))
     grown_VE[: base.num_pieces] = tensor_VE[: base.num_pieces]
     for place, word in enumerate(extended.words):
-        ids = torch.from_numpy(extended.pieces_of(word)).long()
+        ids = torch.tensor(extended.pieces_of(word), dtype=torch.int64)
         row_E = tensor_VE[ids].mean(0, dtype=torch.float64) if len(ids) else filler_E
         grown_VE[base.num_pieces + place] = row_E.to(tensor_VE.dtype)
     unused = slice(extended.num_pieces, base.vocab_size)
