@@ -34,7 +34,7 @@ class ModelCard:
 
     Attributes:
         name: of the model.
-        library: "transformers" where that loads it, else "lmtransfer".
+        library: that loads it: "transformers", "onnx" or "lmtransfer".
         about: sentences that say what it is.
         facts: data, objective, budget, architecture: a line each, by what it is called.
         loading: Python that loads it.

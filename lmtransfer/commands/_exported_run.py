@@ -1,0 +1,190 @@
+"""The run that is exported: its encoder with its heads, built and loaded, and what kind of head that is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from torch import Tensor, nn
+
+from lmtransfer.commands._runs import CheckpointName, SavedRun, new_encoder, open_saved, trained_folders
+from lmtransfer.commands._trained import task_of
+from lmtransfer.config.build import build
+from lmtransfer.errors import CheckpointError, RunDirectoryError
+from lmtransfer.models.base import Encoder
+from lmtransfer.objectives.learner import PretrainingLearner
+from lmtransfer.training.weights import load_weights, read_weights, weights
+from lmtransfer.transfer.learner import TaskLearner
+from lmtransfer.transfer.method import TransferMethod
+
+#: What stands upon the encoder: nothing, the objectives of pretraining, or the head of a task.
+Kind = Literal["encoder", "pretraining", "classification", "regression", "tagging", "span"]
+
+#: Where an imported run keeps the files that it was made from.
+PUBLISHED_CONFIG = Path("published", "config.json")
+
+
+class EncoderAlone(nn.Module):
+    """An encoder under the name that it has in checkpoints.
+
+    Args:
+        encoder: the encoder.
+    """
+
+    def __init__(self, encoder: Encoder) -> None:
+        super().__init__()
+        self.encoder = cast(nn.Module, encoder)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRun:
+    """A run with its weights.
+
+    Attributes:
+        saved: the run; of one with several seeds, one of them.
+        named: the run that the user named: the same, or the one that ``saved`` is a seed of.
+        checkpoint: the folder of its weights.
+        learner: encoder and heads in evaluation mode, on the CPU: a ``PretrainingLearner``, a ``TaskLearner`` or an
+            ``EncoderAlone``.
+        kind: of the heads.
+        labels: of classification and tagging, in order.
+        notes: what the checkpoint holds that is not exported.
+    """
+
+    saved: SavedRun
+    named: Path
+    checkpoint: Path
+    learner: nn.Module
+    kind: Kind
+    labels: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def encoder(self) -> Encoder:
+        """The encoder."""
+        return cast(Encoder, self.learner.encoder)
+
+    @property
+    def method(self) -> TransferMethod:
+        """How a run of a task was transferred."""
+        return cast(TransferMethod, build(self.saved.config["transfer"]))
+
+    @property
+    def losses(self) -> dict[str, Any]:
+        """The component nodes of the objectives, by name; empty for a run of a task."""
+        return _losses(self.saved.config) if self.kind == "pretraining" else {}
+
+    @property
+    def head(self) -> dict[str, Tensor]:
+        """The tensors of what stands upon the encoder: those of the objectives, or those of a task's head."""
+        if self.kind == "encoder":
+            return {}
+        return weights(cast(nn.Module, self.learner.objectives if self.kind == "pretraining" else self.learner.head))
+
+    @property
+    def published_config(self) -> dict[str, Any]:
+        """The config.json that an imported run came with; empty for other runs.
+
+        Raises:
+            CheckpointError: it is damaged.
+        """
+        path = self.saved.path / PUBLISHED_CONFIG
+        if not path.is_file():
+            return {}
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"{path}: cannot be read ({error}); import the model again") from None
+        return found if isinstance(found, dict) else {}
+
+
+def open_run(path: str, *, checkpoint: CheckpointName | None) -> OpenRun:
+    """Open the run that the user named, and load its weights.
+
+    Args:
+        path: as given; of a run with several seeds the first one is opened.
+        checkpoint: ``best`` or ``last``; None: best where there is one.
+
+    Raises:
+        RunDirectoryError: no run, none that holds a model, or no such checkpoint.
+        CheckpointError: its weights do not fit its configuration.
+    """
+    saved = open_saved(_folder(path), key="run")
+    is_seed_of = Path(path).expanduser().absolute() == saved.path.parent
+    named = saved.path.parent if is_seed_of else saved.path
+    folder = saved.checkpoint(checkpoint)
+    learner, kind, labels = build_learner(saved, new_encoder(saved.model_node, saved.tokenizer, seed=0))
+    tensors = read_weights(folder)
+    unknown: list[str] = []
+    if kind == "encoder":
+        unknown = [name for name in tensors if not name.startswith("encoder.")]
+        tensors = {name: tensor for name, tensor in tensors.items() if name not in unknown}
+    load_weights(learner, tensors, source=str(folder))
+    notes = (f"the checkpoint's {', '.join(unknown)}: no objective of the run has them; left out",) if unknown else ()
+    return OpenRun(saved, named, folder, learner.eval(), kind, labels, notes)
+
+
+def build_learner(saved: SavedRun, encoder: Encoder) -> tuple[nn.Module, Kind, tuple[str, ...]]:
+    """The run's heads, with random weights, upon an encoder; their kind; and the labels that they tell apart.
+
+    Args:
+        saved: the run.
+        encoder: the run's, or one that was read back.
+    """
+    if "transfer" in saved.config and "task" in saved.config:
+        task = task_of(saved)
+        learner = cast(TransferMethod, build(saved.config["transfer"])).learner(encoder, head=task.head, seed=0)
+        return learner, task.head.kind, tuple(task.labels)
+    losses = _losses(saved.config)
+    if losses:
+        objectives = [build(node, tokenizer=saved.tokenizer) for node in losses.values()]
+        return PretrainingLearner(encoder, objectives), "pretraining", ()
+    return EncoderAlone(encoder), "encoder", ()
+
+
+def head_problem(run: OpenRun) -> str | None:
+    """Why no class of transformers has the head of a run of a task, or None where its family's published head does."""
+    if not isinstance(run.learner, TaskLearner):
+        return None
+    method, encoder, head = run.method, run.encoder, run.learner.head
+    if method.layers not in ("last", encoder.num_layers):
+        return f"it reads transfer.layers={method.layers}, and published heads read the last layer"
+    if run.kind in ("tagging", "span"):
+        if method.pooling == "bilstm":
+            return "transfer.pooling=bilstm puts an LSTM between encoder and head, and published heads have none"
+        if getattr(head, "hidden", None) is not None:
+            return f"transfer.head_hidden_dim={method.head_hidden_dim}: published heads for {run.kind} are linear"
+        if run.kind == "span" and getattr(head, "num_labels", 0):
+            return f"it also tells apart {', '.join(run.labels)}, and published heads for questions know spans only"
+        return None
+    published = TransferMethod(freeze="full", head_hidden_dim=None)
+    hidden = getattr(head, "hidden", None)
+    wanted = encoder.dim if encoder.family_head.hidden else None
+    same = (
+        method.resolved_pooling(encoder) == published.resolved_pooling(encoder)
+        and run.learner.use_pooler == published.uses_pooler(encoder)
+        and (hidden is None) == (wanted is None)
+        and (method.pooling == "family" or encoder.family_head.hidden in (None, "tanh"))
+    )
+    if not same:
+        return f"transfer.pooling={method.pooling} composes a text in another way than the family's published head"
+    if hidden is not None and cast(nn.Linear, hidden).out_features != wanted:
+        return f"transfer.head_hidden_dim={method.head_hidden_dim}: the published head's hidden layer is {wanted} wide"
+    return None
+
+
+def _losses(config: Mapping[str, Any]) -> dict[str, Any]:
+    objective = config.get("objective")
+    losses = objective.get("losses") if isinstance(objective, Mapping) else None
+    return dict(losses) if isinstance(losses, Mapping) and "task" not in config else {}
+
+
+def _folder(path: str) -> str | Path:
+    """The run itself, or the first seed of a task's run; what is wrong with any other is told where it is opened."""
+    try:
+        return trained_folders(path)[0]
+    except RunDirectoryError:
+        return path

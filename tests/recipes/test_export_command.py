@@ -1,0 +1,550 @@
+"""Runs written for transformers, whose own classes give the run's logits and token ids; else nothing is left."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+from torch import Tensor
+from transfer_world import NEGATIVE, OTHER, POSITIVE, lmtransfer, make_world, sentence
+
+from lmtransfer.commands import _exported_folder, _exported_transformers
+from lmtransfer.commands._runs import open_saved
+from lmtransfer.commands._saved_objectives import open_objectives
+from lmtransfer.commands._trained import open_trained, task_of
+from lmtransfer.data.batch import PackedBatch, pack
+from lmtransfer.interop.published import read_published
+from lmtransfer.tasks.encoded import EncodedExamples
+from lmtransfer.tasks.source import TaskSource
+from lmtransfer.tokenizers.base import Tokenizer
+from lmtransfer.training.hardware import setup
+
+transformers = pytest.importorskip("transformers")
+
+TINY = ["model.dim=16", "model.num_layers=2", "model.num_heads=2", "model.hidden_dim=32", "model.max_length=48"]
+TINY += ["tokenizer.vocab_size=96", "tokenizer.allow_fewer=true", "objective.max_length=24"]
+QUICK = ["experiment=null", "corpus=text", "corpus.path=text.txt", "hardware=exact", "cache_dir=cache"]
+QUICK += ["train.steps=20", "train.batch_tokens=192", "train.eval_every=null", "train.eval_tokens=64"]
+#: Of each family: what makes a model that transformers has too, and the class that it has.
+FAMILIES = {
+    "bert": (["model=bert_tiny", "objective=mlm_nsp"], "BertForPreTraining"),
+    "roberta": (
+        ["model=roberta_base", "objective=mlm", "tokenizer=byte_bpe", "tokenizer.vocab_size=320"]
+        + ["objective.losses.mlm.norm_eps=1e-5"],
+        "RobertaForMaskedLM",
+    ),
+    "albert": (["model=albert_lite", "objective=mlm_sop", "model.embedding_dim=8"], "AlbertForPreTraining"),
+    "electra": (
+        ["model=electra_small", "objective=rtd", "model.embedding_dim=8", "objective.losses.rtd.generator_size=0.5"],
+        "ElectraForPreTraining",
+    ),
+    "gpt": (["model=gpt2_base", "objective=lm"], "GPT2LMHeadModel"),
+    "xlnet": (["model=xlnet_base", "objective=plm", "model.memory_length=0"], "XLNetLMHeadModel"),
+    "modern": (
+        ["model=modern_base", "objective=mlm", "model.window=8", "objective.losses.mlm.norm_eps=1e-5"],
+        "ModernBertForMaskedLM",
+    ),
+}
+SPLITS = {"train": 60, "dev": 24, "test": 10}
+TRAIN = ["hardware=exact", "init=runs/pretrain/base", "train.epochs=1"]
+TASKS = {
+    "classification": [
+        "task=text_classification",
+        "task.files={train: data/train.tsv, dev: data/dev.tsv}",
+        "task.labels=[negative,positive]",
+        "task.label_values=['0','1']",
+        "task.text_column=sentence",
+    ],
+    "regression": ["task=regression", "task.train=data/scores_train.csv", "task.dev=data/scores_dev.csv"],
+    "tagging": ["task=tagging", *(f"task.files.{split}=data/tags_{split}.conll" for split in ("train", "dev"))],
+    "span": [
+        "task=span_qa",
+        *(f"task.{split}=data/questions_{split}.jsonl" for split in ("train", "dev")),
+        "task.stride=4",
+        "task.max_question_tokens=6",
+    ],
+}
+CLASSES = {
+    "classification": "BertForSequenceClassification",
+    "regression": "BertForSequenceClassification",
+    "tagging": "BertForTokenClassification",
+    "span": "BertForQuestionAnswering",
+}
+
+
+def _write_tasks(data: Path) -> None:
+    for seed, (split, num) in enumerate(SPLITS.items()):
+        rng = random.Random(seed)
+        words = [rng.choices(POSITIVE + NEGATIVE + OTHER, k=rng.randint(2, 12)) for _ in range(num)]
+        rows = [f'"{" ".join(text)}",{sum(word in POSITIVE for word in text) / len(text)}' for text in words]
+        (data / f"scores_{split}.csv").write_text("\n".join(["text,score", *rows]) + "\n")
+        tagged = ["\n".join(f"{word}\t{'GOOD' if word in POSITIVE else 'O'}" for word in text) for text in words]
+        (data / f"tags_{split}.conll").write_text("\n\n".join(tagged) + "\n")
+        questions = []
+        for number, text in enumerate(words):
+            context, answer = " ".join([*text, POSITIVE[number % 5]]), text[0]
+            gold = [{"text": answer, "start": 0}]
+            questions.append({"id": f"q{number}", "question": "which", "context": context, "answers": gold})
+        (data / f"questions_{split}.jsonl").write_text("\n".join(map(json.dumps, questions)) + "\n")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Labelled data, a text to pretrain on, and a run of random weights."""
+    folder = tmp_path_factory.mktemp("world")
+    make_world(folder)
+    _write_tasks(folder / "data")
+    rng = random.Random(0)
+    documents = ["\n".join(sentence(i % 2, rng).capitalize() + "." for i in range(12)) for _ in range(24)]
+    (folder / "text.txt").write_text("\n\n".join(documents) + "\n")
+    return folder
+
+
+@pytest.fixture(scope="module", autouse=True)
+def world(made: Path) -> Iterator[Path]:
+    threads = torch.get_num_threads()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(made)
+        patch.setenv("LMTRANSFER_CACHE", str(made / "cache"))
+        patch.delenv("LMTRANSFER_DATA", raising=False)
+        yield made
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def pretrained(world: Path) -> Callable[[str], Path]:
+    """Pretrain a family for 20 steps, once."""
+
+    def run(family: str) -> Path:
+        path = Path("runs/pretrain") / family
+        if not path.is_dir():
+            words = [word for word in TINY if word.partition("=")[0] not in _keys(FAMILIES[family][0])]
+            assert lmtransfer("pretrain", *QUICK, *words, *FAMILIES[family][0], f"name={family}") == 0
+        return path
+
+    return run
+
+
+def _keys(words: Sequence[str]) -> set[str]:
+    return {word.partition("=")[0] for word in words}
+
+
+def _sentences(num: int = 200) -> list[str]:
+    """Texts of 1 to 40 words, some of which the vocabulary has never seen."""
+    rng = random.Random(7)
+    words = [*POSITIVE, *NEGATIVE, *OTHER, "Zebra", "caf\u00e9", "3.14", "\u4e2d", "don't", ","]
+    return [" ".join(rng.choices(words, k=1 + number % 40)) for number in range(num)]
+
+
+def _framed(tokenizer: Tokenizer, texts: Sequence[str], max_length: int) -> list[np.ndarray]:
+    ids = tokenizer.encode_ids(texts)
+    return [np.array([tokenizer.cls_id, *row[: max_length - 2], tokenizer.sep_id]) for row in ids]
+
+
+def _theirs(folder: Path, auto: str, texts: Sequence[str]) -> tuple[Any, Tensor, list[np.ndarray]]:
+    """What transformers says of padded texts; which tokens are real; and its token ids."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    model = getattr(transformers, auto).from_pretrained(folder).eval()
+    padded = tokenizer(list(texts), padding=True, truncation=True, return_tensors="pt")
+    with torch.no_grad():
+        output = model(**padded)
+    real = padded["attention_mask"].bool()
+    return output, real, [row[kept].numpy() for row, kept in zip(padded["input_ids"], real, strict=True)]
+
+
+def _tied(learner: Any, hidden: Tensor) -> Tensor:
+    return hidden @ learner.encoder.token_embedding.weight.T
+
+
+def _our_heads(learner: Any, packed: PackedBatch) -> dict[str, Tensor]:
+    """By what transformers calls the output, in this test's own words."""
+    heads, encoder = learner.objectives, learner.encoder
+    hidden = encoder(packed).last
+    found = {}
+    if "mlm" in heads:
+        found["logits" if len(heads) == 1 else "prediction_logits"] = (
+            _tied(learner, heads["mlm"].transform(hidden)) + heads["mlm"].bias
+        )
+    if "nsp" in heads:
+        found["seq_relationship_logits"] = heads["nsp"].classifier(encoder.pooler(hidden[packed.starts_B]))
+    if "sop" in heads:
+        found["sop_logits"] = heads["sop"].classifier(encoder.pooler(hidden[packed.starts_B]))
+    if "lm" in heads:
+        found["logits"] = _tied(learner, hidden)
+    if "plm" in heads:
+        found["logits"] = _tied(learner, hidden) + heads["plm"].bias
+    if "rtd" in heads:
+        found["logits"] = heads["rtd"].logits(hidden)
+    return found
+
+
+AUTO = {
+    "ForPreTraining": "AutoModelForPreTraining",
+    "ForMaskedLM": "AutoModelForMaskedLM",
+    "LMHeadModel": "AutoModelForCausalLM",
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_transformers_gives_the_logits_of_a_pretrained_run(
+    family: str, pretrained: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = pretrained(family)
+    architecture = FAMILIES[family][1]
+    folder = Path("out") / family
+    capsys.readouterr()
+    assert lmtransfer("export", f"run={run}", f"to={folder}", "license=mit", "language=en") == 0
+    said = capsys.readouterr().out
+    assert f"verified with transformers {transformers.__version__} as {architecture}" in said
+    assert json.loads((folder / "config.json").read_text())["architectures"] == [architecture]
+
+    saved, texts = open_saved(run, key="run"), _sentences()
+    learner = cast(Any, open_objectives(saved, hardware=setup(device="cpu", precision="fp32")).learner)
+    tokens = _framed(saved.tokenizer, texts, learner.encoder.max_length)
+    packed = pack(tokens)
+    auto = next(auto for ending, auto in AUTO.items() if architecture.endswith(ending))
+    output, real, ids = _theirs(folder, auto, texts)
+    assert all(np.array_equal(one, other) for one, other in zip(tokens, ids, strict=True))
+    with torch.no_grad():
+        ours = _our_heads(learner, packed)
+    for name, logits in ours.items():
+        theirs = output[name]
+        theirs = theirs if name in ("seq_relationship_logits", "sop_logits") else theirs[real]
+        torch.testing.assert_close(theirs[..., : logits.shape[-1]], logits, atol=1e-5, rtol=0)
+    if family == "electra":
+        generator = learner.objectives["rtd"]
+        output, real, _ = _theirs(folder / "generator", "AutoModelForMaskedLM", texts)
+        with torch.no_grad():
+            hidden = generator.generator_head.transform(generator.generator(packed).last)
+            logits = _tied(learner, hidden) + generator.generator_head.bias
+        torch.testing.assert_close(output["logits"][real][:, : logits.shape[1]], logits, atol=1e-5, rtol=0)
+
+
+def test_the_card_says_what_is_known(pretrained: Callable[[str], Path]) -> None:
+    run, folder = pretrained("bert"), Path("out/card")
+    words = [f"run={run}", f"to={folder}", "license=mit", "language=[en,de]", "name=Small films"]
+    assert lmtransfer("export", *words) == 0
+    _, matter, text = (folder / "README.md").read_text().split("---\n", 2)
+    known = yaml.safe_load(matter)
+    assert known["license"] == "mit"
+    assert known["language"] == ["en", "de"]
+    assert (known["library_name"], known["pipeline_tag"]) == ("transformers", "fill-mask")
+    assert "base_model" not in known
+    result = json.loads((run / "result.json").read_text())
+    for part in ("# Small films", "text", "masked tokens (mlm) and next sentence (nsp)", f"{result['steps']:,} steps"):
+        assert part in text
+    namespace: dict[str, Any] = {}
+    code = text.partition("```python\n")[2].partition("```")[0]
+    exec(code.replace('"card"', f'"{folder}"'), namespace)  # what it tells its readers to do works
+    assert namespace["output"]["prediction_logits"].dim() == 3
+
+
+def _batch(encoded: EncodedExamples) -> tuple[Any, dict[str, Tensor]]:
+    """The encoded examples packed for us, and padded for transformers."""
+    source = TaskSource(encoded)
+    batch = source.build(0, source.plan(0), range(len(encoded)))
+    rows = [np.split(array, encoded.offsets[1:-1]) for array in (encoded.tokens_T, encoded.segments_T)]
+    longest = int(encoded.lengths.max())
+    padded = {
+        name: torch.from_numpy(np.stack([np.pad(row, (0, longest - len(row))) for row in part]).astype(np.int64))
+        for name, part in zip(("input_ids", "token_type_ids"), rows, strict=True)
+    }
+    padded["attention_mask"] = (torch.arange(longest) < torch.from_numpy(encoded.lengths)[:, None]).long()
+    return batch, padded
+
+
+@pytest.mark.parametrize("kind", TASKS)
+def test_transformers_gives_the_logits_of_a_run_of_each_kind_of_task(kind: str) -> None:
+    assert lmtransfer("finetune", *TASKS[kind], *TRAIN, f"name={kind}") == 0
+    folder = Path("out") / kind
+    assert lmtransfer("export", f"run=runs/finetune/{kind}", f"to={folder}") == 0
+    config = json.loads((folder / "config.json").read_text())
+    assert config["architectures"] == [CLASSES[kind]]
+
+    saved = open_saved(f"runs/finetune/{kind}", key="run")
+    task = task_of(saved)
+    learner = cast(Any, open_trained(saved, task, setup(device="cpu", precision="fp32")))
+    encoded = task.encode(task.examples("dev"), saved.tokenizer, max_length=24, num_segments=2)
+    batch, padded = _batch(encoded)
+    auto = f"AutoModel{CLASSES[kind].removeprefix('Bert')}"
+    model = getattr(transformers, auto).from_pretrained(folder).eval()
+    with torch.no_grad():
+        logits, output = learner.logits(batch), model(**padded)
+    real = padded["attention_mask"].bool()
+    if kind == "span":
+        theirs = torch.stack([output.start_logits[real], output.end_logits[real]], dim=1)
+    else:
+        theirs = output.logits[real] if kind == "tagging" else output.logits
+    torch.testing.assert_close(theirs, logits, atol=1e-5, rtol=0)
+    if kind in ("classification", "tagging"):
+        assert [config["id2label"][str(number)] for number in range(len(task.labels))] == list(task.labels)
+    if kind == "regression":
+        assert config["problem_type"] == "regression"
+
+
+def test_of_several_seeds_the_first_is_exported_with_the_scores_of_all(world: Path) -> None:
+    words = ["task.num_train=20", "seeds=2", "control=true", "name=seeds"]
+    assert lmtransfer("finetune", *TASKS["classification"], *TRAIN, *words) == 0
+    assert lmtransfer("export", "run=runs/finetune/seeds", "to=out/seeds") == 0
+    first = load_file("runs/finetune/seeds/seed-0/checkpoints/best/model.safetensors")
+    assert torch.equal(load_file("out/seeds/model.safetensors")["classifier.weight"], first["head.output.weight"])
+    result = json.loads(Path("runs/finetune/seeds/result.json").read_text())
+    card = Path("out/seeds/README.md").read_text()
+    for part in (result, result["control"]):
+        assert f"{100 * part['mean']:.1f} \u00b1 {100 * part['deviation']:.1f}" in card
+    assert lmtransfer("export", "run=runs/finetune/seeds/seed-1", "to=out/seed-1") == 0
+    second = load_file("runs/finetune/seeds/seed-1/checkpoints/best/model.safetensors")
+    assert torch.equal(load_file("out/seed-1/model.safetensors")["classifier.weight"], second["head.output.weight"])
+    assert lmtransfer("export", "run=runs/pretrain/base", "to=out/base", "results=runs/finetune/seeds") == 0
+    card = Path("out/base/README.md").read_text()
+    assert f"{100 * result['mean']:.1f} \u00b1 {100 * result['deviation']:.1f}" in card
+
+
+def test_what_was_written_is_read_again_as_the_same_tensors(pretrained: Callable[[str], Path]) -> None:
+    run = pretrained("bert")
+    assert lmtransfer("export", f"run={run}", "to=out/again") == 0
+    published = read_published(Path("out/again"))
+    saved = load_file(run / "checkpoints" / "last" / "model.safetensors")
+    own = {name: tensor for name, tensor in saved.items() if name.startswith("encoder.")}
+    assert {f"encoder.{name}" for name in published.encoder} == set(own)
+    rows = len(own["encoder.embeddings.token.weight"])
+    for name, tensor in published.encoder.items():
+        assert torch.equal(tensor[:rows] if name == "embeddings.token.weight" else tensor, own[f"encoder.{name}"])
+    assert set(published.losses) == {"mlm", "nsp"}
+
+
+def test_an_imported_model_goes_back_byte_by_byte_with_its_own_keys(world: Path) -> None:
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=70,
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=32,
+        max_position_embeddings=40,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        my_own_key={"kept": True},
+    )
+    peer = transformers.BertForPreTraining(config)
+    peer.save_pretrained("peer")
+    pieces = [
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        *"abcdefghijklmnopqrstuvwxyz",
+        *(f"##{c}" for c in "aeioun"),
+    ]
+    Path("peer/vocab.txt").write_text("\n".join(pieces) + "\n")
+    Path("peer/tokenizer_config.json").write_text('{"do_lower_case": true, "tokenizer_class": "BertTokenizer"}')
+    assert lmtransfer("import", "source=peer", "name=peer") == 0
+    assert lmtransfer("export", "run=runs/import/peer", "to=out/peer") == 0
+    one, other = load_file("peer/model.safetensors"), load_file("out/peer/model.safetensors")
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    before, after = (json.loads((Path(name) / "config.json").read_text()) for name in ("peer", "out/peer"))
+    assert after["my_own_key"] == {"kept": True}
+    own = {"transformers_version", "dtype", "torch_dtype", "_name_or_path"}
+    assert {key: value for key, value in before.items() if after.get(key) != value and key not in own} == {}
+    card = Path("out/peer/README.md").read_text()
+    assert "its weights are as they were" in card
+    assert "base_model" not in card  # a folder of this machine says nothing to others
+
+
+def test_a_head_that_transformers_would_compute_otherwise_is_left_out(
+    pretrained: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = Path("runs/pretrain/epsilon")
+    shutil.copytree(pretrained("roberta"), run)
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    config["objective"]["losses"]["mlm"]["norm_eps"] = 0.1
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    capsys.readouterr()
+    assert lmtransfer("export", f"run={run}", "to=out/epsilon") == 0
+    assert "objective.losses.mlm.norm_eps=1e-05" in capsys.readouterr().out
+    assert json.loads(Path("out/epsilon/config.json").read_text())["architectures"] == ["RobertaModel"]
+    saved, texts = open_saved(run, key="run"), _sentences(20)
+    learner = cast(Any, open_objectives(saved, hardware=setup(device="cpu", precision="fp32")).learner)
+    output, real, _ = _theirs(Path("out/epsilon"), "AutoModel", texts)
+    with torch.no_grad():
+        ours = learner.encoder(pack(_framed(saved.tokenizer, texts, learner.encoder.max_length))).last
+    torch.testing.assert_close(output.last_hidden_state[real], ours, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("kind", ["pretraining", "classification"])
+def test_an_onnx_file_gives_the_logits_of_the_run(kind: str, pretrained: Callable[[str], Path]) -> None:
+    runtime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnx")
+    if kind == "pretraining":
+        run, auto = pretrained("bert"), "AutoModelForMaskedLM"
+    else:
+        run, auto = Path("runs/finetune/onnx"), "AutoModelForSequenceClassification"
+        assert lmtransfer("finetune", *TASKS[kind], *TRAIN, "name=onnx") == 0
+    assert lmtransfer("export", f"run={run}", "to=onnx") == 0
+    assert lmtransfer("export", f"run={run}", f"to=out/beside-{kind}") == 0
+    assert (run / "onnx" / "README.md").is_file()
+    texts = _sentences(20)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(run / "onnx")
+    padded = tokenizer(texts, padding=True, truncation=True, return_tensors="np")
+    session = runtime.InferenceSession(str(run / "onnx" / "model.onnx"), providers=["CPUExecutionProvider"])
+    fed = {wanted.name: padded[wanted.name].astype(np.int64) for wanted in session.get_inputs()}
+    found = session.run(["logits"], fed)[0]
+    output, real, _ = _theirs(Path(f"out/beside-{kind}"), auto, texts)
+    expected, kept = output.logits.numpy(), real.numpy() if kind == "pretraining" else slice(None)
+    np.testing.assert_allclose(found[kept], expected[kept][..., : found.shape[-1]], atol=1e-5)
+
+
+def test_a_model_that_transformers_lacks_becomes_tensors_with_an_explanation(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ["model=elmo", "objective=bilm", "tokenizer=words", "objective.max_length=8", "name=elmo"]
+    words += ["model.dim=16", "model.cell_dim=24", "model.char_dim=4", "model.filters=[[1,4],[3,8]]"]
+    assert lmtransfer("pretrain", *QUICK, "train.steps=2", *words) == 0
+    capsys.readouterr()
+    assert lmtransfer("export", "run=runs/pretrain/elmo", "to=out/elmo", "format=transformers") == 2
+    assert "no counterpart in transformers" in capsys.readouterr().err
+    assert not Path("out/elmo").exists()
+    assert lmtransfer("export", "run=runs/pretrain/elmo", "to=out/elmo") == 0
+    said = capsys.readouterr().out
+    assert "no counterpart in transformers" in said
+    assert "layout.json" in said
+    layout = json.loads(Path("out/elmo/layout.json").read_text())["tensors"]
+    tensors = load_file("out/elmo/model.safetensors")
+    assert {name: list(tensor.shape) for name, tensor in tensors.items()} == {
+        name: entry["shape"] for name, entry in layout.items()
+    }
+    assert all(len(entry["meaning"]) > 20 for entry in layout.values())
+    saved = load_file("runs/pretrain/elmo/checkpoints/last/model.safetensors")
+    assert saved.keys() == tensors.keys()
+    assert all(torch.equal(saved[name], tensor) for name, tensor in tensors.items())
+    card = Path("out/elmo/README.md").read_text()
+    namespace: dict[str, Any] = {}
+    exec(card.partition("```python\n")[2].partition("```")[0].replace('"elmo"', '"out/elmo"'), namespace)
+    assert torch.equal(
+        namespace["encoder"].state_dict()[next(iter(namespace["own"]))], next(iter(namespace["own"].values()))
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        (["transfer.pooling=mean"], "transfer.pooling=mean composes a text in another way"),
+        (["transfer.layers=mix", "transfer.pooling=cls"], "reads transfer.layers=mix"),
+        (["transfer.head_hidden_dim=8"], "composes a text in another way"),
+    ],
+)
+def test_a_head_without_counterpart_is_refused_and_says_how_to_go_on(
+    settings: list[str], reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = settings[0].replace("=", "-")
+    assert lmtransfer("finetune", *TASKS["classification"], *TRAIN, *settings, f"name={name}") == 0
+    capsys.readouterr()
+    assert lmtransfer("export", f"run=runs/finetune/{name}", f"to=out/{name}") == 2
+    message = capsys.readouterr().err
+    assert reason in message
+    assert "transfer.pooling=family" in message
+    assert "format=tensors" in message
+    assert not Path("out", name).exists()
+    assert lmtransfer("export", f"run=runs/finetune/{name}", f"to=out/{name}", "format=tensors") == 0
+    assert {"README.md", "model.yaml", "layout.json", "model.safetensors", "tokenizer"} == {
+        path.name for path in Path("out", name).iterdir()
+    }
+
+
+def test_a_byte_that_changes_on_the_way_to_the_disk_is_found_and_nothing_is_left(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save = _exported_folder.save_file
+
+    def torn(tensors: dict[str, Tensor], path: Path, **more: Any) -> None:
+        save(tensors, path, **more)
+        content = bytearray(path.read_bytes())
+        content[-20] ^= 1
+        path.write_bytes(bytes(content))
+
+    monkeypatch.setattr(_exported_folder, "save_file", torn)
+    assert lmtransfer("export", "run=runs/pretrain/base", "to=new/place/base") == 2
+    assert "not as they were written" in capsys.readouterr().err
+    assert not Path("new").exists()
+
+
+def test_a_config_that_computes_something_else_is_found_and_nothing_is_left(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keep = _exported_folder.with_published_keys
+
+    def wrong(config: dict[str, Any], published: dict[str, Any]) -> dict[str, Any]:
+        return keep(config, published) | {"hidden_act": "relu"}
+
+    monkeypatch.setattr(_exported_folder, "with_published_keys", wrong)
+    assert lmtransfer("export", "run=runs/pretrain/base", "to=new/base") == 2
+    assert "read back: hidden differs by" in capsys.readouterr().err
+    assert not Path("new").exists()
+
+
+def test_without_transformers_the_files_are_read_back_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(_exported_transformers.importlib.util, "find_spec", lambda name: None)
+    assert lmtransfer("export", "run=runs/pretrain/base", "to=out/alone") == 0
+    said = capsys.readouterr().out
+    assert "read back: " in said
+    assert "not compared with transformers, which is not installed" in said
+
+
+def test_a_folder_that_holds_something_is_not_touched(capsys: pytest.CaptureFixture[str]) -> None:
+    taken = Path("taken")
+    taken.mkdir()
+    (taken / "mine.txt").write_text("mine")
+    for words, reason in (
+        (["to=taken"], "holds files that are no export"),
+        (["to=taken", "overwrite=true"], "holds files that are no export"),
+        (["to=taken/mine.txt"], "is a file"),
+        (["to=runs/pretrain/base", "overwrite=true"], "holds files that are no export"),
+        (["to=runs", "overwrite=true"], "holds files that are no export"),
+    ):
+        assert lmtransfer("export", "run=runs/pretrain/base", *words) == 2
+        assert reason in capsys.readouterr().err
+    assert [path.name for path in taken.iterdir()] == ["mine.txt"]
+    assert Path("runs/pretrain/base/checkpoints").is_dir()
+
+    assert lmtransfer("export", "run=runs/pretrain/base", "to=out/twice") == 0
+    shutil.copy("out/twice/model.safetensors", "kept")
+    Path("out/twice/model.safetensors").write_bytes(b"torn")
+    assert lmtransfer("export", "run=runs/pretrain/base", "to=out/twice") == 2
+    assert "overwrite=true" in capsys.readouterr().err
+    assert lmtransfer("export", "run=runs/pretrain/base", "to=out/twice", "overwrite=true") == 0
+    assert Path("out/twice/model.safetensors").read_bytes() == Path("kept").read_bytes()
+    assert not [path for path in Path("out").iterdir() if path.name.startswith(".")]
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["run=runs/pretrain/nowhere", "to=x"], "there is no run directory"),
+        (["run=data", "to=x"], "is not a run directory"),
+        (["run=runs/pretrain/base", "to=x", "format=pickle"], "format=pickle: must be one of auto"),
+        (["run=runs/pretrain/base", "to=x", "checkpoint=first"], "checkpoint=first: must be best, last or null"),
+        (["run=runs/pretrain/base", "to=x", "checkpoint=best"], "has no checkpoint 'best'"),
+        (["run=runs/pretrain/base", "to=x", "results=nowhere"], "runs=nowhere: no such folder"),
+        (["run=runs/pretrain/base", "to=onnx", "format=tensors"], "format=tensors with to=onnx"),
+        (["run=runs/pretrain/base"], "to"),
+    ],
+)
+def test_mistakes_are_one_message(words: list[str], reason: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert lmtransfer("export", *words) == 2
+    message = capsys.readouterr().err
+    assert reason in message
+    assert "Traceback" not in message
+    assert not Path("x").exists()
