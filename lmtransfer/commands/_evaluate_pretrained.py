@@ -16,7 +16,7 @@ from rich.table import Table
 from torch import nn
 
 from lmtransfer.commands._hardware import eager_hardware
-from lmtransfer.commands._pretraining import Parts, Text, build_parts, read_text
+from lmtransfer.commands._pretraining import Parts, Text, absolute_corpus, build_parts, read_text
 from lmtransfer.commands._pretraining_data import PretrainingData
 from lmtransfer.commands._runs import SavedRun, open_saved
 from lmtransfer.commands._task_table import short
@@ -41,6 +41,9 @@ from lmtransfer.training.weights import load_weights, read_weights
 
 #: Stretches of the text that are read side by side, at most.
 _LANES = 8
+
+#: Batch sizes for a run that was not trained here.
+_TRAIN = {"batch_tokens": 4096}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +84,7 @@ def evaluate_pretrained(cfg: DictConfig) -> Path:
             data = PretrainingData(
                 measuring.text,
                 measuring.parts,
-                train=TrainSettings.from_config(OmegaConf.create({"train": saved.config["train"]}).train),
+                train=TrainSettings.from_config(OmegaConf.create({"train": saved.config.get("train") or _TRAIN}).train),
                 hardware=hardware,
                 seed=0,
             )
@@ -93,9 +96,12 @@ def evaluate_pretrained(cfg: DictConfig) -> Path:
             more = {"curve": {"key": "memory_length", "values": lengths, "losses": losses}}
         with open_dict(cfg):
             cfg.run = str(saved.path)
-        name = sweep_name(cfg.name or f"pretrain-{saved.path.name}" + ("" if lengths is None else "-memory"))
+        name = sweep_name(cfg.name or _default_name(cfg, saved, lengths))
         directory = RunDirectory.create(cfg.output_root, "evaluate", name, resume=cfg.overwrite or in_sweep())
-        directory.write_config(cast("dict[str, Any]", OmegaConf.to_container(cfg, resolve=True)))
+        plain = cast("dict[str, Any]", OmegaConf.to_container(cfg, resolve=True))
+        if plain.get("corpus") is not None:
+            plain["corpus"] = absolute_corpus(plain["corpus"])
+        directory.write_config(plain)
         directory.write_versions(versions())
         seconds, tokens = time.monotonic() - began, _num_counted(measuring)
         directory.write_result(
@@ -119,10 +125,29 @@ def evaluate_pretrained(cfg: DictConfig) -> Path:
     return directory.path
 
 
+def _default_name(cfg: DictConfig, saved: SavedRun, lengths: list[int] | None) -> str:
+    """The run, and what else it was measured on than its own text in its own way."""
+    parts = ["pretrain", saved.path.name]
+    parts += [str(cfg.corpus.name)] if cfg.get("corpus") is not None else []
+    return "-".join([*parts, *(["memory"] if lengths is not None else [])])
+
+
 def _measuring(cfg: DictConfig, saved: SavedRun, hardware: Hardware) -> _Measuring:
-    """The run's model and its text, with its tokenizer."""
+    """The run's model and its text, or another one that is given, with its tokenizer.
+
+    Raises:
+        ConfigError: the run knows of no text, and none is given.
+    """
     config: Any = OmegaConf.create(saved.config)
     config.init, config.data_root = str(saved.path), cfg.data_root or config.get("data_root")
+    config.tokenizer = None  # the run's own, whatever it was made of
+    if cfg.get("corpus") is not None:
+        config.corpus = cfg.corpus
+    elif config.get("corpus") is None:
+        raise ConfigError(
+            f"run={cfg.run}: was imported, and what it was trained on is not known here: give text to measure it on, "
+            "such as corpus=text corpus.path=my/texts (a part of it is held out, and read), or a task=..."
+        )
     text = read_text(config)
     parts = build_parts(config, saved.tokenizer)
     learner = PretrainingLearner(parts.encoder, list(parts.objectives))

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from omegaconf import DictConfig, OmegaConf, open_dict
-from torch import nn
+from omegaconf import DictConfig, OmegaConf
+from torch import Tensor, nn
 
+from lmtransfer.commands._added_words import grown_weights, with_words
 from lmtransfer.commands._corpus import build_corpus
-from lmtransfer.commands._runs import encoder_weights, new_encoder, open_saved
+from lmtransfer.commands._going_on import go_on_from
+from lmtransfer.commands._runs import SavedRun, new_encoder, open_saved
 from lmtransfer.config.build import build
 from lmtransfer.config.check import check
 from lmtransfer.config.parts import settle_parts
@@ -23,10 +25,11 @@ from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.base import Objective
 from lmtransfer.objectives.corruption.base import Corruption
 from lmtransfer.objectives.fit import check_fit
+from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.objectives.rows.base import Rows
 from lmtransfer.objectives.rows.mixed import CONTIGUOUS_MIXTURE
 from lmtransfer.tokenizers.base import Tokenizer
-from lmtransfer.training.weights import load_weights
+from lmtransfer.training.weights import load_weights, read_weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +40,13 @@ class Text:
         corpus: the documents.
         tokenizer: trained from them, or that of the run which is gone on with.
         prepared: the tokens.
+        notes: what there is to say of the tokenizer.
     """
 
     corpus: Corpus
     tokenizer: Tokenizer
     prepared: PreparedCorpus
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,19 +58,22 @@ class Parts:
         rows: how rows are cut.
         corruption: what is hidden.
         objectives: what is predicted.
+        heads: weights of the heads of ``init`` by name (``mlm.dense.weight``), for ``_going_on.take_heads``.
     """
 
     encoder: Encoder
     rows: Rows
     corruption: Corruption
     objectives: Sequence[Objective]
+    heads: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 def check_pretraining(cfg: DictConfig, *, primary: str, more_nodes: Mapping[str, Set[str]] | None = None) -> None:
     """Check the whole config before any work.
 
     Args:
-        cfg: the config; with ``init``, its model becomes that of the run which is gone on with.
+        cfg: the config; with ``init``, its model becomes that of the run which is gone on with, and its losses have
+            the heads of that run.
         primary: the command.
         more_nodes: further components of the command, with the arguments it supplies.
 
@@ -89,9 +97,7 @@ def check_pretraining(cfg: DictConfig, *, primary: str, more_nodes: Mapping[str,
     if cfg.corpus.get("parts") and cfg.objective.rows.get("contiguous"):
         raise ConfigError(CONTIGUOUS_MIXTURE)
     if cfg.get("init"):
-        saved = open_saved(cfg.init, key="init")
-        with open_dict(cfg):
-            cfg.model = OmegaConf.create(OmegaConf.to_container(saved.model_node, resolve=True))
+        go_on_from(open_saved(cfg.init, key="init"), cfg)
     else:
         _check_characters(cfg)
 
@@ -110,23 +116,36 @@ def read_text(cfg: DictConfig, *, num_workers: int | None = None) -> Text:
     """Tokenise the corpus, or find it tokenised."""
     cache_dir = default_cache_dir() if cfg.cache_dir is None else Path(cfg.cache_dir).expanduser().absolute()
     corpus = build_corpus(cfg, cache_dir=cache_dir)
+    words = (cfg.get("tokenizer") or {}).get("add")
     if cfg.get("init"):
         tokenizer = open_saved(cfg.init, key="init").tokenizer
     else:
-        tokenizer = tokenizer_for(corpus, build(cfg.tokenizer), cache_dir=cache_dir)
+        trainer = {key: value for key, value in cfg.tokenizer.items() if key != "add"}
+        tokenizer = tokenizer_for(corpus, build(OmegaConf.create(trainer)), cache_dir=cache_dir)
+    notes: tuple[str, ...] = ()
+    if words is not None:
+        tokenizer, notes = with_words(tokenizer, Path(str(words)).expanduser().absolute())
     prepared = prepare(
         corpus, tokenizer, cache_dir=cache_dir, num_workers=num_workers, min_tokens=int(cfg.objective.max_length)
     )
-    return Text(corpus, tokenizer, prepared)
+    return Text(corpus, tokenizer, prepared, notes)
 
 
 def with_absolute_paths(config: dict[str, Any]) -> dict[str, Any]:
     """The config with every path that the user gave made absolute, so that it means the same from anywhere."""
-    corpus = _with_absolute_path(config["corpus"])
+    given = {key: _absolute(config[key]) for key in ("init", "data_root", "output_root") if config.get(key)}
+    tokenizer = dict(config["tokenizer"])
+    if tokenizer.get("add"):
+        tokenizer["add"] = _absolute(tokenizer["add"])
+    return {**config, **given, "corpus": absolute_corpus(config["corpus"]), "tokenizer": tokenizer}
+
+
+def absolute_corpus(node: Mapping[str, Any]) -> dict[str, Any]:
+    """A corpus, or a mixture of some, with absolute paths."""
+    corpus = _with_absolute_path(node)
     if isinstance(corpus.get("parts"), Mapping):
         corpus["parts"] = {name: _with_absolute_path(part) for name, part in corpus["parts"].items()}
-    given = {key: _absolute(config[key]) for key in ("init", "data_root", "output_root") if config.get(key)}
-    return {**config, **given, "corpus": corpus}
+    return corpus
 
 
 def _with_absolute_path(corpus: Mapping[str, Any]) -> dict[str, Any]:
@@ -147,15 +166,34 @@ def build_parts(cfg: DictConfig, tokenizer: Tokenizer) -> Parts:
         ConfigError: parts that do not fit one another.
         CheckpointError: ``init`` holds no weights that fit.
     """
-    encoder = new_encoder(cfg.model, tokenizer, seed=cfg.seed)
+    encoder, heads = new_encoder(cfg.model, tokenizer, seed=cfg.seed), dict[str, Tensor]()
     if cfg.get("init"):
-        saved = open_saved(cfg.init, key="init")
-        load_weights(cast(nn.Module, encoder), encoder_weights(saved), source=str(saved.path))
+        heads = _load_encoder(encoder, open_saved(cfg.init, key="init"), tokenizer, cfg)
     parts = Parts(
         encoder=encoder,
         rows=build(cfg.objective.rows, tokenizer=tokenizer),
         corruption=build(cfg.objective.corruption, tokenizer=tokenizer),
         objectives=[build(node, tokenizer=tokenizer) for node in cfg.objective.losses.values()],
+        heads=heads,
     )
     check_fit(encoder=encoder, objectives=parts.objectives, rows=parts.rows, corruption=parts.corruption)
     return parts
+
+
+def _load_encoder(encoder: Encoder, saved: SavedRun, tokenizer: Tokenizer, cfg: DictConfig) -> dict[str, Tensor]:
+    """Give the encoder a run's weights, for a tokenizer that may have more words; the weights of the run's heads."""
+
+    def learner_of(vocab_size: int) -> PretrainingLearner:
+        nodes = cfg.objective.losses.values()
+        return PretrainingLearner(
+            build(cfg.model, vocab_size=vocab_size), [build(node, tokenizer=tokenizer) for node in nodes]
+        )
+
+    tensors = read_weights(saved.checkpoint())
+    tensors = grown_weights(tensors, base=saved.tokenizer, tokenizer=tokenizer, module_of=learner_of)
+    encoder_tensors, heads = (
+        {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+        for prefix in ("encoder.", "objectives.")
+    )
+    load_weights(cast(nn.Module, encoder), encoder_tensors, source=str(saved.path))
+    return heads

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,12 +12,14 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 
+from lmtransfer.commands._published_folder import PREFIX
 from lmtransfer.config.build import build
 from lmtransfer.errors import RunDirectoryError
 from lmtransfer.models.base import Encoder
 from lmtransfer.randomness import derived_seed
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.tokenizers.load import load_tokenizer
+from lmtransfer.training import distributed
 from lmtransfer.training.run_directory import RunDirectory
 from lmtransfer.training.weights import load_weights, read_weights
 
@@ -65,34 +68,55 @@ class SavedRun:
         return folder
 
 
+def run_folder(path: str | Path, *, key: str) -> RunDirectory:
+    """The run directory that the user named; of ``hf:<folder or name on the hub>``, the one in the cache.
+
+    Raises:
+        RunDirectoryError: there is none.
+        CheckpointError: there is no such published model, or it cannot be imported.
+    """
+    if str(path).startswith(PREFIX):
+        # Most runs begin from no published model, and need not wait for what reads them.
+        from lmtransfer.commands._imported import import_into_cache
+        from lmtransfer.commands._imported_messages import imported_lines
+
+        folder, imported = import_into_cache(str(path), key=key)
+        if imported is not None and distributed.is_main():
+            for line in [*imported_lines(imported), f"kept in the cache: {folder}"]:
+                print(line, file=sys.stderr)
+        return RunDirectory.open(folder)
+    return RunDirectory.open(Path(path).expanduser())
+
+
 def open_saved(path: str | Path, *, key: str) -> SavedRun:
     """Open the run directory that the user named.
 
     Args:
-        path: the directory, as given.
+        path: the directory, as given; ``hf:`` before it makes it a published model, which is imported.
         key: the configuration key that gave it, for messages.
 
     Raises:
         RunDirectoryError: it is missing, or no run that holds a model.
-        CheckpointError: its tokenizer is torn.
+        CheckpointError: its tokenizer is torn, or a published model cannot be imported.
     """
-    directory = RunDirectory.open(Path(path).expanduser())
+    directory = run_folder(path, key=key)
     config = directory.read_config()
     if not isinstance(config.get("model"), Mapping) or not directory.tokenizer.is_dir():
         raise RunDirectoryError(
-            f"{key}={path}: holds no model with its tokenizer; give a run of pretrain, probe or finetune, such as "
-            "runs/pretrain/<name>"
+            f"{key}={path}: holds no model with its tokenizer; give a run of pretrain, import, probe or finetune, such "
+            "as runs/pretrain/<name>"
         )
     return SavedRun(directory, config, load_tokenizer(directory.tokenizer))
 
 
 def is_pretrained(path: str | Path) -> bool:
-    """Whether the run was trained on text without labels.
+    """Whether the run was trained on text without labels, and has the heads for it.
 
     Raises:
         RunDirectoryError: it is no run.
+        CheckpointError: a published model cannot be imported.
     """
-    config = RunDirectory.open(Path(path).expanduser()).read_config()
+    config = run_folder(path, key="run").read_config()
     return "objective" in config and "task" not in config
 
 
@@ -102,7 +126,7 @@ def trained_folders(path: str | Path) -> list[Path]:
     Raises:
         RunDirectoryError: no run of a task there, or none that has a checkpoint.
     """
-    directory = RunDirectory.open(Path(path).expanduser())
+    directory = run_folder(path, key="run")
     config = directory.read_config()
     if "transfer" not in config or "task" not in config:
         raise RunDirectoryError(

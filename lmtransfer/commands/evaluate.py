@@ -21,6 +21,7 @@ from lmtransfer.commands._trained import open_trained, task_of
 from lmtransfer.commands._zero_shot import evaluate_zero_shot
 from lmtransfer.config.build import build
 from lmtransfer.config.check import check
+from lmtransfer.config.parts import settle_parts
 from lmtransfer.config.sweep import in_sweep, sweep_name
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import Encoder
@@ -58,9 +59,13 @@ def run(cfg: DictConfig) -> Path:
         The run directory.
     """
     chosen_task = cfg.get("task") is not None
-    check(cfg, primary="evaluate", nodes={"task": {"data_root", "cache_dir"}} if chosen_task else {})
+    settle_parts(cfg)
+    data = {"data_root", "cache_dir"}
+    check(cfg, primary="evaluate", nodes={group: data for group in ("task", "corpus") if cfg.get(group) is not None})
     if is_pretrained(cfg.run):
         return _evaluate_as_it_is(cfg)
+    if cfg.get("corpus") is not None:
+        raise ConfigError(f"corpus: run={cfg.run} answers a task, and is scored on the task's data: leave corpus out")
     members, controls, parent = _members(cfg.run)
     hardware = eager_hardware(cfg)
     task = task_of(members[0], node=cfg.get("task"), data_root=cfg.data_root)

@@ -11,6 +11,7 @@ from rich.console import Console
 from torch import nn
 
 from lmtransfer.commands._compile import compile_blocks
+from lmtransfer.commands._going_on import TakenHeads, take_heads
 from lmtransfer.commands._parts_table import shares_of
 from lmtransfer.commands._pretraining import (
     Parts,
@@ -29,6 +30,7 @@ from lmtransfer.config.budget import effective_train
 from lmtransfer.config.build import build
 from lmtransfer.config.schema import HardwareSettings, TrainSettings
 from lmtransfer.config.sweep import in_sweep, sweep_name
+from lmtransfer.errors import ConfigError
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.randomness import derived_seed
 from lmtransfer.reporting.collect import read_run
@@ -37,6 +39,7 @@ from lmtransfer.reporting.rows import table_rows
 from lmtransfer.reporting.sweeps import make_sweep
 from lmtransfer.reporting.tables import sweep_table, terminal_table
 from lmtransfer.reporting.terminal import report_console
+from lmtransfer.tokenizers.load import load_tokenizer
 from lmtransfer.training import distributed
 from lmtransfer.training.flops import peak_flops
 from lmtransfer.training.hardware import Hardware, setup
@@ -71,9 +74,15 @@ def run(cfg: DictConfig) -> Path:
         with console.status("reading the corpus"):
             text = read_text(cfg)
         parts = build_parts(cfg, text.tokenizer)
-        learner = _learner(parts, seed=cfg.seed, hardware=hardware)
+        if found is not None:
+            _check_tokenizer(found, text)
+        learner, heads = _learner(parts, seed=cfg.seed, hardware=hardware)
         directory = found or _new_directory(cfg, name, plain, text)
         console.print(opening(directory.path, text, parts, hardware, train), soft_wrap=True)
+        for note in text.notes:
+            console.print(f"note: {note}", markup=False, soft_wrap=True)
+        if cfg.init:
+            console.print(f"going on from {cfg.init}; {heads}", markup=False, soft_wrap=True)
         entropy = masked_entropy(cfg, text.prepared.train)
         data = PretrainingData(text, parts, train=train, hardware=hardware, seed=cfg.seed)
         trainer = _trainer(cfg, train, directory, data, learner, hardware, entropy)
@@ -141,13 +150,27 @@ def _new_directory(cfg: DictConfig, name: str, plain: dict[str, Any], text: Text
     return directory
 
 
-def _learner(parts: Parts, *, seed: int, hardware: Hardware) -> PretrainingLearner:
+def _check_tokenizer(found: RunDirectory, text: Text) -> None:
+    """Refuse to go on with other words than the run was begun with.
+
+    Raises:
+        ConfigError: the tokenizer is another one, though the settings are the same.
+    """
+    if found.tokenizer.is_dir() and load_tokenizer(found.tokenizer).fingerprint != text.tokenizer.fingerprint:
+        raise ConfigError(
+            f"the tokenizer of {found.path} is another one than the corpus, init and tokenizer.add give now: the files "
+            "have changed since the run was started; put them back, or start a run under another name="
+        )
+
+
+def _learner(parts: Parts, *, seed: int, hardware: Hardware) -> tuple[PretrainingLearner, TakenHeads]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derived_seed(seed, "heads"))
         learner = PretrainingLearner(parts.encoder, list(parts.objectives)).to(hardware.device)
+    heads = take_heads(learner, parts.heads)
     if hardware.compile:
         compile_blocks(learner)
-    return learner
+    return learner, heads
 
 
 def _trainer(

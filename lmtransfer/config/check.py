@@ -10,7 +10,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from lmtransfer.config.component import component_problems, is_component, outermost
 from lmtransfer.config.nearest import hint
 from lmtransfer.config.plain import join, to_plain
-from lmtransfer.config.primary import reference_config
+from lmtransfer.config.primary import primary_config, reference_config
 from lmtransfer.config.schema import SCHEMAS
 from lmtransfer.config.values import BROKEN, Misfit, convert
 from lmtransfer.errors import ConfigError
@@ -35,7 +35,9 @@ def check(cfg: DictConfig, *, primary: str, nodes: Mapping[str, Set[str]] | None
     plain = _PlainKeys(primary)
     plain.visit(values, reference_config(primary), key="")
     problems |= plain.problems
+    of_primary = primary_config(primary)
     for key, value in outermost(values, ""):
+        value = _without_own_keys(value, of_primary.get(key))
         problems |= component_problems(value, key=key, nodes=nodes or {}, complete=key in (nodes or {}))
     for key in nodes or {}:
         if _is_absent(values, key):
@@ -45,6 +47,13 @@ def check(cfg: DictConfig, *, primary: str, nodes: Mapping[str, Set[str]] | None
     with open_dict(cfg):
         for key, value in plain.converted.items():
             OmegaConf.update(cfg, key, value)
+
+
+def _without_own_keys(component: dict[str, Any], own: Any) -> dict[str, Any]:
+    """A component without the keys that the command's own file has beside it, which are the command's."""
+    if not isinstance(own, dict) or is_component(own):
+        return component
+    return {name: value for name, value in component.items() if name not in own}
 
 
 def _is_absent(values: Any, key: str) -> bool:

@@ -14,6 +14,7 @@ from lmtransfer.config.nearest import nearest
 
 _ORDER = (
     "prepare",
+    "import",
     "pretrain",
     "probe",
     "finetune",

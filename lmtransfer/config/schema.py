@@ -120,7 +120,7 @@ class CommonSettings(Settings):
     name: str | None = _setting(None, "name of the run: <output_root>/<command>/<name>")
     seed: int = _setting(0, "decides order, masks, initialisation and dropout", at_least=0)
     seeds: int = _setting(1, "train this many times, with seeds seed, seed + 1, ...", above=0)
-    init: str | None = _setting(None, "run directory whose encoder to start from; null: random initialisation")
+    init: str | None = _setting(None, "run directory whose encoder to start from, or hf:<folder or name>; null: random")
     run: str | None = _setting(None, "run directory to read")
     resume: bool = _setting(False, "go on with the run of this name")
     control: bool = _setting(False, "also train the same from random initialisation")

@@ -1,0 +1,192 @@
+"""Going on with pretraining: the encoder and the heads go on where they were, and words can be added."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+from transfer_world import lmtransfer, result
+
+from lmtransfer.commands._runs import load_encoder
+from lmtransfer.tokenizers.load import load_tokenizer
+
+LINE = "the old boat lay on the shore and the small dog ran along it all day while rain fell"
+WORDS = LINE.split()
+MODEL = ["model.dim=32", "model.num_layers=2", "model.num_heads=2", "model.hidden_dim=64", "model.max_length=32"]
+TEXT = ["corpus=text", "corpus.path=text.txt", "corpus.validation_fraction=0.2", "objective.max_length=16"]
+SHORT = ["hardware=exact", "train.seconds=null", "train.batch_tokens=256", "train.log_every=1"]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that has learnt its text: documents of one word each, so that a hidden word is one of those around it."""
+    folder = tmp_path_factory.mktemp("world")
+    documents = [" ".join([word] * (60 + number)) for number in range(3) for word in dict.fromkeys(WORDS)]
+    (folder / "text.txt").write_text("\n\n".join([LINE, *documents]) + "\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("LMTRANSFER_CACHE", str(folder / "cache"))
+        patch.delenv("LMTRANSFER_DATA", raising=False)
+        small = ["tokenizer.vocab_size=64", "tokenizer.allow_fewer=true", "train.steps=120", "name=base"]
+        adamw = ["optimizer=adamw", "optimizer.learning_rate=1e-2"]
+        assert lmtransfer("pretrain", *MODEL, *TEXT, *SHORT, *small, *adamw, "objective=mlm") == 0
+    return folder
+
+
+@pytest.fixture
+def world(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    shutil.copytree(made, tmp_path / "world")
+    monkeypatch.chdir(tmp_path / "world")
+    monkeypatch.setenv("LMTRANSFER_CACHE", str(tmp_path / "world" / "cache"))
+    monkeypatch.delenv("LMTRANSFER_DATA", raising=False)
+    threads = torch.get_num_threads()
+    yield tmp_path / "world"
+    torch.set_num_threads(threads)
+
+
+def go_on(*words: str) -> int:
+    recipe = ["experiment=adapt", *TEXT, *SHORT, "train.steps=2", "init=runs/pretrain/base"]
+    return lmtransfer("pretrain", *recipe, "name=on", *words)
+
+
+def losses(run: str) -> list[float]:
+    return [json.loads(line)["loss/mlm"] for line in (Path(run) / "metrics.jsonl").read_text().splitlines()]
+
+
+def weights(run: str, checkpoint: str = "best") -> dict[str, torch.Tensor]:
+    return load_file(Path(run) / "checkpoints" / checkpoint / "model.safetensors")
+
+
+def config(run: str) -> dict[str, Any]:
+    return yaml.safe_load((Path(run) / "config.yaml").read_text())
+
+
+def test_the_loss_goes_on_where_it_was(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    end = sum(losses("runs/pretrain/base")[-10:]) / 10
+    unlearnt = math.log(load_tokenizer(Path("runs/pretrain/base/tokenizer")).num_pieces)
+    assert end < 0.3 * unlearnt
+    assert go_on() == 0
+    assert "heads: mlm came along" in capsys.readouterr().err
+    assert losses("runs/pretrain/on")[0] == pytest.approx(end, abs=0.25 * unlearnt)
+    assert losses("runs/pretrain/on")[0] < 0.5 * unlearnt
+    assert config("runs/pretrain/on")["init"] == str(world / "runs" / "pretrain" / "base")
+
+
+def test_without_a_step_all_weights_are_those_of_the_run(world: Path) -> None:
+    assert go_on("optimizer.learning_rate=1e-30", "optimizer.weight_decay=0.0") == 0
+    before, after = weights("runs/pretrain/base"), weights("runs/pretrain/on")
+    assert set(before) == set(after)
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_the_schedule_is_fresh_and_resuming_changes_nothing(world: Path) -> None:
+    assert go_on("name=whole", "train.steps=4") == 0
+    lines = Path("runs/pretrain/whole/metrics.jsonl").read_text().splitlines()
+    rates = [json.loads(line)["learning_rate"] for line in lines]
+    assert max(rates) == pytest.approx(5e-5)
+    assert rates[-1] < max(rates)
+    assert go_on("name=whole", "train.steps=4", "resume=true") == 0  # finished
+    assert go_on("name=whole", "train.steps=4", "resume=true", "init=null") == 2
+
+
+def test_heads_that_are_new_are_said(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert go_on("objective=mlm_nsp") == 0
+    assert "heads: mlm came along; nsp begin anew" in capsys.readouterr().err
+    before, after = weights("runs/pretrain/base"), weights("runs/pretrain/on", "last")
+    assert set(after) - set(before) == {"objectives.nsp.classifier.weight", "objectives.nsp.classifier.bias"}
+
+
+def test_the_heads_compute_as_they_did(world: Path) -> None:
+    """Their activation and epsilon are the run's, whatever the objective's file says; what the user sets wins."""
+    path = Path("runs/pretrain/base/config.yaml")
+    changed = config("runs/pretrain/base")
+    changed["objective"]["losses"]["mlm"] |= {"activation": "relu", "norm_eps": 1e-5, "weight": 3.0}
+    path.write_text(yaml.safe_dump(changed))
+    assert go_on("objective.losses.mlm.norm_eps=1e-6") == 0
+    mlm = config("runs/pretrain/on")["objective"]["losses"]["mlm"]
+    assert (mlm["activation"], mlm["norm_eps"], mlm["weight"]) == ("relu", 1e-6, 1.0)
+
+
+def test_the_model_and_the_tokenizer_are_the_runs(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for words, message in (
+        (["model.dim=64"], "model.dim=64: with init= the model is that of the run (bert 2x32 pre-norm); leave it out"),
+        (["model=bert_tiny"], "model=bert_tiny: with init= the model is that of the run"),
+        (["tokenizer=bpe"], "tokenizer=bpe: with init= the tokenizer is the run's"),
+        (["tokenizer.vocab_size=128"], "tokenizer.vocab_size=128: with init= the tokenizer is the run's"),
+        (["objective.max_length=64"], "objective.max_length=64 is longer than the model reads"),
+        (["objective=lm"], "objective=lm needs causal"),
+        (["init=runs/pretrain/none"], "there is no run directory"),
+    ):
+        assert go_on(*words) == 2
+        assert message in capsys.readouterr().err
+        assert not Path("runs/pretrain/on").exists()
+    assert go_on("model.dropout=0.3") == 0
+    assert config("runs/pretrain/on")["model"]["dropout"] == 0.3
+    assert config("runs/pretrain/on")["model"]["dim"] == 32
+
+
+def test_added_words_are_tokens_and_change_nothing_else(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("words.txt").write_text("zyxotide\nboatyard\n")
+    still = ["optimizer.learning_rate=1e-30", "optimizer.weight_decay=0.0"]
+    assert go_on("tokenizer.add=words.txt", *still) == 0
+    assert "heads: mlm came along" in capsys.readouterr().err
+    base, grown = (load_tokenizer(Path(f"runs/pretrain/{name}/tokenizer")) for name in ("base", "on"))
+    assert grown.num_pieces == base.num_pieces + 2
+    assert len(grown.encode_ids(["zyxotide"])[0]) == 1 < len(base.encode_ids(["zyxotide"])[0])
+    assert grown.encode_ids(["the old boat lay"])[0].tolist() == base.encode_ids(["the old boat lay"])[0].tolist()
+    before, after = weights("runs/pretrain/base"), weights("runs/pretrain/on")
+    num = base.num_pieces
+    with_rows = {"encoder.embeddings.token.weight", "objectives.mlm.bias"}
+    assert all(torch.equal(after[name][:num], before[name][:num]) for name in with_rows)
+    assert all(torch.equal(before[name], after[name]) for name in before if name not in with_rows)
+    pieces = base.encode_ids([" boatyard"])[0].tolist()
+    for name in with_rows:
+        torch.testing.assert_close(after[name][num + 1], before[name][pieces].mean(0))
+    encoder, tokenizer, _ = load_encoder("runs/pretrain/on")
+    assert encoder.vocab_size == tokenizer.vocab_size
+    assert config("runs/pretrain/on")["tokenizer"]["add"] == str(world / "words.txt")
+    for name in ("base", "on"):
+        assert lmtransfer("evaluate", f"run=runs/pretrain/{name}", "hardware=exact", f"name={name}") == 0
+    assert math.isfinite(result("runs/evaluate/on")["metrics"]["mlm"])
+
+
+def test_words_that_changed_are_refused_on_resume(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("words.txt").write_text("zyxotide\n")
+    words = ["tokenizer.add=words.txt", "train.save_every=1"]
+    assert go_on(*words) == 0
+    Path("runs/pretrain/on/result.json").unlink()
+    Path("words.txt").write_text("boatyard\n")
+    assert go_on(*words, "resume=true") == 2
+    assert "the files have changed since the run was started" in capsys.readouterr().err
+
+
+def test_words_can_be_added_to_a_new_vocabulary(world: Path) -> None:
+    Path("words.txt").write_text("zyxotide\n")
+    small = ["tokenizer.vocab_size=64", "tokenizer.allow_fewer=true", "train.steps=1", "name=new"]
+    assert lmtransfer("pretrain", *MODEL, *TEXT, *SHORT, *small, "tokenizer.add=words.txt") == 0
+    encoder, tokenizer, _ = load_encoder("runs/pretrain/new")
+    assert encoder.vocab_size == tokenizer.vocab_size
+    assert len(tokenizer.encode_ids(["zyxotide"])[0]) == 1
+    assert lmtransfer("evaluate", "run=runs/pretrain/new", "hardware=exact") == 0
+    assert lmtransfer("pretrain", *TEXT, *SHORT, "name=x", "tokenizer.add=none.txt") == 2
+
+
+def test_an_evaluation_on_other_text(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    orders = [WORDS[start::-1] + WORDS[:start:-1] for start in range(len(WORDS))]
+    Path("other.txt").write_text("\n\n".join(" ".join(times * order) for times in (3, 4) for order in orders) + "\n")
+    evaluate = ["evaluate", "run=runs/pretrain/base", "hardware=exact"]
+    assert lmtransfer(*evaluate) == 0
+    other = ["corpus=text", "corpus.path=other.txt", "corpus.name=other", "corpus.validation_fraction=0.5"]
+    assert lmtransfer(*evaluate, *other) == 0
+    known, unknown = result("runs/evaluate/pretrain-base"), result("runs/evaluate/pretrain-base-other")
+    assert unknown["metrics"]["mlm"] > known["metrics"]["mlm"] + 1
+    saved = config("runs/evaluate/pretrain-base-other")
+    assert saved["corpus"]["path"] == [str(world / "other.txt")]

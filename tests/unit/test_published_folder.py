@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+import pytest
+
+from lmtransfer.commands._published_folder import PublishedFolder, find_published, wanted_files
+from lmtransfer.errors import CheckpointError
+
+
+def test_safetensors_are_wanted_and_legacy_files_only_without_them() -> None:
+    tokenizer = ["special_tokens_map.json", "tokenizer.json", "vocab.txt"]
+    other = ["README.md", "flax_model.msgpack", "onnx/model.safetensors", "training_args.bin", "tf_model.h5", ".git/x"]
+    both = ["config.json", "model.safetensors", "pytorch_model.bin", *tokenizer, *other]
+    assert wanted_files(both) == sorted(["config.json", "model.safetensors", *tokenizer])
+    shards = ["pytorch_model-00001-of-00002.bin", "pytorch_model-00002-of-00002.bin", "pytorch_model.bin.index.json"]
+    assert wanted_files(["config.json", *shards, *other]) == sorted(["config.json", *shards])
+    sharded = ["model-00001-of-00001.safetensors", "model.safetensors.index.json"]
+    assert wanted_files([*shards, *sharded]) == sorted(sharded)
+    generator = ["generator/config.json", "generator/model.safetensors"]
+    assert set(generator) <= set(wanted_files([*both, *generator]))
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("/models/bert base", "bert-base"),
+        ("owner/tiny-bert@v1.0", "tiny-bert"),
+        ("bert-base-uncased", "bert-base-uncased"),
+        ("/", "model"),
+    ],
+)
+def test_a_name_is_made_of_the_source(source: str, name: str, tmp_path) -> None:
+    assert PublishedFolder(tmp_path, source).name == name
+
+
+@pytest.mark.parametrize("given", ["../up", "a/b/c", "./here", "hf:a b/c", "owner/", "x@../../y z"])
+def test_what_is_no_folder_and_no_name_is_told_without_asking_the_net(given: str, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CheckpointError, match="there is no such folder; give one that holds"):
+        find_published(given, key="source")
