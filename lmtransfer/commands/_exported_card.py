@@ -156,7 +156,7 @@ def _facts(run: OpenRun, lineage: Sequence[Run], architecture: str, source: str 
         "architecture": f"{architecture + ', ' if architecture else ''}{model_label(run.saved.config['model'])}, "
         f"{count(parameters)} parameters",
         "vocabulary": f"{tokenizer.num_pieces:,} pieces",
-        **({"imported from": source} if source else {}),
+        **({"imported from": name} if (name := _hub_name(source)) else {}),
     }
     stages = _pretraining(lineage)
     for number_of_stage, stage in enumerate(reversed(stages), start=1):
@@ -248,9 +248,9 @@ def _limits(run: OpenRun, lineage: Sequence[Run]) -> list[str]:
     """Two sentences that are true of every such model."""
     pretraining = _pretraining(lineage)
     if run.kind in ("encoder", "pretraining"):
-        seen = f" like its own ({_corpus(pretraining[0])})" if pretraining else ""
+        seen = f", best on text like its own ({_corpus(pretraining[0])})" if pretraining else ""
         return [
-            f"It is meant to be finetuned on labelled data, best on text{seen}.",
+            f"It is meant to be finetuned on labelled data{seen}.",
             "What it scores beyond what stands here was not measured, nor was bias, and what it predicts may be wrong.",
         ]
     return [
