@@ -16,7 +16,8 @@ The library computes like sentencepiece, but for what is mended here, and for wh
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from functools import cache
 from itertools import pairwise
 from typing import Final, Literal
 from unicodedata import combining
@@ -39,18 +40,15 @@ _BYTE_PIECE = Regex("<(?=0x[0-9A-F]{2}>)")
 _NEVER = 1e4
 
 
-def library_tokenizer(
-    model: SentencePieceModel, *, prefix: Prefix = "first", before: Sequence[normalizers.Normalizer] = ()
-) -> tokenizers.Tokenizer:
+def library_tokenizer(model: SentencePieceModel, *, prefix: Prefix = "first") -> tokenizers.Tokenizer:
     """The tokenizer, without special tokens around a text and without any that text can spell.
 
     Args:
         model: the vocabulary and the rules.
         prefix: what the leading space of ``add_dummy_prefix`` is given to: a text, or also what follows an added token.
-        before: what is done to a text before anything else (ALBERT's and XLNet's quotes, accents and case).
     """
     library = tokenizers.Tokenizer(_unigram(model) if model.algorithm == "unigram" else _bpe(model))
-    steps = [*before, *_rules(model)]
+    steps = _rules(model)
     scheme = prefix if model.add_dummy_prefix else "never"
     if model.remove_extra_whitespaces:
         if not model.add_dummy_prefix:
@@ -99,7 +97,7 @@ def _boundaries(pairs: Iterable[tuple[str, str]], rules: Mapping[str, str]) -> R
         pairs: neighbours in what the rules of several characters are about.
         rules: what strings become.
     """
-    before: dict[str, set[str]] = {c: set() for c in map(chr, range(sys.maxunicode)) if combining(c)}
+    before: dict[str, set[str]] = {character: set() for character in _combining()}
     for first, second in pairs:
         before.setdefault(second, set()).add(first)
     for source, target in rules.items():
@@ -112,6 +110,11 @@ def _boundaries(pairs: Iterable[tuple[str, str]], rules: Mapping[str, str]) -> R
         f"(?={_one_of(seconds)})" + (f"(?<!{_one_of(firsts)})" if firsts else "") for firsts, seconds in alike.items()
     ]
     return Regex(rf"(?!\A)(?={_one_of(before)})(?:{'|'.join(cases)})")
+
+
+@cache
+def _combining() -> tuple[str, ...]:
+    return tuple(character for character in map(chr, range(sys.maxunicode)) if combining(character))
 
 
 def _one_of(characters: Iterable[str]) -> str:

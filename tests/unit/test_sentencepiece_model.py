@@ -42,7 +42,8 @@ def _read(model: bytes) -> SentencePieceModel:
     [
         {"model_type": "unigram", "normalization_rule_name": "nmt_nfkc_cf"},
         {"model_type": "bpe", "normalization_rule_name": "identity"},
-        {"model_type": "unigram", "byte_fallback": True, "vocab_size": 330, "pad_id": 3, "normalization_rule_name": "nfkc"},
+        {"model_type": "unigram", "byte_fallback": True, "vocab_size": 330, "pad_id": 3,
+         "normalization_rule_name": "nfkc"},
         {"model_type": "bpe", "control_symbols": ["[CLS]"], "user_defined_symbols": ["<sep>"], "unk_id": 2, "bos_id": 0,
          "eos_id": 1, "add_dummy_prefix": False, "remove_extra_whitespaces": False},
     ],
