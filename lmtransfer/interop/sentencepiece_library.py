@@ -8,7 +8,9 @@ The library computes like sentencepiece, but for what is mended here, and for wh
   225,276 rules of nmt_nfkc, 21 are missed so (letters that came with Unicode 16), and 685 of the 226,684 of nmt_nfkc_cf
   (mostly styled capitals with accents, such as a double-struck I with a dot above).
 - It sums scores in float64 and word by word, sentencepiece in float32 over the whole text: of two ways to cut a word
-  that are equally likely but for rounding, either may be taken.
+  that are equally likely but for rounding, either may be taken. With vocabularies of 8,192 pieces this was so in 3 to 8
+  of 28,341 lines (encyclopaedia, reviews, novels in three languages), nearly all of them with "...." or "!!!!!". Byte-
+  pair encoding differed in none.
 - A character that is no piece is never joined with its neighbour in a piece of several characters.
 - U+10FFFE and U+10FFFF, which are no characters, are dropped where text is normalised at all.
 """
