@@ -61,6 +61,17 @@ def go_on_from(saved: SavedRun, cfg: DictConfig) -> None:
                 cfg.objective.losses[name] = {**cfg.objective.losses[name], **kept}
 
 
+def recipe_remark() -> str | None:
+    """What to say where weights are gone on with by a recipe that is made for random ones, unasked for."""
+    chosen = {key.partition(".")[0] for key in _given()}
+    if not chosen or chosen & {"experiment", "optimizer"}:
+        return None
+    return (
+        "the default recipe is made for random weights, and its rates make an encoder forget: experiment=adapt goes on "
+        "more gently"
+    )
+
+
 def _given() -> dict[str, str]:
     """What the user set on the command line: the words by their key or group."""
     if not HydraConfig.initialized():

@@ -53,8 +53,8 @@ def _composed(group: str, choice: str) -> DictConfig:
     found = OmegaConf.create({})
     for entry in content.pop("defaults", []):
         if isinstance(entry, DictConfig):
-            for name, inner in entry.items():
-                found[str(name)] = _composed(f"{group}/{name}", str(inner))
+            for name, inner in ((str(name), str(inner)) for name, inner in entry.items()):
+                found[name] = _composed(f"{group}/{name}", inner)
         elif entry != "_self_":
             found = cast(DictConfig, OmegaConf.merge(found, _composed(group, str(entry))))
     return cast(DictConfig, OmegaConf.merge(found, content))

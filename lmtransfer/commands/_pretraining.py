@@ -24,6 +24,7 @@ from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.base import Objective
 from lmtransfer.objectives.corruption.base import Corruption
+from lmtransfer.objectives.corruption.token_masking import TokenMasking
 from lmtransfer.objectives.fit import check_fit
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.objectives.rows.base import Rows
@@ -177,6 +178,11 @@ def build_parts(cfg: DictConfig, tokenizer: Tokenizer) -> Parts:
         heads=heads,
     )
     check_fit(encoder=encoder, objectives=parts.objectives, rows=parts.rows, corruption=parts.corruption)
+    if isinstance(parts.corruption, TokenMasking) and "mask" in getattr(tokenizer, "lacks", ()):
+        raise ConfigError(
+            "objective.corruption hides tokens behind [MASK], and the tokenizer has no such token: use an objective "
+            "that hides none (objective=lm)"
+        )
     return parts
 
 

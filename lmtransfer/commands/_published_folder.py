@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import cast
 
 from lmtransfer.errors import CheckpointError
 
@@ -116,7 +117,7 @@ def _from_hub(name: str, revision: str | None, shown: str) -> Path:
     from huggingface_hub.errors import HfHubHTTPError
 
     # The base classes of the hub's error are those of its HTTP library and of the system.
-    faults = (*HfHubHTTPError.__bases__, OSError, ValueError)
+    faults = cast("tuple[type[Exception], ...]", (*HfHubHTTPError.__bases__, OSError, ValueError))
     try:
         cached = Path(snapshot_download(name, revision=revision, local_files_only=True))
         if _is_whole(cached):

@@ -11,7 +11,7 @@ from rich.console import Console
 from torch import nn
 
 from lmtransfer.commands._compile import compile_blocks
-from lmtransfer.commands._going_on import TakenHeads, take_heads
+from lmtransfer.commands._going_on import TakenHeads, recipe_remark, take_heads
 from lmtransfer.commands._parts_table import shares_of
 from lmtransfer.commands._pretraining import (
     Parts,
@@ -83,6 +83,8 @@ def run(cfg: DictConfig) -> Path:
             console.print(f"note: {note}", markup=False, soft_wrap=True)
         if cfg.init:
             console.print(f"going on from {cfg.init}; {heads}", markup=False, soft_wrap=True)
+            if remark := recipe_remark():
+                console.print(f"note: {remark}", markup=False, soft_wrap=True)
         entropy = masked_entropy(cfg, text.prepared.train)
         data = PretrainingData(text, parts, train=train, hardware=hardware, seed=cfg.seed)
         trainer = _trainer(cfg, train, directory, data, learner, hardware, entropy)

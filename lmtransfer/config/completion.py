@@ -45,7 +45,7 @@ complete -c lmtransfer -f -a '(COMP_LINE=(commandline -cp) lmtransfer --complete
 
 _SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
 
-_PATHS = ("init", "run", "runs", "input", "output", "data_root", "output_root", "path")
+_PATHS = ("init", "run", "runs", "source", "add", "input", "output", "data_root", "output_root", "path")
 
 
 def script(shell: str) -> str:

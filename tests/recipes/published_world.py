@@ -14,13 +14,14 @@ PIECES = [*SPECIALS, *WORDS, *"abcdefghijklmnopqrstuvwxyz", *(f"##{c}" for c in 
 
 
 def make_published(folder: Path, architecture: str = "BertForPreTraining", *, seed: int = 0, **config: Any) -> Any:
-    """Save a tiny BERT with its vocabulary into ``folder``, and return the model, in evaluation mode."""
+    """Save a tiny BERT or ELECTRA with its vocabulary into ``folder``, and return the model, in evaluation mode."""
     import transformers
 
     sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
     settings = {"vocab_size": len(PIECES), "max_position_embeddings": 24, "initializer_range": 0.5}
     torch.manual_seed(seed)
-    model = getattr(transformers, architecture)(transformers.BertConfig(**(sizes | settings | config)))
+    model_class = getattr(transformers, architecture)
+    model = model_class(model_class.config_class(**(sizes | settings | config)))
     model.save_pretrained(folder)
     (folder / "vocab.txt").write_text("\n".join(PIECES) + "\n")
     return model.eval()

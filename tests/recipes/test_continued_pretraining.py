@@ -74,7 +74,9 @@ def test_the_loss_goes_on_where_it_was(world: Path, capsys: pytest.CaptureFixtur
     unlearnt = math.log(load_tokenizer(Path("runs/pretrain/base/tokenizer")).num_pieces)
     assert end < 0.3 * unlearnt
     assert go_on() == 0
-    assert "heads: mlm came along" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "heads: mlm came along" in said
+    assert "experiment=adapt" not in said
     assert losses("runs/pretrain/on")[0] == pytest.approx(end, abs=0.25 * unlearnt)
     assert losses("runs/pretrain/on")[0] < 0.5 * unlearnt
     assert config("runs/pretrain/on")["init"] == str(world / "runs" / "pretrain" / "base")
@@ -95,6 +97,11 @@ def test_the_schedule_is_fresh_and_resuming_changes_nothing(world: Path) -> None
     assert rates[-1] < max(rates)
     assert go_on("name=whole", "train.steps=4", "resume=true") == 0  # finished
     assert go_on("name=whole", "train.steps=4", "resume=true", "init=null") == 2
+
+
+def test_a_recipe_for_random_weights_is_remarked_on(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert lmtransfer("pretrain", *TEXT, *SHORT, "train.steps=1", "init=runs/pretrain/base", "name=on") == 0
+    assert "experiment=adapt goes on more gently" in capsys.readouterr().err
 
 
 def test_heads_that_are_new_are_said(world: Path, capsys: pytest.CaptureFixture[str]) -> None:

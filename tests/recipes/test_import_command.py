@@ -177,6 +177,19 @@ def test_going_on_before_and_after(world: Path, capsys: pytest.CaptureFixture[st
     assert rows["bert"]["group"] == "pretraining"
 
 
+def test_a_discriminators_head_waits_for_its_objective(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Published without its generator, it makes no objective, and comes along in part where one is begun."""
+    theirs = make_published(world / "electra", "ElectraForPreTraining", embedding_size=16).state_dict()
+    assert lmtransfer("import", "source=electra") == 0
+    go_on = ["pretrain", "experiment=adapt", "init=runs/import/electra", *TEXT, "train.seconds=null", "train.steps=1"]
+    still = ["optimizer.learning_rate=1e-30", "optimizer.weight_decay=0.0", "hardware=exact", "name=on"]
+    assert lmtransfer(*go_on, *still, "objective=rtd", "objective.max_length=16") == 0
+    assert "heads: rtd came along in part" in capsys.readouterr().err
+    after = load_file("runs/pretrain/on/checkpoints/last/model.safetensors")
+    wanted = theirs["discriminator_predictions.dense.weight"]
+    torch.testing.assert_close(after["objectives.rtd.dense.weight"], wanted, rtol=0, atol=1e-25)
+
+
 def test_words_are_added(world: Path, made: tuple[Path, Any], capsys: pytest.CaptureFixture[str]) -> None:
     Path("words.txt").write_text("zyxotide\nboatyard\n")
     assert lmtransfer("import", "source=bert", "tokenizer.add=words.txt", "name=more") == 0
