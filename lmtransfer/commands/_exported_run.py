@@ -157,7 +157,8 @@ def head_problem(run: OpenRun) -> str | None:
             return "transfer.pooling=bilstm puts an LSTM between encoder and head, and published heads have none"
         if getattr(head, "hidden", None) is not None:
             return f"transfer.head_hidden_dim={method.head_hidden_dim}: published heads for {run.kind} are linear"
-        if run.kind == "span" and getattr(head, "num_labels", 0):
+        num_kinds: int = getattr(head, "num_labels", 0)
+        if run.kind == "span" and num_kinds:
             return f"it also tells apart {', '.join(run.labels)}, and published heads for questions know spans only"
         return None
     published = TransferMethod(freeze="full", head_hidden_dim=None)

@@ -34,8 +34,8 @@ class TransferMethod:
     ``pooling=family`` is the encoder family's published classification head (``encoder.family_head``): BERT's own tanh
     pooler over [CLS] (Devlin et al. 2019), a new dense layer over the first token with tanh (RoBERTa: Liu et al.
     2019), GELU (ELECTRA: Clark et al. 2020) or ReLU (DistilBERT), the last token of a causal model (Radford et al.
-    2018), and so on. A new dense layer has dropout before and after it, as published with RoBERTa; where we differ: for XLNet too, whose own has it
-    after only.
+    2018), and so on. A new dense layer has dropout before and after it, as published with RoBERTa; where we differ:
+    for XLNet too, whose own has it after only.
 
     A pooler learns as part of the head: at the full rate, from the first step on.
 
