@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from published_world import PIECES, make_published
+from import_world import PIECES, make_published
 from safetensors.torch import load_file, save_file
 from transfer_world import TASK, lmtransfer, make_world, result
 
