@@ -1,8 +1,8 @@
 """The tokenizer of a published folder.
 
-``tokenizer.json`` if there is one; else it is made of ``vocab.txt`` (BERT, ELECTRA, DistilBERT) or of ``vocab.json``
-and ``merges.txt`` (GPT-2, RoBERTa). Settings are those of ``tokenizer_config.json``, defaults those of
-``transformers``.
+``tokenizer.json`` if there is one; else it is made of ``vocab.txt`` (BERT, ELECTRA, DistilBERT), of ``vocab.json``
+and ``merges.txt`` (GPT-2, RoBERTa), or of a sentencepiece model (ALBERT, XLNet, XLM-R). Settings are those of
+``tokenizer_config.json``, defaults those of ``transformers``.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from lmtransfer.errors import CheckpointError
+from lmtransfer.interop import sentencepiece_files
 from lmtransfer.tokenizers.byte_bpe import byte_letters
 from lmtransfer.tokenizers.published import PublishedTokenizer
 
 #: What a tokenizer is read from, the first that is there.
-_FILES: Final = ("tokenizer.json", "vocab.txt", "vocab.json")
+_FILES: Final = ("tokenizer.json", "vocab.txt", "vocab.json", *sentencepiece_files.FILES)
 #: What a role is called in the folder, the first that is there.
 _NAMES: Final = {
     "cls": ("cls_token", "bos_token", "eos_token"),
@@ -52,7 +53,8 @@ def read_tokenizer(folder: Path, *, vocab_size: int) -> PublishedTokenizer:
     """The tokenizer that a published folder holds.
 
     Args:
-        folder: with ``tokenizer.json``, or with ``vocab.txt``, or with ``vocab.json`` and ``merges.txt``.
+        folder: with ``tokenizer.json``, or ``vocab.txt``, or ``vocab.json`` and ``merges.txt``, or ``spiece.model`` (or
+            ``sentencepiece.bpe.model``) beside a ``config.json`` that names the family.
         vocab_size: rows of the checkpoint's token embedding.
 
     Raises:
@@ -92,6 +94,9 @@ def _model(path: Path, settings: Mapping[str, Any]) -> bytes:
         return _with_settings(_bytes(path), settings, path)
     if path.name == "vocab.txt":
         return _of_wordpiece(path, settings)
+    if path.name in sentencepiece_files.FILES:
+        model_type = str(_object(path.with_name("config.json")).get("model_type") or "")
+        return sentencepiece_files.sentencepiece_json(path, model_type=model_type, settings=settings)
     return _of_byte_bpe(path, path.with_name("merges.txt"), settings)
 
 
@@ -219,16 +224,13 @@ def _finished(library: tokenizers.Tokenizer, settings: Mapping[str, Any], path: 
 
 
 def _nothing_readable(folder: Path) -> str:
-    wanted = "tokenizer.json, vocab.txt, or vocab.json and merges.txt"
-    pieces = [
-        name for name in ("spiece.model", "sentencepiece.bpe.model", "tokenizer.model") if (folder / name).is_file()
-    ]
-    if pieces:
+    if (folder / "tokenizer.model").is_file():
         return (
-            f"has {pieces[0]} but no tokenizer.json, and what its family does to text before is not in it: save "
-            "it with `transformers` as tokenizer.json (AutoTokenizer.from_pretrained(...).save_pretrained(...))"
+            "has tokenizer.model but no tokenizer.json, and what its family does to text before is not in it: save it "
+            "with `transformers` as tokenizer.json (AutoTokenizer.from_pretrained(...).save_pretrained(...))"
         )
-    return f"holds no tokenizer that lmtransfer reads: {wanted}"
+    wanted = ", ".join(name for name in _FILES if name != "vocab.json")
+    return f"holds no tokenizer that lmtransfer reads: {wanted}, or vocab.json and merges.txt"
 
 
 def _object(path: Path) -> dict[str, Any]:

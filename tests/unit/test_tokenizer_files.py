@@ -147,8 +147,8 @@ def test_other_vocabularies_are_refused(tmp_path: Path) -> None:
     (folder / "tokenizer.json").unlink()
     with pytest.raises(CheckpointError, match=r"holds no tokenizer.*vocab\.txt"):
         read_tokenizer(folder, vocab_size=100)
-    write(folder, spiece__model=b"x")
-    with pytest.raises(CheckpointError, match=r"spiece\.model but no tokenizer\.json"):
+    write(folder, tokenizer__model=b"x")
+    with pytest.raises(CheckpointError, match=r"tokenizer\.model but no tokenizer\.json"):
         read_tokenizer(folder, vocab_size=100)
     write(folder, vocab__json={"a": 0, "</w>": 1}, merges__txt="")
     with pytest.raises(CheckpointError, match=r"vocab\.json: does not have all 256 bytes"):
