@@ -11,7 +11,6 @@ from typing import Any, cast
 
 import tokenizers
 import torch
-from omegaconf import OmegaConf
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -19,7 +18,6 @@ from lmtransfer.commands._exported_logits import OurModel, Text
 from lmtransfer.commands._exported_run import EncoderAlone, OpenRun, build_learner, head_problem
 from lmtransfer.config.build import build
 from lmtransfer.errors import CheckpointError
-from lmtransfer.interop.families import family_of_model
 from lmtransfer.interop.published import (
     Published,
     PublishedFiles,
@@ -28,7 +26,7 @@ from lmtransfer.interop.published import (
     read_task_head,
     to_published,
 )
-from lmtransfer.interop.written_tokenizer import TOKENIZER_FILE, WrittenTokenizer, tokens_differ, write_tokenizer
+from lmtransfer.interop.written_tokenizer import TOKENIZER_FILE, WrittenTokenizer, tokens_differ
 from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.training.weights import load_weights, weights
@@ -64,8 +62,7 @@ def write_folder(run: OpenRun, folder: Path, *, without: Mapping[str, str] = Map
         NoCounterpart: transformers has no such model.
         CheckpointError: it has the model, but no such head or tokenizer.
     """
-    model = cast("dict[str, Any]", OmegaConf.to_container(run.saved.model_node, resolve=True))
-    family, _ = family_of_model(model)
+    model_type = run.model_type
     problem = head_problem(run)
     if problem:
         raise CheckpointError(
@@ -73,15 +70,15 @@ def write_folder(run: OpenRun, folder: Path, *, without: Mapping[str, str] = Map
             "transfer.pooling=family transfer.layers=last, or write its tensors by format=tensors"
         )
     try:
-        words = _write_tokenizer(run, folder, family.model_types[0])
-        files = to_published(_as_published(run, model, words, without))
+        words = run.write_tokenizer(folder, model_type=model_type)
+        files = to_published(_as_published(run, words, without))
     except CheckpointError as error:
         raise CheckpointError(f"run={run.named}: {error}. Its tensors can be written by format=tensors") from error
     _write(files, folder, run.published_config)
     for more in files.more:
         inner = folder / "generator"
         inner.mkdir()
-        _write_tokenizer(run, inner, family.model_types[0])
+        run.write_tokenizer(inner, model_type=model_type)
         _write(more, inner, {})
     return Written(files, (*run.notes, *words.notes, *files.notes, *without.values()))
 
@@ -161,11 +158,9 @@ def _learner(run: OpenRun, encoder: Encoder, published: Published, folder: Path)
     return learner_of_task
 
 
-def _as_published(
-    run: OpenRun, model: dict[str, Any], words: WrittenTokenizer, without: Mapping[str, str]
-) -> RunToPublish:
+def _as_published(run: OpenRun, words: WrittenTokenizer, without: Mapping[str, str]) -> RunToPublish:
     return RunToPublish(
-        model=model,
+        model=run.saved.config["model"],
         vocab_size=run.encoder.vocab_size,
         encoder=weights(cast(nn.Module, run.encoder)),
         kind=run.kind,
@@ -175,17 +170,6 @@ def _as_published(
         pad_id=words.pad_id,
         specials=words.specials,
         loss_arguments={loss: node for loss, node in run.losses.items() if loss not in without},
-    )
-
-
-def _write_tokenizer(run: OpenRun, folder: Path, model_type: str) -> WrittenTokenizer:
-    encoder = run.encoder
-    return write_tokenizer(
-        run.saved.tokenizer,
-        folder,
-        model_type=model_type,
-        max_length=encoder.max_length,
-        num_segments=encoder.num_segments,
     )
 
 

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import torch
-from omegaconf import OmegaConf
 from torch import nn
 from torch.nn import functional
 
 from lmtransfer.commands._exported_run import OpenRun
 from lmtransfer.errors import CheckpointError
-from lmtransfer.interop.families import family_of_model
 from lmtransfer.interop.onnx_export import OnnxFile, export_onnx
 from lmtransfer.interop.onnx_graph import Kind
-from lmtransfer.interop.written_tokenizer import write_tokenizer
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
 from lmtransfer.transfer.learner import TaskLearner
@@ -39,14 +36,7 @@ def write_onnx(run: OpenRun, folder: Path) -> tuple[tuple[str, ...], tuple[str, 
     """
     notes = list(run.notes)
     try:
-        model = cast("dict[str, Any]", OmegaConf.to_container(run.saved.model_node, resolve=True))
-        words = write_tokenizer(
-            run.saved.tokenizer,
-            folder,
-            model_type=family_of_model(model)[0].model_types[0],
-            max_length=run.encoder.max_length,
-            num_segments=run.encoder.num_segments,
-        )
+        words = run.write_tokenizer(folder, model_type=run.model_type)
         notes += words.notes
         if words.pad_id == run.encoder.vocab_size:
             _add_row_of_padding(run)

@@ -14,6 +14,8 @@ from lmtransfer.commands._runs import CheckpointName, SavedRun, new_encoder, ope
 from lmtransfer.commands._trained import task_of
 from lmtransfer.config.build import build
 from lmtransfer.errors import CheckpointError, RunDirectoryError
+from lmtransfer.interop.families import family_of_model
+from lmtransfer.interop.written_tokenizer import WrittenTokenizer, write_tokenizer
 from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.training.weights import load_weights, read_weights, weights
@@ -66,6 +68,25 @@ class OpenRun:
     def encoder(self) -> Encoder:
         """The encoder."""
         return cast(Encoder, self.learner.encoder)
+
+    @property
+    def model_type(self) -> str:
+        """What transformers calls its family.
+
+        Raises:
+            NoCounterpart: transformers has no such model.
+        """
+        return family_of_model(self.saved.config["model"])[0].model_types[0]
+
+    def write_tokenizer(self, folder: Path, *, model_type: str) -> WrittenTokenizer:
+        """Write its tokenizer's files as transformers has them; see ``interop.written_tokenizer``."""
+        return write_tokenizer(
+            self.saved.tokenizer,
+            folder,
+            model_type=model_type,
+            max_length=self.encoder.max_length,
+            num_segments=self.encoder.num_segments,
+        )
 
     @property
     def method(self) -> TransferMethod:

@@ -55,8 +55,7 @@ class PublishedFolder:
     @property
     def files(self) -> list[str]:
         """The files that are read, relative to ``path``."""
-        found = (path.relative_to(self.path).as_posix() for path in self.path.rglob("*") if path.is_file())
-        return wanted_files(found)
+        return _wanted_in(self.path)
 
 
 def find_published(given: str, *, key: str) -> PublishedFolder:
@@ -101,6 +100,11 @@ def wanted_files(names: Iterable[str]) -> list[str]:
     return sorted({*_matching(names, (*_CONFIG, *_TOKENIZER)), *weights})
 
 
+def _wanted_in(folder: Path) -> list[str]:
+    """The same of the files in a folder."""
+    return wanted_files(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+
+
 def _matching(names: Iterable[str], patterns: Iterable[str]) -> list[str]:
     patterns = tuple(patterns)
     # "*" of fnmatch goes over "/" too: a pattern matches files of its own folder only.
@@ -140,7 +144,7 @@ def _from_hub(name: str, revision: str | None, shown: str) -> Path:
 
 def _is_whole(folder: Path) -> bool:
     """Whether a copy has a configuration, a tokenizer and all of its weights."""
-    files = wanted_files(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    files = _wanted_in(folder)
     if "config.json" not in files or not set(files) & set(_TOKENIZER):
         return False
     weights = [name for name in files if name.endswith((".safetensors", ".bin"))]

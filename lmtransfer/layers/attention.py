@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from lmtransfer.layers.dropout import dropout as drop
-from lmtransfer.layers.layout import Block, Layout, Moves, Slots
+from lmtransfer.layers.layout import Block, Layout, Moves, Slots, unseen_keys
 from lmtransfer.layers.long_attention import long_attention
 
 
@@ -129,12 +129,7 @@ def _hidden(block: Block, causal: bool, window: int | None) -> Tensor | None:
     """What a query may not see: True at hidden keys, broadcastable to (G, H, Q, S); None when all is visible."""
     hidden = None if block.key_mask is None else ~block.key_mask[:, None, None, :]
     if causal or window is not None:
-        ahead = block.positions[None, :] - block.positions[:, None]
-        unseen = torch.zeros_like(ahead, dtype=torch.bool)
-        if causal:
-            unseen |= ahead > 0
-        if window is not None:
-            unseen |= ahead.abs() > window
+        unseen = unseen_keys(block.positions, causal=causal, window=window)
         hidden = unseen if hidden is None else hidden | unseen
     return hidden
 

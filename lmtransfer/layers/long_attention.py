@@ -19,6 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lmtransfer.layers.layout import unseen_keys
+
 #: Lengths are rounded up to a multiple of this.
 _MULTIPLE = 16
 
@@ -112,7 +114,7 @@ class _LongAttention(torch.autograd.Function):
                 scores_HPP[:, :, strangers] = float("-inf")
             if causal or reach is not None:
                 if window.size not in unseen:
-                    unseen[window.size] = _unseen(window.size, causal, reach)
+                    unseen[window.size] = unseen_keys(torch.arange(window.size), causal=causal, window=reach)
                 # Finite, since a neighbour's query may see nothing at all.
                 scores_HPP.masked_fill_(unseen[window.size], torch.finfo(scores_HPP.dtype).min)
             weights_HPP = scores_HPP.softmax(-1)
@@ -140,11 +142,3 @@ class _LongAttention(torch.autograd.Function):
             for target, rows in zip(grads, found, strict=True):
                 target[window.start : window.stop] = window.own(rows)
         return grads[0].mul_(query.shape[-1] ** -0.5), grads[1], grads[2], None, None, None
-
-
-def _unseen(size: int, causal: bool, reach: int | None) -> Tensor:
-    """True where a query (row) may not see a key (column), (P, P)."""
-    places = torch.arange(size)
-    ahead = places - places[:, None]
-    unseen = ahead > 0 if causal else torch.zeros_like(ahead, dtype=torch.bool)
-    return unseen if reach is None else unseen | (ahead.abs() > reach)
