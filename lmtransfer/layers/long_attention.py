@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lmtransfer.layers.layout import unseen_keys
+from lmtransfer.layers.visibility import unseen_keys
 
 #: Lengths are rounded up to a multiple of this.
 _MULTIPLE = 16

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from lmtransfer.data.batch import PackedBatch
-from lmtransfer.layers.layout import Layout, Slots
+from lmtransfer.layers.blocks import Slots
+from lmtransfer.layers.layout import Layout
 
 
 @dataclass(frozen=True, slots=True)

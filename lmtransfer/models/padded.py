@@ -9,12 +9,31 @@ Shape legend: T = B L slots, B rows, L slots of a row.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from lmtransfer.data.batch import PackedBatch
-from lmtransfer.layers.layout import Block, Layout, Slots
+from lmtransfer.layers.blocks import Block, DenseBlocks, Slots
+from lmtransfer.layers.layout import Layout
+
+
+@dataclass(frozen=True)
+class PaddedLayout(Layout):
+    """Rows as one dense block, whose sizes the graph alone knows: it has no lengths.
+
+    Attributes:
+        block: the rows.
+    """
+
+    block: Block = field(kw_only=True)
+
+    @cached_property
+    def dense(self) -> DenseBlocks:
+        """The block."""
+        slots = Slots((self.block.size * self.block.num_keys,), None)
+        return DenseBlocks(slots, slots, (self.block,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +61,6 @@ class PaddedRows(PackedBatch):
         rows, length = tokens_BL.shape
         positions_L = torch.arange(length, device=tokens_BL.device)
         edges = torch.arange(rows + 1, dtype=torch.int32, device=tokens_BL.device) * length
-        slots = Slots((rows * length,), None)
         block = Block(size=rows, num_queries=length, num_keys=length, positions=positions_L, key_mask=real_BL)
         return cls(
             tokens_T=tokens_BL.reshape(-1),
@@ -51,18 +69,7 @@ class PaddedRows(PackedBatch):
             cu_seqlens=edges,
             lengths=(),
             num_real=0,
-            layout=Layout(
-                selected=False,
-                lengths=(),
-                is_long=False,
-                cu_queries=edges,
-                cu_keys=edges,
-                max_queries=length,
-                max_keys=length,
-                queries=slots,
-                keys=slots,
-                blocks=(block,),
-            ),
+            layout=PaddedLayout((), None, tokens_BL.device, block=block),
         )
 
 

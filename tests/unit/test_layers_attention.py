@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from lmtransfer.layers.attention import attention
+from lmtransfer.layers.attention import _dense, attention
 from lmtransfer.layers.cross_entropy import cross_entropy_sum
 from lmtransfer.layers.layout import Layout
 from lmtransfer.layers.long_attention import long_attention
@@ -36,7 +36,7 @@ def _brute_force(
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("window", [None, 3])
 @pytest.mark.parametrize("lengths", [[5, 5, 5], [9], [1, 12, 7, 7, 30, 2], [1] * 4 + [40] * 2 + [11]])
-def test_dense_attention_and_its_gradients_equal_a_loop(lengths: list[int], causal: bool, window: int | None) -> None:
+def test_attention_and_its_gradients_equal_a_loop(lengths: list[int], causal: bool, window: int | None) -> None:
     torch.manual_seed(0)
     tensors = [torch.randn(sum(lengths), 2, 4, dtype=torch.float64, requires_grad=True) for _ in range(3)]
     weights = torch.randn(sum(lengths), 2, 4, dtype=torch.float64)
@@ -74,15 +74,67 @@ def test_sequences_one_by_one_and_their_gradients_equal_a_loop(
 
 
 def test_long_sequences_of_different_lengths_are_computed_one_by_one() -> None:
-    lengths = [83, 120, 97]
+    lengths = [83, 220, 97]
     assert Layout.of(lengths).is_long
-    assert not Layout.of([96, 96, 96]).is_long  # one block already
-    assert not Layout.of([20, 31, 42]).is_long
+    assert not Layout.of([220, 220, 220]).is_long  # one block already
+    assert not Layout.of([20, 131, 142]).is_long
+    assert not Layout.of([220, 30, 30]).is_long  # mostly short ones
     assert not Layout.of(lengths, [1, 2, 3]).is_long  # a selection of queries
     torch.manual_seed(0)
     query, key, value = (torch.randn(sum(lengths), 2, 4, dtype=torch.float64) for _ in range(3))
     ours = attention(query, key, value, Layout.of(lengths))
     torch.testing.assert_close(ours, _brute_force(query, key, value, lengths, False, None), atol=1e-10, rtol=1e-10)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("window", [None, 3])
+@pytest.mark.parametrize("lengths", [[5, 5, 5], [9], [1, 12, 7, 7, 30, 2], [1] * 40 + [33] * 2 + [11]])
+def test_dense_blocks_and_their_gradients_equal_a_loop(lengths: list[int], causal: bool, window: int | None) -> None:
+    torch.manual_seed(0)
+    tensors = [torch.randn(sum(lengths), 2, 4, dtype=torch.float64, requires_grad=True) for _ in range(3)]
+    weights = torch.randn(sum(lengths), 2, 4, dtype=torch.float64)
+    results = []
+    for compute in (
+        lambda q, k, v: _dense(q, k, v, Layout.of(lengths), causal, window, 0.0),
+        lambda q, k, v: _brute_force(q, k, v, lengths, causal, window),
+    ):
+        output = compute(*tensors)
+        gradients = torch.autograd.grad((output * weights).sum(), tensors)
+        results.append([output.detach(), *gradients])
+    for ours, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-10, rtol=1e-10)
+
+
+@pytest.mark.parametrize("counts", [[0, 3, 1, 0, 2], [1, 1, 1, 1, 1], [2, 0, 0, 0, 0]])
+@pytest.mark.parametrize("lengths", [[4, 9, 2, 33, 7], [8, 8, 8, 8, 8]])
+def test_a_selection_of_queries_equals_the_same_queries_of_all(lengths: list[int], counts: list[int]) -> None:
+    torch.manual_seed(0)
+    joint = torch.randn(sum(lengths), 3, 2, 4, dtype=torch.float64, requires_grad=True)
+    starts = np.cumsum([0, *lengths[:-1]])
+    asked = [int(start) + place for start, count in zip(starts, counts, strict=True) for place in range(count)]
+    weights = torch.randn(len(asked), 2, 4, dtype=torch.float64)
+    query, key, value = joint.unbind(1)  # views, as attention gets them
+    some = attention(query[asked], key, value, Layout.of(lengths, counts))
+    every = _brute_force(query, key, value, lengths, False, None)[asked]
+    torch.testing.assert_close(some, every, atol=1e-10, rtol=1e-10)
+    ours, theirs = (torch.autograd.grad((output * weights).sum(), joint)[0] for output in (some, every))
+    torch.testing.assert_close(ours, theirs, atol=1e-10, rtol=1e-10)
+
+
+def test_short_sequences_of_different_lengths_share_few_full_rows() -> None:
+    lengths = np.random.default_rng(0).integers(2, 60, 64).tolist()
+    rows = Layout.of(lengths).joined
+    assert rows.keys.size == 64
+    assert rows.num_rows * rows.keys.size < 1.15 * sum(lengths) + 64
+    slots = rows.keys.slot_N.tolist()
+    assert len(set(slots)) == sum(lengths)
+    start = 0
+    for sequence, length in enumerate(lengths):
+        own = slots[start : start + length]
+        assert own == list(range(own[0], own[0] + length))
+        assert own[0] // 64 == own[-1] // 64  # in one row
+        assert (rows.keys.sequence_GS.reshape(-1)[own] == sequence).all()
+        start += length
 
 
 def test_several_blocks_are_used_and_their_spare_slots_bounded() -> None:
