@@ -32,8 +32,8 @@ from steps import new_folder, run_steps
 from lmtransfer.training.hardware import physical_cores
 
 BATCH, MAX_LENGTH, LEARNING_RATE = 32, 128, 5e-5
-#: A decoupled decay of matrices and embeddings, as the Trainer's; ours leaves embeddings out unless told.
-OPTIMIZER = ["optimizer.weight_decay=0.01", "optimizer.no_decay=[norm,bias]", "optimizer.betas=[0.9,0.999]"]
+#: The Trainer's defaults.
+OPTIMIZER = ["optimizer.weight_decay=0", "optimizer.betas=[0.9,0.999]"]
 SCHEDULE = ["schedule=linear", "schedule.warmup_fraction=0.1"]
 
 

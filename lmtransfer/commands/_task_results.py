@@ -9,6 +9,7 @@ from lmtransfer.commands._task_training import Arm, Outcome, Setting
 from lmtransfer.reporting.layer_weights import joint_layer_weights
 from lmtransfer.reporting.statistics import Spread, difference, spread
 from lmtransfer.tasks.answers import LabelAnswer
+from lmtransfer.training.weights import num_parameters
 from lmtransfer.transfer.learner import TaskLearner
 from lmtransfer.transfer.reading import ScalarMix
 
@@ -43,7 +44,7 @@ def run_result(
         "seconds": state.seconds,
         "tokens": state.tokens,
         "tokens_per_second": state.tokens / state.seconds if state.seconds else 0.0,
-        "num_parameters": sum(p.numel() for p in outcome.learner.parameters()),
+        "num_parameters": num_parameters(outcome.learner),
         "seed": seed,
         "learning_rate": learning_rate,
         "labels": list(task.labels),

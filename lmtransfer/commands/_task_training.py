@@ -18,6 +18,7 @@ from lmtransfer.commands._trainer import make_trainer
 from lmtransfer.config.build import build
 from lmtransfer.config.schema import TrainSettings
 from lmtransfer.data.stream import PlannedStream
+from lmtransfer.models.base import Encoder
 from lmtransfer.randomness import derived_seed
 from lmtransfer.tasks.base import Task
 from lmtransfer.tasks.encoded import EncodedExamples
@@ -35,6 +36,7 @@ from lmtransfer.transfer.evaluation import Evaluation, evaluate
 from lmtransfer.transfer.features import FeatureTable, compute_features
 from lmtransfer.transfer.learner import TaskLearner
 from lmtransfer.transfer.method import TransferMethod
+from lmtransfer.transfer.used_rows import learn_used_rows
 
 #: "pretrained" starts from the run's weights (or from none, without ``init``); "control" from others, at random.
 Arm = Literal["pretrained", "control"]
@@ -183,10 +185,23 @@ def new_learner(setting: Setting, *, arm: Arm, seed: int) -> TaskLearner:
 
 
 def _optimizer(setting: Setting, learner: TaskLearner, source: TaskSource, learning_rate: float | None) -> Any:
-    """The optimiser of what is to learn, each layer at its rate."""
-    learner.arrange(source.build(0, source.plan(0), [0]).to(setting.hardware.device))
+    """The optimiser of what is to learn, each layer at its rate.
+
+    Where word vectors do not decay, those that the examples do not use are left out: they would stay as they are.
+    """
+    sample = source.build(0, source.plan(0), [0]).to(setting.hardware.device)
     node = {**setting.optimizer, **({} if learning_rate is None else {"learning_rate": learning_rate})}
-    return build(node, learner=learner, lr_scales=setting.method.lr_scales(learner))
+
+    def arranged() -> Any:
+        learner.arrange(sample)
+        return build(node, learner=learner, lr_scales=setting.method.lr_scales(learner))
+
+    optimizer = arranged()
+    table = cast(Encoder, learner.encoder).token_embedding
+    decays = table is None or optimizer.decay_of(table.weight) != 0.0
+    if not decays and learn_used_rows(learner.encoder, source.encoded.tokens_T):
+        optimizer = arranged()
+    return optimizer
 
 
 def score(setting: Setting, learner: TaskLearner, source: TaskSource) -> Evaluation:

@@ -50,6 +50,14 @@ class Optimizer:
         """The learning rate of the first group at ``factor`` times its peak, layer-wise rates left aside."""
         return float(self.parts[0].param_groups[0]["base_lr"]) * factor
 
+    def decay_of(self, parameter: nn.Parameter) -> float | None:
+        """The weight decay of a parameter, or None if it is not trained here."""
+        for part in self.parts:
+            for group in part.param_groups:
+                if any(parameter is held for held in group["params"]):
+                    return float(group.get("weight_decay", 0.0))
+        return None
+
     def step(self) -> None:
         """One update of every parameter that has a gradient."""
         for part in self.parts:

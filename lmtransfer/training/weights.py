@@ -28,6 +28,12 @@ def weights(module: nn.Module) -> dict[str, Tensor]:
     return kept
 
 
+def num_parameters(module: nn.Module) -> int:
+    """The numbers in a module's parameters, each once; a working copy that is not saved is none of them."""
+    entries = {id(tensor): tensor for tensor in _entries(module).values()}
+    return sum(tensor.numel() for tensor in entries.values() if isinstance(tensor, nn.Parameter))
+
+
 def aliases(module: nn.Module) -> dict[str, str]:
     """The other names of shared tensors, each with the name it is saved under."""
     first: dict[int, str] = {}
