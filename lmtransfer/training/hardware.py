@@ -45,6 +45,7 @@ def setup(
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto",
     threads: int | None = None,
     compile: bool | Literal["auto"] = "auto",
+    keep_memory: bool = True,
 ) -> Hardware:
     """Resolve the ``hardware`` settings and apply those that are global (threads, allocator, the current GPU).
 
@@ -53,6 +54,7 @@ def setup(
         precision: ``auto`` takes bf16 where the hardware has it, fp16 on older GPUs, else fp32.
         threads: CPU threads; None takes the physical cores at hand, shared among the ranks of this machine.
         compile: ``auto`` compiles on CUDA.
+        keep_memory: on a CPU, keep large blocks for reuse (see ``tune_allocator``).
 
     Raises:
         ConfigError: the device is not there, or cannot compute in that precision.
@@ -62,7 +64,7 @@ def setup(
     if number_format == "fp16" and chosen.type == "cpu":
         raise ConfigError("hardware.precision=fp16 is for GPUs: use bf16, fp32 or auto on the CPU")
     torch.set_num_threads(threads or max(1, physical_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
-    if chosen.type == "cpu":
+    if chosen.type == "cpu" and keep_memory:
         tune_allocator()
     if chosen.type == "cuda":
         torch.cuda.set_device(chosen)

@@ -35,7 +35,7 @@ Row = dict[str, Tensor]
 
 def measure(setting: Setting, flags: Flags, *, lean: bool) -> dict[str, Any]:
     """Train, and time it."""
-    hardware = setup(device=setting.device, threads=setting.threads)
+    hardware = setup(device=setting.device, threads=setting.threads, keep_memory=flags.lent)
     source, tokenizer = source_of(setting, capacity=None, few_shapes=False)
     rows = _rows(setting, source)
     model = getattr(transformers, _CLASSES[setting.part])(_config(setting, flags, tokenizer))

@@ -24,14 +24,17 @@ class Flags:
         compiled: ``torch_compile``.
         attention: ``attn_implementation``.
         reduced: bf16 where the hardware has it; False is the peer's default, float32.
+        lent: with our setting of the memory allocator, which is none of the peer's own.
     """
 
     compiled: bool = False
     attention: str = "sdpa"
     reduced: bool = True
+    lent: bool = False
 
     def __str__(self) -> str:
-        return f"attn={self.attention}, torch_compile={self.compiled}, {'16 bits' if self.reduced else 'fp32'}"
+        lent = ", our allocator" if self.lent else ""
+        return f"attn={self.attention}, torch_compile={self.compiled}, {'16 bits' if self.reduced else 'fp32'}{lent}"
 
 
 @dataclass(frozen=True)
