@@ -7,14 +7,14 @@
     python scripts/bench_vs_transformers.py finetune_pairs finetune_spans    on pairs (MNLI), questions (SQuAD, of 384)
 
 The peer is ``transformers.Trainer`` with its best flags: each combination of torch.compile and attention is tried, and
-the fastest is kept; bf16, fused AdamW, batches of like length, no logging, no saving. It runs as it comes, and once more
-with our setting of the memory allocator lent to it. A third peer is a lean loop around the same model, without the
-Trainer's overhead, with the same loan. Our side is our own trainer over its stream of packed batches.
+the fastest is kept; bf16, fused AdamW, batches of like length, no logging, no saving. It runs as it comes, and once
+more with our setting of the memory allocator lent to it. With --lean a third peer is a lean loop around the same model,
+without the Trainer's overhead, with the same loan. Our side is our own trainer over its stream of packed batches.
 
 Same architecture, rows, masks, rows a step, AdamW, clipping, dropout and threads; only real tokens count. Rows are cut
 and masked within our time, and beforehand for the peer. Each measurement is a process of its own, which tells its own
-peak of memory; its first steps, in which shapes are compiled, are not timed. The sides take turns, and the median of the
-turns counts.
+peak of memory; its first steps, in which shapes are compiled, are not timed. The sides take turns, and the median of
+the turns counts.
 """
 
 from __future__ import annotations
@@ -47,6 +47,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="turns of each side")
     parser.add_argument("--steps", type=int, default=40, help="timed steps a turn")
     parser.add_argument("--warmup", type=int, default=20, help="steps before the clock starts")
+    parser.add_argument("--lean", action="store_true", help="a lean loop around the peer's model, too")
+    parser.add_argument("--flags", help="of the peer, where they are known: eager, or sdpa,compiled; default: try all")
     parser.add_argument("--dim", type=int, default=256, help="width of the model; smaller to try this script")
     options = parser.parse_args()
     text()  # tokenised once, before any side is timed
@@ -63,11 +65,13 @@ def main() -> None:
             warmup=options.warmup,
             threads=options.threads,
         )
-        print("\n" + "\n".join(compare(setting, options.rounds)) + "\n", flush=True)
+        best, defaults = (_known_flags(options.flags), []) if options.flags else best_flags(setting)
+        lines = [*compare(setting, options.rounds, best, lean=options.lean), *defaults]
+        print("\n" + "\n".join(lines) + "\n", flush=True)
 
 
-def compare(setting: Setting, rounds: int) -> list[str]:
-    """Measure our side against the peers."""
+def best_flags(setting: Setting) -> tuple[Flags, list[str]]:
+    """The flags that serve the Trainer best in a short trial, and a line about its defaults."""
     short = replace(setting, steps=max(setting.steps // 2, 1))
     tried: dict[Flags, dict[str, Any]] = {}
     for flags in [*BEST, DEFAULT]:
@@ -80,12 +84,24 @@ def compare(setting: Setting, rounds: int) -> list[str]:
     if not candidates:
         raise SystemExit("transformers.Trainer did not run at all; is the extra `bench` installed?")
     best = max(candidates, key=lambda flags: tried[flags]["tokens_per_second"])
+    return best, [_line("Trainer, defaults", [tried[DEFAULT]])] if DEFAULT in tried else []
+
+
+def _known_flags(text: str) -> Flags:
+    attention, *compiled = text.split(",")
+    if attention not in ("eager", "sdpa") or compiled not in ([], ["compiled"]):
+        raise SystemExit(f"--flags={text}: write eager or sdpa, and ,compiled behind it if it shall be")
+    return Flags(attention=attention, compiled=bool(compiled))
+
+
+def compare(setting: Setting, rounds: int, best: Flags, *, lean: bool) -> list[str]:
+    """Measure our side against the peers, in turns."""
     lent = replace(best, lent=True)
     sides = {
         "lmtransfer": ("ours", best),
         "transformers.Trainer": ("trainer", best),
         "the same, lent": ("trainer", lent),
-        "lean loop, lent": ("lean", lent),
+        **({"lean loop, lent": ("lean", lent)} if lean else {}),
     }
     turns = [{name: measured(side, setting, flags) for name, (side, flags) in sides.items()} for _ in range(rounds)]
     lines = [
@@ -94,8 +110,6 @@ def compare(setting: Setting, rounds: int) -> list[str]:
         f"  machine               {processor(setting.device)}, torch {torch.__version__}",
         *(_line(name, [turn[name] for turn in turns]) for name in sides),
     ]
-    if DEFAULT in tried:
-        lines.append(_line("Trainer, defaults", [tried[DEFAULT]]))
     for name in list(sides)[1:]:
         ratios = [turn["lmtransfer"]["tokens_per_second"] / turn[name]["tokens_per_second"] for turn in turns]
         shown = ", ".join(f"{ratio:.2f}" for ratio in ratios)
