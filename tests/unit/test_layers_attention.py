@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -13,6 +14,8 @@ from lmtransfer.layers.attention import _dense, attention
 from lmtransfer.layers.cross_entropy import cross_entropy_sum
 from lmtransfer.layers.layout import Layout
 from lmtransfer.layers.long_attention import long_attention
+
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def _brute_force(
@@ -33,23 +36,26 @@ def _brute_force(
     return torch.stack(outputs).view_as(query)
 
 
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("window", [None, 3])
-@pytest.mark.parametrize("lengths", [[5, 5, 5], [9], [1, 12, 7, 7, 30, 2], [1] * 4 + [40] * 2 + [11]])
-def test_attention_and_its_gradients_equal_a_loop(lengths: list[int], causal: bool, window: int | None) -> None:
+def _check_against_loop(compute: Attend, lengths: list[int], causal: bool, window: int | None) -> None:
+    """The output and the gradients of queries, keys and values."""
     torch.manual_seed(0)
     tensors = [torch.randn(sum(lengths), 2, 4, dtype=torch.float64, requires_grad=True) for _ in range(3)]
     weights = torch.randn(sum(lengths), 2, 4, dtype=torch.float64)
     results = []
-    for compute in (
-        lambda q, k, v: attention(q, k, v, Layout.of(lengths), causal=causal, window=window),
-        lambda q, k, v: _brute_force(q, k, v, lengths, causal, window),
-    ):
-        output = compute(*tensors)
+    for output in (compute(*tensors), _brute_force(*tensors, lengths, causal, window)):
         gradients = torch.autograd.grad((output * weights).sum(), tensors)
         results.append([output.detach(), *gradients])
     for ours, theirs in zip(*results, strict=True):
         torch.testing.assert_close(ours, theirs, atol=1e-10, rtol=1e-10)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("window", [None, 3])
+@pytest.mark.parametrize("lengths", [[5, 5, 5], [9], [1, 12, 7, 7, 30, 2], [1] * 4 + [40] * 2 + [11]])
+def test_attention_and_its_gradients_equal_a_loop(lengths: list[int], causal: bool, window: int | None) -> None:
+    _check_against_loop(
+        lambda q, k, v: attention(q, k, v, Layout.of(lengths), causal=causal, window=window), lengths, causal, window
+    )
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -58,19 +64,9 @@ def test_attention_and_its_gradients_equal_a_loop(lengths: list[int], causal: bo
 def test_sequences_one_by_one_and_their_gradients_equal_a_loop(
     lengths: list[int], causal: bool, window: int | None
 ) -> None:
-    torch.manual_seed(0)
-    tensors = [torch.randn(sum(lengths), 2, 4, dtype=torch.float64, requires_grad=True) for _ in range(3)]
-    weights = torch.randn(sum(lengths), 2, 4, dtype=torch.float64)
-    results = []
-    for compute in (
-        lambda q, k, v: long_attention(q, k, v, lengths, causal=causal, reach=window),
-        lambda q, k, v: _brute_force(q, k, v, lengths, causal, window),
-    ):
-        output = compute(*tensors)
-        gradients = torch.autograd.grad((output * weights).sum(), tensors)
-        results.append([output.detach(), *gradients])
-    for ours, theirs in zip(*results, strict=True):
-        torch.testing.assert_close(ours, theirs, atol=1e-10, rtol=1e-10)
+    _check_against_loop(
+        lambda q, k, v: long_attention(q, k, v, lengths, causal=causal, reach=window), lengths, causal, window
+    )
 
 
 def test_long_sequences_of_different_lengths_are_computed_one_by_one() -> None:
@@ -90,19 +86,9 @@ def test_long_sequences_of_different_lengths_are_computed_one_by_one() -> None:
 @pytest.mark.parametrize("window", [None, 3])
 @pytest.mark.parametrize("lengths", [[5, 5, 5], [9], [1, 12, 7, 7, 30, 2], [1] * 40 + [33] * 2 + [11]])
 def test_dense_blocks_and_their_gradients_equal_a_loop(lengths: list[int], causal: bool, window: int | None) -> None:
-    torch.manual_seed(0)
-    tensors = [torch.randn(sum(lengths), 2, 4, dtype=torch.float64, requires_grad=True) for _ in range(3)]
-    weights = torch.randn(sum(lengths), 2, 4, dtype=torch.float64)
-    results = []
-    for compute in (
-        lambda q, k, v: _dense(q, k, v, Layout.of(lengths), causal, window, 0.0),
-        lambda q, k, v: _brute_force(q, k, v, lengths, causal, window),
-    ):
-        output = compute(*tensors)
-        gradients = torch.autograd.grad((output * weights).sum(), tensors)
-        results.append([output.detach(), *gradients])
-    for ours, theirs in zip(*results, strict=True):
-        torch.testing.assert_close(ours, theirs, atol=1e-10, rtol=1e-10)
+    _check_against_loop(
+        lambda q, k, v: _dense(q, k, v, Layout.of(lengths), causal, window, 0.0), lengths, causal, window
+    )
 
 
 @pytest.mark.parametrize("counts", [[0, 3, 1, 0, 2], [1, 1, 1, 1, 1], [2, 0, 0, 0, 0]])
