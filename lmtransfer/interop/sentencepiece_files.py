@@ -22,6 +22,8 @@ from lmtransfer.interop.sentencepiece_model import Piece, SentencePieceModel, re
 
 #: The files, the first that is there.
 FILES: Final = ("spiece.model", "sentencepiece.bpe.model")
+#: How a tokenizer whose files do not say everything is saved so that they do.
+AS_JSON: Final = "with `transformers` as tokenizer.json (AutoTokenizer.from_pretrained(...).save_pretrained(...))"
 #: ``model_type`` of config.json, and whether the family lower-cases where the folder does not say.
 _CLEANED: Final = {"albert": True, "xlnet": False}
 _FAIRSEQ: Final = ("xlm-roberta",)
@@ -52,8 +54,7 @@ def sentencepiece_json(path: Path, *, model_type: str, settings: Mapping[str, An
         known = ", ".join([*_CLEANED, *_FAIRSEQ])
         raise CheckpointError(
             f"{path}: what model_type={model_type or 'none'} does to text before is not in this file, and known here "
-            f"for {known} only: save the tokenizer with `transformers` as tokenizer.json "
-            "(AutoTokenizer.from_pretrained(...).save_pretrained(...))"
+            f"for {known} only: save the tokenizer {AS_JSON}"
         )
     library = library_tokenizer(model, prefix="always")
     library.normalizer = normalizers.Sequence([*before, library.normalizer])

@@ -227,7 +227,7 @@ def _nothing_readable(folder: Path) -> str:
     if (folder / "tokenizer.model").is_file():
         return (
             "has tokenizer.model but no tokenizer.json, and what its family does to text before is not in it: save it "
-            "with `transformers` as tokenizer.json (AutoTokenizer.from_pretrained(...).save_pretrained(...))"
+            f"{sentencepiece_files.AS_JSON}"
         )
     wanted = ", ".join(name for name in _FILES if name != "vocab.json")
     return f"holds no tokenizer that lmtransfer reads: {wanted}, or vocab.json and merges.txt"

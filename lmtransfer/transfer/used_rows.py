@@ -32,6 +32,9 @@ class UsedRows(nn.Embedding):
         used_U: ids of the rows in use, ascending, int64.
     """
 
+    used_U: Tensor
+    place_V: Tensor
+
     def __init__(self, table: nn.Embedding, used_U: Tensor) -> None:
         super().__init__(table.num_embeddings, table.embedding_dim, _weight=table.weight.detach(), _freeze=True)
         used_U = used_U.to(table.weight.device)
@@ -50,21 +53,21 @@ class UsedRows(nn.Embedding):
             return super().forward(ids_T)
         self._follow()
         self._learnt = True
-        return nn.functional.embedding(cast(Tensor, self.place_V)[ids_T], self.rows)
+        return nn.functional.embedding(self.place_V[ids_T], self.rows)
 
     @torch.no_grad()
     def settle(self) -> None:
         """Put what ``rows`` has learnt into the table."""
         self._follow()
         if self._learnt:
-            self.weight[cast(Tensor, self.used_U)] = self.rows
+            self.weight[self.used_U] = self.rows
             self._learnt, self._version = False, self.weight._version
 
     @torch.no_grad()
     def _follow(self) -> None:
         """Take the rows from a table that was written to: weights were loaded."""
         if self.weight._version != self._version:
-            self.rows.copy_(self.weight[cast(Tensor, self.used_U)])
+            self.rows.copy_(self.weight[self.used_U])
             self._learnt, self._version = False, self.weight._version
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
