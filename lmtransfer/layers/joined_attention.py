@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from lmtransfer.layers.joined_rows import JoinedRows, RowSlots
-from lmtransfer.layers.visibility import unseen_keys
 
 
 def joined_attention(
@@ -41,22 +40,18 @@ def joined_attention(
     Returns:
         (N, H, K).
     """
-    hidden_GQS = rows.apart_GQS
-    if causal or reach is not None:
-        places_S = torch.arange(rows.keys.size, device=hidden_GQS.device)
-        hidden_GQS = hidden_GQS | unseen_keys(places_S, causal=causal, window=reach)
-    return _JoinedAttention.apply(query_NHK, key_THK, value_THK, rows, hidden_GQS)
+    hiding_GQS = rows.hiding(query_NHK.dtype, causal=causal, reach=reach)
+    return _JoinedAttention.apply(query_NHK, key_THK, value_THK, rows, hiding_GQS)
 
 
 class _JoinedAttention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, rows: JoinedRows, hidden_GQS: Tensor) -> Tensor:
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, rows: JoinedRows, hiding_GQS: Tensor) -> Tensor:
         heads, width = query.shape[1:]
         q, k, v = _slotted(query, rows.queries), _slotted(key, rows.keys), _slotted(value, rows.keys)
         q = q.mul_(width**-0.5)
         scores = torch.bmm(q, k.transpose(1, 2))
-        # Finite, since a spare slot sees nothing at all, and 0/0 would reach the gradients.
-        scores.view(heads, *hidden_GQS.shape).masked_fill_(hidden_GQS, torch.finfo(scores.dtype).min)
+        scores.view(heads, *hiding_GQS.shape).add_(hiding_GQS)
         weights = scores.softmax(-1)
         ctx.rows, ctx.heads = rows, heads
         ctx.save_for_backward(q, k, v, weights)

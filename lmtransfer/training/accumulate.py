@@ -76,7 +76,7 @@ def accumulate(
     out_of_memory = False
     try:
         for place, batch in enumerate(step.micro_batches):
-            torch.manual_seed(derived_seed(seed, "dropout", step.first_micro_batch + place))
+            _seed_dropout(derived_seed(seed, "dropout", step.first_micro_batch + place), torch.device(device))
             losses, result.carries[place] = _pass(learner, batch.to(device), carries.get(place), counts, precision)
             result.losses.append(losses)
     except torch.OutOfMemoryError:
@@ -85,6 +85,14 @@ def accumulate(
         sizes = distributed.gather(max((batch.num_tokens for batch in step.micro_batches), default=0))
         raise OutOfDeviceMemory(max(sizes))
     return result
+
+
+def _seed_dropout(seed: int, device: torch.device) -> None:
+    """Seed torch's generators; only the processor's where it alone computes: the others' cost 0.5 ms."""
+    if device.type == "cpu":
+        torch.default_generator.manual_seed(seed)
+    else:
+        torch.manual_seed(seed)
 
 
 def _pass(

@@ -55,6 +55,7 @@ class TaskLearner(nn.Module):
         self.freezing = freezing
         self.use_pooler = use_pooler
         self.depths: dict[str, int] = {}
+        self._learning: list[bool] = []  # by depth, as last set
         freezing.prepare(encoder)
         pooler = cast(Encoder, encoder).pooler
         if pooler is not None and not use_pooler:
@@ -89,6 +90,7 @@ class TaskLearner(nn.Module):
         above = {id(parameter) for parameter in pooler.parameters()} if pooler is not None else set()
         for name, parameter in self.encoder.named_parameters():
             parameter.requires_grad_(name in self.depths or id(parameter) in above)
+        self._learning = []
 
     def follow(self, used: float) -> None:
         """Let those layers learn whose time has come; see ``training.learner.FollowsProgress``.
@@ -97,9 +99,13 @@ class TaskLearner(nn.Module):
             used: share of the budget that is used up, in [0, 1].
         """
         deepest = max(self.depths.values(), default=0)
+        learning = [self.freezing.learns(depth, deepest=deepest, used=used) for depth in range(deepest + 1)]
+        if learning == self._learning:  # of nearly every step
+            return
+        self._learning = learning
         for name, parameter in self.encoder.named_parameters():
             if name in self.depths:
-                parameter.requires_grad_(self.freezing.learns(self.depths[name], deepest=deepest, used=used))
+                parameter.requires_grad_(learning[self.depths[name]])
 
     def train(self, mode: bool = True) -> TaskLearner:
         """Set the mode; a frozen encoder stays in evaluation mode."""

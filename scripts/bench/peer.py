@@ -48,12 +48,11 @@ def _trainer(
     setting: Setting, flags: Flags, hardware: Hardware, model: nn.Module, rows: Sequence[Row], clock: Clock
 ) -> str:
     precision = hardware.precision.name if flags.reduced else "fp32"
-    grouped = setting.part != "pretrain"
     names = {field.name for field in dataclasses.fields(transformers.TrainingArguments)}
     if "train_sampling_strategy" in names:
-        grouping: dict[str, Any] = {"train_sampling_strategy": "group_by_length" if grouped else "random"}
+        grouping: dict[str, Any] = {"train_sampling_strategy": "group_by_length" if flags.grouped else "random"}
     else:
-        grouping = {"group_by_length": grouped}
+        grouping = {"group_by_length": flags.grouped}
     shown = {
         "bf16": precision == "bf16",
         "fp16": precision == "fp16",

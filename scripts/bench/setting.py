@@ -24,17 +24,21 @@ class Flags:
         compiled: ``torch_compile``.
         attention: ``attn_implementation``.
         reduced: bf16 where the hardware has it; False is the peer's default, float32.
+        grouped: batches of like length; False draws them at random, as our side and the peer by default do.
         lent: with our setting of the memory allocator, which is none of the peer's own.
     """
 
     compiled: bool = False
     attention: str = "sdpa"
     reduced: bool = True
+    grouped: bool = False
     lent: bool = False
 
     def __str__(self) -> str:
+        batches = "batches of like length" if self.grouped else "batches at random"
         lent = ", our allocator" if self.lent else ""
-        return f"attn={self.attention}, torch_compile={self.compiled}, {'16 bits' if self.reduced else 'fp32'}{lent}"
+        precision = "16 bits" if self.reduced else "fp32"
+        return f"attn={self.attention}, torch_compile={self.compiled}, {precision}, {batches}{lent}"
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ def trained(words: Sequence[str], *, folder: Path, flags: Flags) -> Outcome:
     return Outcome(accuracy=result["accuracy"], tokens=result["tokens"], seconds=result["seconds"])
 
 
-def best_flags(words: Sequence[str], *, folder: Path, num_steps: int, trial: int = 40) -> Flags:
+def best_flags(words: Sequence[str], *, folder: Path, num_steps: int, trial: int = 40) -> list[Flags]:
     """The flags with which a whole run would take the least time, told by the first steps of a run with each.
 
     What comes once, such as compiling, lies in the first half of the trial and counts once.
@@ -59,29 +59,38 @@ def best_flags(words: Sequence[str], *, folder: Path, num_steps: int, trial: int
         num_steps: of a whole run.
         trial: steps of a trial.
 
+    Returns:
+        The best with random batches, and the best with batches of like length.
+
     Raises:
         SystemExit: nothing ran.
     """
-    whole: dict[Flags, float] = {}
+    best = []
+    for grouped in (False, True):
+        whole: dict[Flags, float] = {}
+        for attention in ("sdpa", "eager"):
+            _attempt(Flags(attention=attention, grouped=grouped), whole, words, folder, num_steps, trial)
+        if not whole:
+            raise SystemExit("transformers.Trainer did not run at all; is the extra `bench` installed?")
+        fastest = min(whole, key=lambda flags: whole[flags])
+        _attempt(replace(fastest, compiled=True), whole, words, folder, num_steps, trial)
+        best.append(min(whole, key=lambda flags: whole[flags]))
+    return best
 
-    def attempt(flags: Flags) -> None:
-        try:
-            ended = _measured(words, folder=folder, flags=flags, max_steps=trial)["ended"]
-        except RuntimeError as error:  # a combination that the installed version refuses is no candidate
-            print(f"  Trainer, {flags}: {error}", flush=True)
-            return
-        half = len(ended) // 2
-        step = (ended[-1] - ended[half - 1]) / (len(ended) - half)
-        whole[flags] = ended[half - 1] + step * max(num_steps - half, 0)
-        print(f"  Trainer, {flags}: {1000 * step:.0f} ms a step, about {whole[flags]:.0f} s a run", flush=True)
 
-    for attention in ("sdpa", "eager"):
-        for grouped in (False, True):
-            attempt(Flags(attention=attention, grouped=grouped))
-    if not whole:
-        raise SystemExit("transformers.Trainer did not run at all; is the extra `bench` installed?")
-    attempt(replace(min(whole, key=lambda flags: whole[flags]), compiled=True))
-    return min(whole, key=lambda flags: whole[flags])
+def _attempt(
+    flags: Flags, whole: dict[Flags, float], words: Sequence[str], folder: Path, num_steps: int, trial: int
+) -> None:
+    """Note in ``whole`` how many seconds a run with ``flags`` would take, if it runs at all."""
+    try:
+        ended = _measured(words, folder=folder, flags=flags, max_steps=trial)["ended"]
+    except RuntimeError as error:  # a combination that the installed version refuses is no candidate
+        print(f"  Trainer, {flags}: {error}", flush=True)
+        return
+    half = len(ended) // 2
+    step = (ended[-1] - ended[half - 1]) / (len(ended) - half)
+    whole[flags] = ended[half - 1] + step * max(num_steps - half, 0)
+    print(f"  Trainer, {flags}: {1000 * step:.0f} ms a step, about {whole[flags]:.0f} s a run", flush=True)
 
 
 def _measured(words: Sequence[str], *, folder: Path, flags: Flags, max_steps: int | None = None) -> dict[str, Any]:

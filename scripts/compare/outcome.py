@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from lmtransfer.reporting.statistics import STANDARD_ERRORS, difference, spread
@@ -31,26 +31,27 @@ class Outcome:
         return f"{100 * self.accuracy:6.2f} %  {self.rate:8,.0f} tokens/s  {self.seconds:7.1f} s"
 
 
-def table(ours: Sequence[Outcome], theirs: Sequence[Outcome]) -> list[str]:
-    """Means over the seeds, their difference with its standard error, and the ratio of speeds, turn by turn."""
-    sides = {"lmtransfer": ours, "transformers.Trainer": theirs}
-    lines = [f"{'':21} {'accuracy':>9} {'deviation':>10} {'tokens/s':>9} {'seconds':>8}   seed by seed"]
+def table(sides: Mapping[str, Sequence[Outcome]]) -> list[str]:
+    """Means over the seeds; then what the first side is ahead of each other, with its standard error, turn by turn."""
+    lines = [f"{'':40} {'accuracy':>9} {'deviation':>10} {'tokens/s':>9} {'seconds':>8}   seed by seed"]
     for name, outcomes in sides.items():
         accuracy, rate = spread([100 * o.accuracy for o in outcomes]), spread([o.rate for o in outcomes])
         seconds = spread([o.seconds for o in outcomes])
         shown = "-" if accuracy.deviation is None else f"{accuracy.deviation:.2f}"
         each = ", ".join(f"{100 * o.accuracy:.2f}" for o in outcomes)
-        lines.append(f"{name:21} {accuracy.mean:9.2f} {shown:>10} {rate.mean:9,.0f} {seconds.mean:8.1f}   {each}")
-    found = difference(*(spread([100 * outcome.accuracy for outcome in outcomes]) for outcomes in sides.values()))
-    if found.standard_error is None:
-        lines.append(f"difference {found.delta:+.2f} points (one seed: no standard error)")
-    else:
-        near = "yes" if abs(found.delta) < STANDARD_ERRORS * found.standard_error else "no"
+        lines.append(f"{name:40} {accuracy.mean:9.2f} {shown:>10} {rate.mean:9,.0f} {seconds.mean:8.1f}   {each}")
+    (_, ours), *others = sides.items()
+    for name, theirs in others:
+        found = difference(*(spread([100 * outcome.accuracy for outcome in side]) for side in (ours, theirs)))
+        if found.standard_error is None:
+            said = "one seed: no standard error"
+        else:
+            near = "less" if abs(found.delta) < STANDARD_ERRORS * found.standard_error else "NOT less"
+            said = f"standard error {found.standard_error:.2f}: {near} than two of them"
+        ratios = [mine.rate / other.rate for mine, other in zip(ours, theirs, strict=True)]
+        mean = sum(o.rate for o in ours) / sum(o.rate for o in theirs)
         lines.append(
-            f"difference {found.delta:+.2f} points, standard error {found.standard_error:.2f}: "
-            f"differ by less than two standard errors: {near}"
+            f"against {name}: {found.delta:+.2f} points ({said}); "
+            f"speed {mean:.2f} x (turns: {', '.join(f'{ratio:.2f}' for ratio in ratios)})"
         )
-    ratios = [mine.rate / other.rate for mine, other in zip(ours, theirs, strict=True)]
-    mean = sum(o.rate for o in ours) / sum(o.rate for o in theirs)
-    lines.append(f"speed {mean:.2f} x  (turns: {', '.join(f'{ratio:.2f}' for ratio in ratios)})")
     return lines

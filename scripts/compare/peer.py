@@ -43,7 +43,8 @@ def measure(cfg: DictConfig, *, folder: str, flags: Flags, max_steps: int | None
         flags: the Trainer's.
         max_steps: for trials; None: all epochs.
     """
-    hardware = setup(device=cfg.hardware.device, precision=cfg.hardware.precision, threads=cfg.hardware.threads)
+    asked = cfg.hardware
+    hardware = setup(device=asked.device, precision=asked.precision, threads=asked.threads, keep_memory=False)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     task = build(cfg.task, data_root=cfg.data_root)
     train = task.examples("train")
