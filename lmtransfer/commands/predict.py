@@ -12,9 +12,10 @@ from omegaconf import DictConfig
 from rich.console import Console
 
 from lmtransfer.commands._hardware import eager_hardware
-from lmtransfer.commands._prediction_input import InputFormat, Reading, input_format, one_example, read_examples
+from lmtransfer.commands._prediction_input import one_example, read_examples
 from lmtransfer.commands._prediction_lines import InputSource, find_input, open_lines
 from lmtransfer.commands._prediction_output import STANDARD_OUTPUT, open_output
+from lmtransfer.commands._prediction_reading import InputFormat, Reading, input_format
 from lmtransfer.commands._prediction_runs import FilledMasks, TaskAnswers, answering_runs
 from lmtransfer.commands._prediction_stream import AnswersInOrder, Given
 from lmtransfer.commands._prediction_submission import Submission

@@ -12,6 +12,7 @@ import errno
 import json
 import os
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Protocol, cast
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from lmtransfer.data.documents import Corpus
 from lmtransfer.data.filling import Progress, fill
@@ -32,6 +33,8 @@ from lmtransfer.errors import DataError
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.tokenizers.load import load_tokenizer
 
+#: Seconds that a process waits for another one without saying so.
+_PATIENCE = 3.0
 CACHE_FORMAT = 1  # to be raised whenever the same text and tokenizer would give other sentences, blocks or statistics
 
 
@@ -200,11 +203,19 @@ def _slug(name: str) -> str:
 
 @contextmanager
 def writing(folder: Path) -> Iterator[None]:
-    """Hold the folder against other processes (a second one waits and then finds the work done)."""
+    """Hold the folder against other processes (a second one waits, says so, and then finds the work done)."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(folder.with_name(f".{folder.name}.lock")):
+        lock = FileLock(folder.with_name(f".{folder.name}.lock"))
+        try:
+            lock.acquire(timeout=_PATIENCE)
+        except Timeout:
+            print(f"another process is preparing {folder}: waiting for it to end", file=sys.stderr, flush=True)
+            lock.acquire()
+        try:
             yield
+        finally:
+            lock.release()
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR):
             raise

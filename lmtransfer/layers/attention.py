@@ -25,7 +25,7 @@ from lmtransfer.layers.dropout import dropout as drop
 from lmtransfer.layers.joined_attention import joined_attention
 from lmtransfer.layers.layout import Layout
 from lmtransfer.layers.long_attention import long_attention
-from lmtransfer.layers.visibility import unseen_keys
+from lmtransfer.layers.visibility import hiding, unseen_keys
 
 
 @torch.compiler.disable  # its blocks differ from batch to batch; what is around it has static shapes
@@ -109,8 +109,7 @@ def _dense(
         scores_GHQS = q_GHQK @ k_GHKS
         hidden = _hidden(block, causal, window)
         if hidden is not None:
-            # Finite, since a spare slot under a window may see nothing at all, and 0/0 would reach the gradients.
-            scores_GHQS = scores_GHQS.masked_fill(hidden, torch.finfo(scores_GHQS.dtype).min)
+            scores_GHQS = scores_GHQS + hiding(hidden, scores_GHQS.dtype)
         weights_GHQS = scores_GHQS.softmax(-1)
         if dropout:
             weights_GHQS = drop(weights_GHQS, dropout)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lmtransfer.layers.visibility import unseen_keys
+from lmtransfer.layers.visibility import hiding, unseen_keys
 
 #: Rows are as wide as the longest sequence, rounded up to a multiple of this, and their number to one of two: a
 #: processor builds a kernel for each shape of a bfloat16 product.
@@ -76,9 +76,7 @@ class JoinedRows:
     _memory: dict[tuple[torch.dtype, bool, int | None], Tensor] = field(default_factory=dict)
 
     def hiding(self, dtype: torch.dtype, *, causal: bool, reach: int | None) -> Tensor:
-        """What is added to the scores, (G, Q, S): 0 where a query sees a key, else a large negative number.
-
-        It is finite, since a spare slot sees nothing at all, and 0/0 would reach the gradients.
+        """What is added to the scores, (G, Q, S); see ``visibility.hiding``.
 
         Args:
             dtype: of the scores.
@@ -91,8 +89,7 @@ class JoinedRows:
             if causal or reach is not None:
                 places_S = torch.arange(self.keys.size, device=hidden_GQS.device)
                 hidden_GQS = hidden_GQS | unseen_keys(places_S, causal=causal, window=reach)
-            zeros_GQS = torch.zeros(hidden_GQS.shape, dtype=dtype, device=hidden_GQS.device)
-            self._memory[key] = zeros_GQS.masked_fill_(hidden_GQS, torch.finfo(dtype).min / 2)
+            self._memory[key] = hiding(hidden_GQS, dtype)
         return self._memory[key]
 
     @classmethod

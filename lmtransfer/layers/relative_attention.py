@@ -13,6 +13,7 @@ from lmtransfer.layers.attention import from_blocks, to_blocks
 from lmtransfer.layers.dropout import dropout as drop
 from lmtransfer.layers.relative_layout import RelativeBlock, RelativeLayout
 from lmtransfer.layers.relative_positions import add_shifted
+from lmtransfer.layers.visibility import hiding
 
 
 class RelativeBiases(nn.Module):
@@ -117,8 +118,7 @@ class RelativeAttention(nn.Module):
                 more_GHQ1 = (slotted_s[place] * (different - same)).view(shape).sum(-1).transpose(1, 2)[..., None]
                 scores_GHQS = scores_GHQS + more_GHQ1 * relative.differs
             if relative.hidden is not None:
-                # Finite, since a query may see nothing at all, and 0/0 would reach the gradients.
-                scores_GHQS = scores_GHQS.masked_fill(relative.hidden, torch.finfo(scores_GHQS.dtype).min)
+                scores_GHQS = scores_GHQS + hiding(relative.hidden, scores_GHQS.dtype)
             weights_GHQS = scores_GHQS.softmax(-1)
             if self.training and self.attention_dropout:
                 weights_GHQS = drop(weights_GHQS, self.attention_dropout)

@@ -1,4 +1,4 @@
-"""Which keys of its own sequence a query may not see.
+"""Which keys of its own sequence a query may not see, and how scores say so.
 
 Shape legend: S slots of a sequence.
 """
@@ -24,3 +24,16 @@ def unseen_keys(positions_S: Tensor, *, causal: bool, window: int | None) -> Ten
     if window is not None:
         unseen |= ahead.abs() > window
     return unseen
+
+
+def hiding(hidden: Tensor, dtype: torch.dtype) -> Tensor:
+    """What hides keys when it is added to their scores: a large negative number where ``hidden``, else 0.
+
+    Adding is several times as fast on a processor as filling by a mask. The number is finite, since a query may see
+    nothing at all, and 0/0 would reach the gradients.
+
+    Args:
+        hidden: True at keys that may not be seen, of any shape.
+        dtype: of the scores.
+    """
+    return torch.zeros(hidden.shape, dtype=dtype, device=hidden.device).masked_fill_(hidden, torch.finfo(dtype).min / 2)

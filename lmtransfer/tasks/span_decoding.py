@@ -14,7 +14,8 @@ import numpy as np
 
 from lmtransfer.tasks.answers import SpanAnswer
 from lmtransfer.tasks.encoded import EncodedExamples
-from lmtransfer.tasks.question_windows import WindowedQuestion, text_of_tokens
+from lmtransfer.tasks.gold_tokens import text_of_tokens
+from lmtransfer.tasks.question_windows import WindowedQuestion
 
 #: The score of a passage without any legal span: what float32 has lowest, since JSON has no infinity.
 NO_SPAN_SCORE = float(np.finfo(np.float32).min)

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -401,3 +402,28 @@ class TestTokenizer:
         first = next(document for document in source.documents() if not source.is_validation(document))
         stop = int(prepared.train.sentence_starts[prepared.train.document_starts[1]])
         assert tokenizer.decode(prepared.train.tokens(0, stop)) == " ".join(first.text.lower().split())
+
+
+def test_who_waits_for_another_process_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cache, "_PATIENCE", 0.05)
+    folder = tmp_path / "corpora" / "mine"
+    entered = threading.Event()
+
+    def second() -> None:
+        with cache.writing(folder):
+            entered.set()
+
+    waiting = threading.Thread(target=second)
+    said = ""
+    with cache.writing(folder):
+        assert capsys.readouterr().err == ""
+        waiting.start()
+        while "waiting" not in said:
+            said += capsys.readouterr().err
+            time.sleep(0.01)
+        assert not entered.is_set()
+    waiting.join(timeout=30)
+    assert entered.is_set()
+    assert str(folder) in said

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from lmtransfer.commands._prediction_input import Reading, input_format, one_example, read_examples
+from lmtransfer.commands._prediction_input import one_example, read_examples
 from lmtransfer.commands._prediction_lines import arriving_lines, find_input, open_lines
+from lmtransfer.commands._prediction_reading import Reading, input_format
 from lmtransfer.commands._prediction_stream import AnswersInOrder
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError, DataError
