@@ -43,11 +43,11 @@ def main() -> None:
             ),
             (
                 f"3. probe: freeze it, and train only a linear layer on {NUM_TRAIN} labelled docstrings",
-                ["probe", "experiment=demo_probe", "name=probe", *shared],
+                ["probe", "experiment=few_labels_probe", "name=probe", *shared],
             ),
             (
                 "4. finetune all of it; control: the same from random initialisation, with as much tuning",
-                ["finetune", "experiment=demo_finetune", "name=finetune", "control=true", *shared],
+                ["finetune", "experiment=few_labels", "name=finetune", "control=true", *shared],
             ),
             ("5. report: one table, and the learning curves", ["report", str(root)]),
         ]

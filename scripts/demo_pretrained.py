@@ -49,11 +49,11 @@ def main() -> None:
             ),
             (
                 f"2. probe: freeze it, and train only a linear layer on {num_train} labelled docstrings",
-                ["probe", "experiment=demo_probe", "name=probe", *shared],
+                ["probe", "experiment=few_labels_probe", "name=probe", *shared],
             ),
             (
                 "3. finetune all of it; control: the same from random initialisation, for as long",
-                ["finetune", "experiment=demo_finetune", "name=finetune", *finetuning, *shared],
+                ["finetune", "experiment=few_labels", "name=finetune", *finetuning, *shared],
             ),
             ("4. report: one table, and the figures", ["report", str(root)]),
         ]

@@ -1,6 +1,7 @@
 """What a user wants answered, as examples of the run's task: one line, a table's row, a JSON object or a file.
 
-One function a kind of head; each takes lines lazily, and hands what is no example to ``refuse``.
+One function a kind of head (for texts: ``_prediction_texts``); each takes lines lazily, and hands what is no example to
+``refuse``.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ def read_examples(lines: InputLines, reading: Reading) -> Iterator[Given]:
 
     Raises:
         DataError: what is no example, where errors stop; a table without the columns.
+        ConfigError: columns are named that there cannot be.
     """
     if reading.columns and (reading.kind in ("tagging", "span") or reading.file_format == "lines"):
         raise ConfigError(f"{next(iter(reading.columns))}: there are no columns in format={reading.file_format}")

@@ -40,6 +40,11 @@ _OF_SUFFIX: dict[str, InputFormat] = {
 _FILE_ONLY = ("conll", "conllu", "squad", "quac", "coqa")
 
 
+def kind_of(task: Task | None) -> Kind:
+    """What answers: the task's head, or without a task the head of a pretrained run."""
+    return "fill_mask" if task is None else task.head.kind
+
+
 @dataclass(frozen=True, slots=True)
 class Reading:
     """How input is read.
@@ -63,7 +68,7 @@ class Reading:
     @property
     def kind(self) -> Kind:
         """What answers."""
-        return "fill_mask" if self.task is None else self.task.head.kind
+        return kind_of(self.task)
 
 
 def input_format(given: str | None, source: InputSource, task: Task | None) -> InputFormat:
@@ -77,7 +82,7 @@ def input_format(given: str | None, source: InputSource, task: Task | None) -> I
     Raises:
         ConfigError: it cannot be told, or the task reads no such files.
     """
-    kind: Kind = "fill_mask" if task is None else task.head.kind
+    kind = kind_of(task)
     known = FORMATS[kind]
     if given is not None:
         found = next((name for name in known if name == given), None)

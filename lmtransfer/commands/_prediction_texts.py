@@ -25,7 +25,7 @@ def text_of_line(text: str, name: str, task: Task | None) -> TextExample:
     """The text, or the two texts, of one line.
 
     Args:
-        text: as given, cleaned.
+        text: of the line, cleaned.
         name: of the example.
         task: the run's task; None for fill-mask.
 
@@ -82,7 +82,12 @@ class _RefusedRows(BadRows):
 
 
 def texts_of_table(lines: InputLines, reading: Reading) -> Iterator[Given]:
-    """Single texts or pairs, a row each; further columns, such as labels, are not looked at."""
+    """Single texts or pairs, a row each; further columns, such as labels, are not looked at.
+
+    Raises:
+        DataError: the table lacks a column.
+        ConfigError: a second column is named where the run reads single texts.
+    """
     columns, layout = _columns(reading)
     wanted = [column for column in (columns.text, columns.text_pair, columns.id) if column is not None]
     layout = replace(layout, file_format=_table_format(reading.file_format))

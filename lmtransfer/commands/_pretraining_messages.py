@@ -13,6 +13,9 @@ from lmtransfer.commands._pretraining import Parts, Text
 from lmtransfer.config.schema import TrainSettings
 from lmtransfer.training.hardware import Hardware
 
+#: Encoders of fewer parameters take the high rates of the finetuning recipes for laptops.
+_SMALL = 30_000_000
+
 
 def opening(path: Path, text: Text, parts: Parts, hardware: Hardware, train: TrainSettings) -> str:
     """What is trained, on what, for how long, and where the run lies."""
@@ -51,11 +54,13 @@ def closing(path: Path, result: dict[str, Any], *, output_root: Path, console: C
             table.add_row(part, *(f"{losses[name]:.4f}" if name in losses else "" for name in names))
         console.print(table)
     run = _short(path)
+    small = result["num_parameters"] < _SMALL
+    few, more = ("experiment=few_labels ", "experiment=laptop_finetune ") if small else ("", "")
     console.print(
-        f"\nnext, does it help?  lmtransfer finetune init={run} task=python_docs task.num_train=100 seeds=3 "
+        f"\nnext, does it help?  lmtransfer finetune {few}init={run} task=python_docs task.num_train=100 seeds=3 "
         f"control=true"
-        f"\n                     lmtransfer finetune init={run} task=sst2 task.num_train=1000 seeds=3 control=true "
-        f"name=sst2 data_root=<folder>"
+        f"\n                     lmtransfer finetune {more}init={run} task=sst2 task.num_train=1000 seeds=3 "
+        f"control=true name=sst2 data_root=<folder>"
         f"\n                     lmtransfer report {_short(output_root.absolute())}",
         soft_wrap=True,
     )

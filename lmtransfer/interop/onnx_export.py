@@ -116,7 +116,7 @@ def compare(model: DenseModel, path: Path) -> tuple[float | None, tuple[str, ...
     try:
         runtime = needed("onnxruntime")
     except CheckpointError:
-        return None, (f"{path.name} was not compared: onnxruntime is not installed (pip install 'lmtransfer[onnx]')",)
+        return None, (f"{path.name} was not compared: onnxruntime is not installed (pip install onnx onnxruntime)",)
     session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     encoder: Any = model.encoder
     rng, worst = np.random.default_rng(0), 0.0
@@ -174,7 +174,7 @@ def needed(package: str) -> ModuleType:
         return import_module(package)
     except ImportError:
         raise CheckpointError(
-            f"ONNX export needs the package {package}, which is not installed: pip install 'lmtransfer[onnx]'"
+            f"ONNX export needs the package {package}, which is not installed: pip install onnx onnxruntime"
         ) from None
 
 

@@ -6,8 +6,8 @@ slots.
 Backends, one meaning:
 
 * CUDA with bfloat16 or float16 on sm80 and newer: PyTorch's variable-length flash kernel.
-* A processor, where sequences differ in length: short ones several to a row (``joined_attention``), long ones each by
-  itself (``long_attention``).
+* A processor, where sequences differ in length and no weight is dropped: short ones several to a row
+  (``joined_attention``), long ones each by itself (``long_attention``).
 * Anything else: dense blocks of sequences of like length (``blocks``), as matrix products and a softmax. On two
   AVX512-BF16 cores, 32 x 64 tokens, 4 heads of 64, forward and backward in bfloat16: 2.9 ms, against 13.9 ms for
   ``scaled_dot_product_attention``, whose CPU backward is slow in that dtype.
@@ -36,7 +36,7 @@ def attention(
     layout: Layout,
     *,
     causal: bool = False,
-    window: int | None = None,
+    reach: int | None = None,
     dropout: float = 0.0,
 ) -> Tensor:
     """Softmax(q k^T / sqrt(K)) v within each sequence.
@@ -47,22 +47,23 @@ def attention(
         value_THK: packed values.
         layout: which queries and keys form a sequence.
         causal: a query sees keys at its own position and before.
-        window: a query sees keys at most this many positions away; None: all.
-        dropout: probability of dropping an attention weight. The flash kernel has none, so any dropout takes the
-            dense blocks.
+        reach: a query sees keys at most this many positions away; None: all.
+        dropout: probability of dropping an attention weight. No other backend has any, so it takes the dense blocks.
 
     Returns:
         (N, H, K), in the dtype of the queries.
     """
-    assert not (layout.selected and (causal or window is not None)), "a selection of queries sees everything"
+    assert not (layout.selected and (causal or reach is not None)), "a selection of queries sees everything"
+    if not len(query_NHK):
+        return query_NHK
     if _has_flash(query_NHK) and dropout == 0.0:
-        return _flash(query_NHK, key_THK, value_THK, layout, causal, window)
+        return _flash(query_NHK, key_THK, value_THK, layout, causal, reach)
     with torch.autocast(query_NHK.device.type, enabled=False):
         if layout.is_ragged and dropout == 0.0 and query_NHK.device.type == "cpu":
             if layout.is_long:
-                return long_attention(query_NHK, key_THK, value_THK, layout.lengths, causal=causal, reach=window)
-            return joined_attention(query_NHK, key_THK, value_THK, layout.joined, causal=causal, reach=window)
-        return _dense(query_NHK, key_THK, value_THK, layout, causal, window, dropout)
+                return long_attention(query_NHK, key_THK, value_THK, layout.ranges, causal=causal, reach=reach)
+            return joined_attention(query_NHK, key_THK, value_THK, layout.joined, causal=causal, reach=reach)
+        return _dense(query_NHK, key_THK, value_THK, layout, causal, reach, dropout)
 
 
 def _has_flash(query: Tensor) -> bool:
@@ -71,10 +72,10 @@ def _has_flash(query: Tensor) -> bool:
     return torch.cuda.get_device_capability(query.device) >= (8, 0)
 
 
-def _flash(query: Tensor, key: Tensor, value: Tensor, layout: Layout, causal: bool, window: int | None) -> Tensor:
+def _flash(query: Tensor, key: Tensor, value: Tensor, layout: Layout, causal: bool, reach: int | None) -> Tensor:
     from torch.nn.attention.varlen import varlen_attn
 
-    reach = -1 if window is None else window
+    sides = -1 if reach is None else reach
     output = varlen_attn(
         query,
         key,
@@ -83,19 +84,19 @@ def _flash(query: Tensor, key: Tensor, value: Tensor, layout: Layout, causal: bo
         layout.cu_keys,
         layout.max_queries,
         layout.max_keys,
-        window_size=(reach, 0 if causal else reach),
+        window_size=(sides, 0 if causal else sides),
     )
     assert isinstance(output, Tensor)  # a pair only where auxiliary results are asked for
     return output
 
 
 def _dense(
-    query: Tensor, key: Tensor, value: Tensor, layout: Layout, causal: bool, window: int | None, dropout: float
+    query: Tensor, key: Tensor, value: Tensor, layout: Layout, causal: bool, reach: int | None, dropout: float
 ) -> Tensor:
     heads, width = query.shape[1:]
     dtype = query.dtype
     if dtype == torch.bfloat16 and query.device.type == "cpu" and layout.keys.moves is not None:
-        # Reached with dropout. Blocks of ragged batches hardly ever have the same shape twice, and on a CPU each new
+        # Blocks of ragged batches hardly ever have the same shape twice, and on a CPU each new
         # shape of a bfloat16 product costs a new kernel; float32 has none to build, and the products are small.
         query, key, value = query.float(), key.float(), value.float()
     queries = to_blocks(query * width**-0.5, layout.queries)
@@ -107,7 +108,7 @@ def _dense(
         k_GHKS = k.view(block.size, block.num_keys, heads, width).permute(0, 2, 3, 1)
         v_GHSK = v.view(block.size, block.num_keys, heads, width).transpose(1, 2)
         scores_GHQS = q_GHQK @ k_GHKS
-        hidden = _hidden(block, causal, window)
+        hidden = _hidden(block, causal, reach)
         if hidden is not None:
             scores_GHQS = scores_GHQS + hiding(hidden, scores_GHQS.dtype)
         weights_GHQS = scores_GHQS.softmax(-1)
@@ -130,11 +131,11 @@ def from_blocks(slotted: Tensor, slots: Slots) -> Tensor:
     return slotted if slots.moves is None else _FromBlocks.apply(slotted, slots.moves)
 
 
-def _hidden(block: Block, causal: bool, window: int | None) -> Tensor | None:
+def _hidden(block: Block, causal: bool, reach: int | None) -> Tensor | None:
     """What a query may not see: True at hidden keys, broadcastable to (G, H, Q, S); None when all is visible."""
     hidden = None if block.key_mask is None else ~block.key_mask[:, None, None, :]
-    if causal or window is not None:
-        unseen = unseen_keys(block.positions, causal=causal, window=window)
+    if causal or reach is not None:
+        unseen = unseen_keys(block.positions, causal=causal, reach=reach)
         hidden = unseen if hidden is None else hidden | unseen
     return hidden
 

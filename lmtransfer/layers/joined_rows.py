@@ -15,9 +15,10 @@ from torch import Tensor
 
 from lmtransfer.layers.visibility import hiding, unseen_keys
 
-#: Rows are as wide as the longest sequence, rounded up to a multiple of this, and their number to one of two: a
-#: processor builds a kernel for each shape of a bfloat16 product.
+#: Rows are as wide as the longest sequence, rounded up to a multiple of this (selected queries to a smaller one), and
+#: their number to an even one: a processor builds a kernel for each shape of a bfloat16 product.
 _WIDTH_MULTIPLE = 32
+_QUERIES_MULTIPLE = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ class RowSlots:
     packed_GS: Tensor
     slot_N: Tensor
     sequence_GS: np.ndarray
-    _memory: dict[tuple[str, int, int], Tensor] = field(default_factory=dict)
+    _memory: dict[tuple[str, int, int], Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def gathering(self, stride: int, num_heads: int) -> Tensor:
         """Which vectors of a head make up all slots, one head after the other, (H G S).
@@ -64,16 +65,16 @@ class JoinedRows:
     """G rows of sequences side by side.
 
     Attributes:
-        num_rows: G.
         queries, keys: their slots.
-        apart_GQS: True where a query and a key are of different sequences, or a slot is spare.
+        apart_GQS: True where a query and a key are of different sequences; spare slots count as one more sequence.
     """
 
-    num_rows: int
     queries: RowSlots
     keys: RowSlots
     apart_GQS: Tensor
-    _memory: dict[tuple[torch.dtype, bool, int | None], Tensor] = field(default_factory=dict)
+    _memory: dict[tuple[torch.dtype, bool, int | None], Tensor] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def hiding(self, dtype: torch.dtype, *, causal: bool, reach: int | None) -> Tensor:
         """What is added to the scores, (G, Q, S); see ``visibility.hiding``.
@@ -88,7 +89,7 @@ class JoinedRows:
             hidden_GQS = self.apart_GQS
             if causal or reach is not None:
                 places_S = torch.arange(self.keys.size, device=hidden_GQS.device)
-                hidden_GQS = hidden_GQS | unseen_keys(places_S, causal=causal, window=reach)
+                hidden_GQS = hidden_GQS | unseen_keys(places_S, causal=causal, reach=reach)
             self._memory[key] = hiding(hidden_GQS, dtype)
         return self._memory[key]
 
@@ -111,9 +112,10 @@ class JoinedRows:
         else:
             asked = np.asarray(counts)
             most = int(np.bincount(row_B, weights=asked).max())
-            queries = _slots(asked, row_B, num_rows, max(most, 1), device)
+            most = max(1, -(-most // _QUERIES_MULTIPLE)) * _QUERIES_MULTIPLE
+            queries = _slots(asked, row_B, num_rows, most, device)
         apart = queries.sequence_GS[:, :, None] != keys.sequence_GS[:, None, :]
-        return cls(num_rows, queries, keys, torch.from_numpy(apart).to(device))
+        return cls(queries, keys, torch.from_numpy(apart).to(device))
 
 
 def _shared_rows(lengths: Sequence[int], width: int) -> np.ndarray:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from lmtransfer.layers.blocks import Block, DenseBlocks, Slots
 from lmtransfer.layers.joined_rows import JoinedRows
+from lmtransfer.layers.row_ranges import RowRange, row_ranges
 
 #: A processor computes sequences one by one where the longest is longer than this and the mean at least half of it;
 #: shorter ones share rows. On two AVX512-BF16 cores both take as long at 60 to 200 tokens, 32 sequences.
@@ -91,8 +92,13 @@ class Layout:
 
     @cached_property
     def joined(self) -> JoinedRows:
-        """Several sequences in a row, all rows of one width."""
+        """Several sequences in a row; all rows have as many key slots, and as many query slots."""
         return JoinedRows.of(self.lengths, self.counts, self.device)
+
+    @cached_property
+    def ranges(self) -> list[RowRange]:
+        """The rows around each sequence, where each is computed by itself."""
+        return row_ranges(self.lengths)
 
     @property
     def queries(self) -> Slots:

@@ -1,66 +1,32 @@
 """Attention of long sequences on a processor: each by itself, on views of the packed rows.
 
 A processor multiplies one long sequence's matrices as fast as those of a block of several, so there is nothing to
-gain from blocks; and without them no row is copied, no spare slot computed and no score masked. On two AVX512-BF16
+gain from blocks; and without them no row is copied, and hardly a spare slot computed or masked. On two AVX512-BF16
 cores, forward and backward in bfloat16, 32 sequences of 100 to 384 tokens, 4 heads of 64: 42 ms, in blocks 93 ms.
 
-A processor builds a kernel for each shape of a bfloat16 product, so lengths are rounded up: a sequence is computed in
-a window of rows that reaches into its neighbours, whose keys are hidden and whose queries weigh nothing.
+A sequence is computed in a range of rows (``layers.row_ranges``) that extends into its neighbours, whose keys are
+hidden and whose queries weigh nothing.
 
-Shape legend: T packed rows, H heads, K head width, P rows of a window.
+Shape legend: T packed rows, H heads, K head width, P rows of a range.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from lmtransfer.layers.visibility import unseen_keys
-
-#: Lengths are rounded up to a multiple of this.
-_MULTIPLE = 16
-
-
-@dataclass(frozen=True, slots=True)
-class _Window:
-    """Rows around one sequence.
-
-    Attributes:
-        start, stop: the sequence's rows, of all rows.
-        first: the window's first row.
-        size: P.
-    """
-
-    start: int
-    stop: int
-    first: int
-    size: int
-
-    def heads_first(self, rows_THK: Tensor) -> Tensor:
-        """A view of the window's rows, (H, P, K)."""
-        return rows_THK[self.first : self.first + self.size].transpose(0, 1)
-
-    def own(self, rows_HPK: Tensor) -> Tensor:
-        """Of the window's rows those of the sequence, (stop - start, H, K)."""
-        return rows_HPK[:, self.start - self.first : self.stop - self.first].transpose(0, 1)
-
-    def strangers(self) -> Iterator[slice]:
-        """The places in the window that are not the sequence's."""
-        if self.first < self.start:
-            yield slice(0, self.start - self.first)
-        if self.stop < self.first + self.size:
-            yield slice(self.stop - self.first, self.size)
+from lmtransfer.layers.row_ranges import RowRange
+from lmtransfer.layers.visibility import hiding, unseen_keys
 
 
 def long_attention(
     query_THK: Tensor,
     key_THK: Tensor,
     value_THK: Tensor,
-    lengths: Sequence[int],
+    ranges: Sequence[RowRange],
     *,
     causal: bool = False,
     reach: int | None = None,
@@ -71,23 +37,14 @@ def long_attention(
         query_THK: packed queries.
         key_THK: packed keys.
         value_THK: packed values.
-        lengths: rows of each sequence; together T.
+        ranges: one around each sequence.
         causal: a query sees keys at its own position and before.
         reach: a query sees keys at most this many positions away; None: all.
 
     Returns:
         (T, H, K).
     """
-    return _LongAttention.apply(query_THK, key_THK, value_THK, _windows(lengths), causal, reach)
-
-
-def _windows(lengths: Sequence[int]) -> list[_Window]:
-    total, start, windows = sum(lengths), 0, []
-    for length in lengths:
-        size = min(total, -(-length // _MULTIPLE) * _MULTIPLE)
-        windows.append(_Window(start, start + length, min(start, total - size), size))
-        start += length
-    return windows
+    return _LongAttention.apply(query_THK, key_THK, value_THK, ranges, causal, reach)
 
 
 class _LongAttention(torch.autograd.Function):
@@ -99,7 +56,7 @@ class _LongAttention(torch.autograd.Function):
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        windows: Sequence[_Window],
+        ranges: Sequence[RowRange],
         causal: bool,
         reach: int | None,
     ) -> Tensor:
@@ -107,22 +64,22 @@ class _LongAttention(torch.autograd.Function):
         output = torch.empty_like(query)
         unseen: dict[int, Tensor] = {}
         kept = []
-        for window in windows:
-            q, k, v = (window.heads_first(rows) for rows in (query, key, value))
+        for around in ranges:
+            q, k, v = (around.heads_first(rows) for rows in (query, key, value))
             scores_HPP = torch.bmm(q, k.transpose(1, 2))
-            for strangers in window.strangers():
+            for strangers in around.strangers():
                 scores_HPP[:, :, strangers] = float("-inf")
             if causal or reach is not None:
-                if window.size not in unseen:
-                    unseen[window.size] = unseen_keys(torch.arange(window.size), causal=causal, window=reach)
-                # Finite, since a neighbour's query may see nothing at all.
-                scores_HPP.masked_fill_(unseen[window.size], torch.finfo(scores_HPP.dtype).min)
+                if around.size not in unseen:
+                    hidden_PP = unseen_keys(torch.arange(around.size), causal=causal, reach=reach)
+                    unseen[around.size] = hiding(hidden_PP, scores_HPP.dtype)
+                scores_HPP += unseen[around.size]
             weights_HPP = scores_HPP.softmax(-1)
-            for strangers in window.strangers():
+            for strangers in around.strangers():
                 weights_HPP[:, strangers] = 0
-            output[window.start : window.stop] = window.own(torch.bmm(weights_HPP, v))
+            output[around.start : around.stop] = around.own(torch.bmm(weights_HPP, v))
             kept.append(weights_HPP)
-        ctx.windows = windows
+        ctx.ranges = ranges
         ctx.save_for_backward(query, key, value, *kept)
         return output
 
@@ -130,8 +87,8 @@ class _LongAttention(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, *kept = ctx.saved_tensors
         grads = [torch.empty_like(rows) for rows in (query, key, value)]
-        for window, weights_HPP in zip(ctx.windows, kept, strict=True):
-            q, k, v, g = (window.heads_first(rows) for rows in (query, key, value, grad))
+        for around, weights_HPP in zip(ctx.ranges, kept, strict=True):
+            q, k, v, g = (around.heads_first(rows) for rows in (query, key, value, grad))
             by_weight = torch.bmm(g, v.transpose(1, 2))
             by_score = torch.ops.aten._softmax_backward_data(by_weight, weights_HPP, -1, weights_HPP.dtype)
             found = (
@@ -140,5 +97,5 @@ class _LongAttention(torch.autograd.Function):
                 torch.bmm(weights_HPP.transpose(1, 2), g),
             )
             for target, rows in zip(grads, found, strict=True):
-                target[window.start : window.stop] = window.own(rows)
+                target[around.start : around.stop] = around.own(rows)
         return grads[0].mul_(query.shape[-1] ** -0.5), grads[1], grads[2], None, None, None

@@ -111,7 +111,7 @@ class RelativeLayout:
         keys: Keys,
         *,
         causal: bool = False,
-        reach: int | None = None,
+        num_seen: int | None = None,
         counts: Sequence[int] | None = None,
         positions_N: Tensor | None = None,
         segments_T: Tensor | None = None,
@@ -123,7 +123,7 @@ class RelativeLayout:
         Args:
             keys: of the batch.
             causal: a query sees no key after it.
-            reach: it sees at most so many keys, itself the nearest; None: all. Needs ``causal``.
+            num_seen: it sees at most so many keys, itself the nearest; None: all. Needs ``causal``.
             counts: how many queries each sequence has, where they are a selection; None: every token is one.
             positions_N: their positions within their sequences; ``None`` with ``counts=None`` only.
             segments_T: segment of each token, where it counts; memory has segment 0.
@@ -150,7 +150,7 @@ class RelativeLayout:
             hidden = None if block.key_mask is None else ~block.key_mask[:, None, :]
             if causal:
                 ahead = block.positions[None, :] - keys.memory - block.positions[: block.num_queries, None]
-                unseen = ahead > 0 if reach is None else (ahead > 0) | (ahead <= -reach)
+                unseen = ahead > 0 if num_seen is None else (ahead > 0) | (ahead <= -num_seen)
                 hidden = unseen if hidden is None else hidden | unseen
             differs = places = None
             if pairs[0] is not None:
@@ -172,7 +172,7 @@ class RelativeLayout:
     def distances(self) -> Tensor:
         """Every distance from a query back to a key that a block needs, the largest first, int64."""
         farthest, nearest = self.layout.max_keys - 1, self._nearest(max(block.num_tokens for block in self.blocks))
-        return torch.arange(farthest, nearest - 1, -1, device=self.layout.cu_keys.device)
+        return torch.arange(farthest, nearest - 1, -1, device=self.layout.device)
 
     def distances_of(self, block: int) -> slice:
         """Where in ``distances`` those of one block lie, from its first key's to its last query down."""

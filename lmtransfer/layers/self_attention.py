@@ -88,7 +88,7 @@ class SelfAttention(nn.Module):
             query = (rotation if reads_N is None else rotation.at(reads_N)).turn(query)
             key = rotation.turn(key)
         dropout = self.attention_dropout if self.training else 0.0
-        attended = attention(query, key, value, layout, causal=self.causal, window=self.window, dropout=dropout)
+        attended = attention(query, key, value, layout, causal=self.causal, reach=self.window, dropout=dropout)
         return self.output(attended.flatten(1))
 
 

@@ -9,20 +9,20 @@ import torch
 from torch import Tensor
 
 
-def unseen_keys(positions_S: Tensor, *, causal: bool, window: int | None) -> Tensor:
+def unseen_keys(positions_S: Tensor, *, causal: bool, reach: int | None) -> Tensor:
     """True where a query (row) may not see a key (column) of its sequence, (S, S).
 
     Args:
         positions_S: of the slots, within the sequence.
         causal: a query sees keys at its own position and before.
-        window: a query sees keys at most this many positions away; None: all.
+        reach: a query sees keys at most this many positions away; None: all.
     """
     ahead = positions_S[None, :] - positions_S[:, None]
     unseen = torch.zeros_like(ahead, dtype=torch.bool)
     if causal:
         unseen |= ahead > 0
-    if window is not None:
-        unseen |= ahead.abs() > window
+    if reach is not None:
+        unseen |= ahead.abs() > reach
     return unseen
 
 
@@ -30,7 +30,7 @@ def hiding(hidden: Tensor, dtype: torch.dtype) -> Tensor:
     """What hides keys when it is added to their scores: a large negative number where ``hidden``, else 0.
 
     Adding is several times as fast on a processor as filling by a mask. The number is finite, since a query may see
-    nothing at all, and 0/0 would reach the gradients.
+    nothing at all, and 0/0 would get into the gradients; such a query weighs all keys alike.
 
     Args:
         hidden: True at keys that may not be seen, of any shape.

@@ -163,8 +163,8 @@ class RelativeStack(nn.Module):
         return batch.segments_T if self.segments and bool(batch.segments_T.any()) else None
 
     def _layout(self, keys: Keys, segments_T: Tensor | None, order_T: Tensor | None = None) -> RelativeLayout:
-        reach = max(self.memory_length, 1) if self.same_length else None
-        return RelativeLayout.of(keys, causal=self.causal, reach=reach, segments_T=segments_T, order_T=order_T)
+        num_seen = max(self.memory_length, 1) if self.same_length else None
+        return RelativeLayout.of(keys, causal=self.causal, num_seen=num_seen, segments_T=segments_T, order_T=order_T)
 
     def _layout_of_reads(
         self, keys: Keys, batch: PackedBatch, reads: Reads, segments_T: Tensor | None, order_T: Tensor | None = None

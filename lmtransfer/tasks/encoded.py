@@ -53,7 +53,8 @@ class Targets:
         Args:
             values: shape (S, K), or (S,) for K = 1.
         """
-        return cls(values.reshape(len(values), -1), np.arange(len(values) + 1, dtype=np.int64))
+        columns = values[:, None] if values.ndim == 1 else values
+        return cls(columns, np.arange(len(values) + 1, dtype=np.int64))
 
     def rows_of(self, sequences: np.ndarray) -> np.ndarray:
         """The rows of these sequences, end to end, int64."""

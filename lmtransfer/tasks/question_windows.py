@@ -75,7 +75,7 @@ def encode_questions(
         )
     room_for_question = min(max_question_tokens, (max_length - _NUM_SPECIALS) // 2)
     pieces = QuestionPieces(examples, tokenizer, max_question_tokens=room_for_question, history_turns=history_turns)
-    rows = _Rows(cls=pieces.special(tokenizer.cls_id), sep=pieces.special(tokenizer.sep_id))
+    sequences = _Sequences(cls=pieces.special(tokenizer.cls_id), sep=pieces.special(tokenizer.sep_id))
     kept: list[WindowedQuestion] = []
     unreachable: list[str] = []
     num_truncated = 0
@@ -89,25 +89,25 @@ def encode_questions(
         answer = GoldTokens.of(example, spans, windows, longest=max_answer_tokens or room)
         if not answer.reachable:
             unreachable.append(example.id)
-        rows.add(number, question, passage, windows, answer, example.kind)
+        sequences.add(number, question, passage, windows, answer, example.kind)
         kept.append(_windowed(example, spans, starts))
 
-    sizes = np.array(rows.lengths, dtype=np.int64).reshape(-1, 2)
+    sizes = np.array(sequences.lengths, dtype=np.int64).reshape(-1, 2)
     return EncodedExamples(
         examples=tuple(kept),
-        owners=np.array(rows.owners, dtype=np.int64),
-        tokens_T=joined(piece.ids for piece in rows.pieces),
+        owners=np.array(sequences.owners, dtype=np.int64),
+        tokens_T=joined(piece.ids for piece in sequences.pieces),
         segments_T=np.repeat(np.tile(np.array([0, min(1, num_segments - 1)], np.int8), len(sizes)), sizes.ravel()),
         offsets=ragged_offsets(sizes.sum(1)),
-        targets=Targets(np.array(rows.targets, dtype=np.int64).reshape(-1, 5), np.arange(len(rows.targets) + 1)),
+        targets=Targets.one_each(np.array(sequences.targets, dtype=np.int64).reshape(-1, 5)),
         num_truncated=num_truncated,
-        spelling=pieces.spelling(rows.pieces),
+        spelling=pieces.spelling(sequences.pieces),
         unreachable=tuple(unreachable),
     )
 
 
 @dataclass(slots=True)
-class _Rows:
+class _Sequences:
     """The sequences of all questions as they grow, a window each.
 
     Attributes:
@@ -134,7 +134,10 @@ class _Rows:
         answer: GoldTokens,
         kind: int | None,
     ) -> None:
-        """The windows of one question, with the answer, or an answer of another kind, where they show it."""
+        """The windows of one question, with the answer where they show it.
+
+        An answer of another kind is that of the windows that show its evidence, or of all where none does.
+        """
         first = sum(len(part.ids) for part in question) + 2
         shown = [answer.inside(window) for window in windows]
         for (start, stop), here in zip(windows, shown, strict=True):

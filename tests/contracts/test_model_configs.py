@@ -12,6 +12,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 from safetensors.torch import load_file, save_file
+from torch import nn
 
 from lmtransfer.config.build import build
 from lmtransfer.config.paths import conf_dir
@@ -24,6 +25,14 @@ from lmtransfer.training.weights import load_weights, weights
 VOCABULARY = 97
 SMALL: dict[str, Any] = {"dim": 32, "num_layers": 2, "num_heads": 2, "hidden_dim": 64, "max_length": 64, "dropout": 0.0}
 SMALL.update({"cell_dim": 48, "char_dim": 4, "filters": [[1, 8], [3, 16]]})
+#: Standard deviation of the weights: 0.02, for most families cut at two deviations.
+_CUT = 0.02 * 0.8796
+_DEVIATIONS = {
+    **dict.fromkeys(["bert", "roberta", "distilbert", "albert", "electra", "gpt", "gpt2", "bi_gpt", "modern"], _CUT),
+    **dict.fromkeys(["transformer_xl", "xlnet"], 0.02),
+}
+#: Families whose pre-norm form divides what ends a branch by the root of the number of branches: 2 for two layers.
+_SCALED = ("gpt", "gpt2", "bi_gpt", "modern")
 CONFIGS = sorted((conf_dir() / "model").glob("*.yaml"))
 
 
@@ -73,6 +82,20 @@ class TestModel:
         assert encoder.vocab_size == VOCABULARY
         if encoder.token_embedding is not None:
             assert encoder.token_embedding.weight.shape[0] == VOCABULARY
+
+    def test_every_module_begins_as_its_family_says(self, path: Path) -> None:
+        """What a library or a base class draws on the way must not be left, nor drawn twice."""
+        family = path.stem.rpartition("_")[0]
+        for name, module in _encoder(path).named_modules():
+            if isinstance(module, nn.LayerNorm | nn.RMSNorm) and module.weight is not None:
+                assert (module.weight == 1).all(), name
+            if isinstance(module, nn.LayerNorm | nn.Linear) and module.bias is not None:
+                assert len(module.bias.unique()) == 1, f"{name}: no family draws its biases"
+            if isinstance(module, nn.Linear | nn.Embedding) and family in _DEVIATIONS:
+                last = name.rpartition(".")[2] in ("output", "contract")
+                expected = [_DEVIATIONS[family], *([_DEVIATIONS[family] / 2] if last and family in _SCALED else [])]
+                deviation = module.weight.detach().std().item()
+                assert any(deviation == pytest.approx(value, rel=0.1) for value in expected), f"{name}: {deviation}"
 
     def test_layers_have_their_shapes_and_reads_select(self, path: Path) -> None:
         encoder = _encoder(path).eval()

@@ -58,6 +58,8 @@ def _train(
         checkpoints=Checkpoints(folder / "checkpoints"),
         trackers=[Jsonl(folder=folder)],
     )
+    notes: list[str] = []
+    trainer.progress.note = notes.append  # type: ignore[method-assign]
     if resume:
         trainer.resume()
     interrupted = False
@@ -68,6 +70,7 @@ def _train(
     return {
         "step": trainer.state.step,
         "interrupted": interrupted,
+        "notes": notes,
         "weights": {name: value.tolist() for name, value in learner.state_dict().items()},
     }
 

@@ -63,7 +63,8 @@ def test_a_signal_to_one_rank_stops_all_and_the_run_goes_on_with_another_world_s
     results = _run("signal", folder, 2)
     assert [result["interrupted"] for result in results] == [True, True]
     assert [result["step"] for result in results] == [2, 2]
-    _run("resume", folder, 1)
+    (resumed,) = _run("resume", folder, 1)
+    assert any("saved by 2 processes and goes on with 1" in note for note in resumed["notes"])
     _assert_close(_records(folder), _records(alone))
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import random
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -47,13 +48,19 @@ def commands() -> list[list[str]]:
     return [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("lmtransfer ")]
 
 
-def small(words: list[str]) -> list[str]:
-    """The same command, small."""
-    added = SMALL.get(words[0], [])
+def commands_below(heading: str) -> list[list[str]]:
+    """The words of every ``lmtransfer`` line in the blocks of a section."""
+    section = README.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    return [shlex.split(line)[1:] for line in section.splitlines() if line.startswith("lmtransfer ")]
+
+
+def small(words: list[str], added: Sequence[str] | None = None) -> list[str]:
+    """The same command, small: with ``added``, else as ``SMALL`` says."""
+    added = SMALL.get(words[0], []) if added is None else added
     replaced = {word.partition("=")[0] for word in added}
     if replaced & _BUDGETS:
         replaced |= _BUDGETS
-    return [word for word in words if word.partition("=")[0] not in replaced] + added
+    return [*(word for word in words if word.partition("=")[0] not in replaced), *added]
 
 
 def write_texts(folder: Path) -> None:
@@ -114,6 +121,38 @@ def test_every_command_of_the_readme_runs(world: Path, capsys: pytest.CaptureFix
     assert "Pretraining helped" in captured.out or "difference" in captured.out
 
 
+def write_published_bert(folder: Path) -> None:
+    """A BERT as small as can be, with WordPiece, as transformers saves it."""
+    transformers = pytest.importorskip("transformers", reason="transformers writes the published folder")
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    vocabulary = [*specials, *letters, *(f"##{letter}" for letter in letters), "."]
+    folder.mkdir(parents=True)
+    (folder / "vocab.txt").write_text("\n".join(vocabulary) + "\n", encoding="utf-8")
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 32}
+    config = transformers.BertConfig(vocab_size=len(vocabulary), **sizes)
+    transformers.BertForPreTraining(config).save_pretrained(folder)
+
+
+def test_the_commands_about_published_models_run(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_published_bert(world / "downloads/bert-base-uncased")
+    (world / "my_words.txt").write_text("wonderword\nfineness\n", encoding="utf-8")
+    pretrain = ["corpus.max_documents=100", "train.steps=2", "train.batch_tokens=1024", "hardware.threads=1"]
+    ran = []
+    for words in commands_below("Published models"):
+        if "to=onnx" in words and importlib.util.find_spec("onnx") is None:
+            continue  # an extra of its own
+        code = main(small(words, pretrain if words[0] == "pretrain" else None))
+        captured = capsys.readouterr()
+        assert code == 0, f"lmtransfer {shlex.join(words)}\n{captured.out}\n{captured.err}"
+        ran.append(words[0])
+    assert ran[:4] == ["import", "finetune", "pretrain", "export"]
+    for made in ("import/bert", "finetune/bert-sst2", "pretrain/mine"):
+        assert (world / "runs" / made / "result.json").is_file(), made
+    assert (world / "bert-sst2-hf/model.safetensors").is_file()
+
+
 def test_the_table_of_commands_is_complete() -> None:
     table = set(re.findall(r"^\| `([a-z]+)` \|", README, flags=re.MULTILINE))
     assert {words[0] for words in commands()} <= table
@@ -130,6 +169,6 @@ def test_groups_and_choices_named_in_the_readme_exist() -> None:
     named = set(re.findall(r"\b(model|objective|corpus|tokenizer|task|transfer|experiment)=([a-z]\w+)", README))
     assert len(named) > 6
     for group, choice in named:
-        if choice == "mine":
-            continue  # the reader's own
+        if choice in ("mine", "null"):
+            continue  # the reader's own, and none
         assert (ROOT / "conf" / group / f"{choice}.yaml").is_file(), f"{group}={choice}"

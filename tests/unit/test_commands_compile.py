@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import shutil
+
 import numpy as np
+import pytest
 import torch
 from task_fakes import bert, labels_head, random_examples
 
 from lmtransfer.commands._compile import compile_blocks
+from lmtransfer.layers.layout import Layout
 from lmtransfer.layers.transformer import TransformerLayer
 from lmtransfer.tasks.source import TaskSource, coarse_size
 from lmtransfer.transfer.method import TransferMethod
@@ -32,3 +36,45 @@ def test_batches_of_few_sizes_have_the_same_logits() -> None:
     one, other = (source.build(0, source.plan(0), rows) for source in (plain, coarse))
     assert len(other.packed.tokens_T) == coarse_size(one.num_tokens) > one.num_tokens
     torch.testing.assert_close(learner.predict(one), learner.predict(other), atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="a processor's code is compiled by g++")
+def test_compiled_layers_learn_what_plain_ones_learn() -> None:
+    encoded = random_examples(24)
+    source = TaskSource(encoded, few_sizes=True)
+    batch = source.build(0, source.plan(0), np.arange(24))
+    gradients = []
+    for compiled in (False, True):
+        method = TransferMethod(freeze="full", pooling="mean", dropout=0.0)
+        learner = method.learner(bert(dropout=0.0), head=labels_head(2), seed=0)
+        if compiled:
+            compile_blocks(learner)
+        (loss,) = learner.losses(batch)[0].values()
+        loss.sum.backward()
+        gradients.append({name: p.grad for name, p in learner.named_parameters() if p.grad is not None})
+    assert gradients[0].keys() == gradients[1].keys()
+    for name, plain in gradients[0].items():
+        torch.testing.assert_close(gradients[1][name], plain, atol=1e-5, rtol=1e-4, msg=name)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="a processor's code is compiled by g++")
+def test_compiled_layers_drop() -> None:
+    torch.manual_seed(0)
+    layer = TransformerLayer(
+        dim=16,
+        num_heads=2,
+        hidden_dim=32,
+        norm="post",
+        norm_eps=1e-12,
+        activation="gelu",
+        dropout=0.5,
+        attention_dropout=0.0,
+        causal=False,
+    )
+    layer.compile(dynamic=False)
+    states, layout = torch.randn(32, 16, requires_grad=True), Layout.of([20, 12])
+    first, second = layer(states, layout), layer(states, layout)
+    assert not torch.equal(first, second)
+    first.sum().backward()
+    layer.eval()
+    assert torch.equal(layer(states, layout), layer(states, layout))

@@ -40,7 +40,7 @@ def _check(layout: Layout, num_queries: int, *, causal: bool, window: int | None
     tensors = _tensors(num_queries, device)
 
     def chosen(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        return attention(query, key, value, layout, causal=causal, window=window)
+        return attention(query, key, value, layout, causal=causal, reach=window)
 
     def dense(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         return _dense(query, key, value, layout, causal, window, 0.0)

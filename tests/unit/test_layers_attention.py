@@ -14,6 +14,7 @@ from lmtransfer.layers.attention import _dense, attention
 from lmtransfer.layers.cross_entropy import cross_entropy_sum
 from lmtransfer.layers.layout import Layout
 from lmtransfer.layers.long_attention import long_attention
+from lmtransfer.layers.row_ranges import row_ranges
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
@@ -54,7 +55,7 @@ def _check_against_loop(compute: Attend, lengths: list[int], causal: bool, windo
 @pytest.mark.parametrize("lengths", [[5, 5, 5], [9], [1, 12, 7, 7, 30, 2], [1] * 4 + [40] * 2 + [11]])
 def test_attention_and_its_gradients_equal_a_loop(lengths: list[int], causal: bool, window: int | None) -> None:
     _check_against_loop(
-        lambda q, k, v: attention(q, k, v, Layout.of(lengths), causal=causal, window=window), lengths, causal, window
+        lambda q, k, v: attention(q, k, v, Layout.of(lengths), causal=causal, reach=window), lengths, causal, window
     )
 
 
@@ -65,7 +66,10 @@ def test_sequences_one_by_one_and_their_gradients_equal_a_loop(
     lengths: list[int], causal: bool, window: int | None
 ) -> None:
     _check_against_loop(
-        lambda q, k, v: long_attention(q, k, v, lengths, causal=causal, reach=window), lengths, causal, window
+        lambda q, k, v: long_attention(q, k, v, row_ranges(lengths), causal=causal, reach=window),
+        lengths,
+        causal,
+        window,
     )
 
 
@@ -111,7 +115,7 @@ def test_short_sequences_of_different_lengths_share_few_full_rows() -> None:
     lengths = np.random.default_rng(0).integers(2, 60, 64).tolist()
     rows = Layout.of(lengths).joined
     assert rows.keys.size == 64
-    assert rows.num_rows * rows.keys.size < 1.15 * sum(lengths) + 64
+    assert rows.keys.sequence_GS.size < 1.15 * sum(lengths) + 64
     slots = rows.keys.slot_N.tolist()
     assert len(set(slots)) == sum(lengths)
     start = 0
@@ -181,3 +185,20 @@ def test_cross_entropy_in_bfloat16_is_near_float32() -> None:
         rounded, _ = cross_entropy_sum(hidden, weight, None, targets, torch.ones(400))
     assert rounded.dtype == torch.float32
     assert abs(rounded.item() - exact.item()) / exact.item() < 1e-3
+
+
+@pytest.mark.parametrize("lengths", [[3, 9, 5], [4, 4]])
+def test_nothing_asked_is_nothing_answered(lengths: list[int]) -> None:
+    key = torch.randn(sum(lengths), 2, 4)
+    layout = Layout.of(lengths, [0] * len(lengths))
+    assert attention(torch.zeros(0, 2, 4), key, key, layout).shape == (0, 2, 4)
+
+
+def test_the_shapes_of_selected_queries_are_few() -> None:
+    rng = np.random.default_rng(0)
+    sizes = set()
+    for _ in range(50):
+        lengths = rng.integers(5, 60, 32)
+        rows = Layout.of(lengths.tolist(), rng.binomial(lengths, 0.15).tolist()).joined
+        sizes.add(rows.queries.size)
+    assert sizes <= {16, 32}
