@@ -39,8 +39,8 @@ from lmtransfer.transfer.learner import TaskLearner
 from lmtransfer.transfer.method import TransferMethod
 
 transformers = pytest.importorskip("transformers")
-onnx = pytest.importorskip("onnx", reason="onnx is not installed (pip install 'lmtransfer[onnx]')")
-onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (pip install 'lmtransfer[onnx]')")
+onnx = pytest.importorskip("onnx", reason="onnx is not installed (pip install onnx onnxruntime)")
+onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (pip install onnx onnxruntime)")
 
 MAX_LENGTH = 40
 #: Rows of a batch, one after the other; an export traces two rows of four and three tokens.
@@ -273,7 +273,7 @@ def test_missing_packages_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert file.difference is None
     assert "not compared: onnxruntime is not installed" in file.notes[0]
     monkeypatch.setitem(sys.modules, "onnx", None)
-    with pytest.raises(CheckpointError, match=r"package onnx, .* pip install 'lmtransfer\[onnx\]'"):
+    with pytest.raises(CheckpointError, match=r"package onnx, .* pip install onnx onnxruntime"):
         export_onnx(encoder=encoder, kind="encoder", folder=tmp_path)
 
 
