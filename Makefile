@@ -43,7 +43,7 @@ lint: setup ## ruff and the type checker
 demo: setup ## corpus, tokenizer, pretraining, probe, finetuning, control: a table and a figure, in six minutes
 	$(BIN)/python scripts/demo.py
 
-demo-pretrained: setup ## what a published encoder does with 200 labels, against scratch, in six minutes
+demo-pretrained: setup ## what a published encoder does with 200 labels, against scratch, in some eight minutes
 	$(WEIGHTS)
 	$(BIN)/python scripts/demo_pretrained.py
 
