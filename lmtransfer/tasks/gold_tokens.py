@@ -12,7 +12,8 @@ import numpy as np
 
 from lmtransfer.tasks.question_example import GoldSpan, QuestionExample
 
-_NOWHERE = (-1, -1)
+#: The tokens of no answer.
+NOWHERE = (-1, -1)
 
 
 class GoldTokens(NamedTuple):
@@ -36,7 +37,7 @@ class GoldTokens(NamedTuple):
         """
         golds = example.answers or ()
         if not golds or golds[0].start is None:
-            return cls(*_NOWHERE, reachable=True)
+            return cls(*NOWHERE, reachable=True)
         nearest: tuple[int, int] | None = None
         for gold in golds if example.kind is None else golds[:1]:  # of another kind: the evidence
             found = _exact(gold, example.passage, spans)
@@ -47,7 +48,7 @@ class GoldTokens(NamedTuple):
             if exact and tokens[1] - tokens[0] < longest and any(map(answer.inside, windows)):
                 return answer
             nearest = nearest or tokens
-        return cls(*(nearest or _NOWHERE), reachable=example.kind is not None)
+        return cls(*(nearest or NOWHERE), reachable=example.kind is not None)
 
     def inside(self, window: tuple[int, int]) -> bool:
         """Whether these tokens are all in a window, from its first to one past its last."""

@@ -11,13 +11,12 @@ from dataclasses import dataclass, field, fields
 import numpy as np
 
 from lmtransfer.tasks.encoded import EncodedExamples, Targets, ragged_offsets
-from lmtransfer.tasks.gold_tokens import GoldTokens
+from lmtransfer.tasks.gold_tokens import NOWHERE, GoldTokens
 from lmtransfer.tasks.question_example import QuestionExample
 from lmtransfer.tasks.question_pieces import Piece, QuestionPieces, joined
 from lmtransfer.tokenizers.base import Tokenizer
 
 _NUM_SPECIALS = 3
-_NOWHERE = (-1, -1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,10 +143,10 @@ class _Sequences:
             self.owners.append(number)
             self.pieces += [self.cls, *question, self.sep, passage.cut(start, stop), self.sep]
             self.lengths.append((first, stop - start + 1))
-            given = (first + answer.start - start, first + answer.end - start) if here else _NOWHERE
+            given = (first + answer.start - start, first + answer.end - start) if here else NOWHERE
             told = -1
             if kind is not None:
-                given, told = _NOWHERE, kind if here or not any(shown) else -1
+                given, told = NOWHERE, kind if here or not any(shown) else -1
             self.targets.append((*given, told, first, first + stop - start))
 
 
