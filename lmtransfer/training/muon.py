@@ -27,6 +27,9 @@ class MuonUpdate(torch.optim.Optimizer):
         num_iterations: Newton-Schulz iterations.
         splits: by ``id`` of a parameter, how many independent matrices are stacked in its rows; 1 if not there.
 
+    Attributes:
+        product_dtype: format of the iterations' matrix products, float32 or bfloat16; see ``Optimizer.multiply_in``.
+
     Raises:
         ConfigError: a number of iterations for which there are no coefficients.
     """
@@ -44,6 +47,7 @@ class MuonUpdate(torch.optim.Optimizer):
             raise ConfigError(f"optimizer.num_iterations={num_iterations} is not one of {allowed}")
         super().__init__(parameter_groups or [{"params": []}], {"momentum": momentum, "num_iterations": num_iterations})
         self.splits = splits or {}
+        self.product_dtype = torch.float32
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -69,10 +73,9 @@ class MuonUpdate(torch.optim.Optimizer):
         state["momentum_buffer"].lerp_(parameter.grad, 1 - momentum)
         return parameter.grad.lerp_(state["momentum_buffer"], momentum)
 
-    @staticmethod
-    def _update(members: list[tuple[Tensor, Tensor]], shape: tuple[int, ...], group: dict[str, Any]) -> None:
+    def _update(self, members: list[tuple[Tensor, Tensor]], shape: tuple[int, ...], group: dict[str, Any]) -> None:
         """Move matrices of one shape along their updates, made orthogonal together."""
-        updates_PRC = torch.empty(len(members), *shape, dtype=torch.bfloat16, device=members[0][0].device)
+        updates_PRC = torch.empty(len(members), *shape, dtype=self.product_dtype, device=members[0][0].device)
         for place, (_, update) in zip(updates_PRC, members, strict=True):
             place.copy_(update)
         orthogonal_PRC = orthogonalise(updates_PRC, num_iterations=group["num_iterations"])

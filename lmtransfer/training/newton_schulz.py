@@ -54,15 +54,15 @@ def orthogonalise(matrices_PRC: Tensor, *, num_iterations: int = 4, eps: float =
     """Move the singular values of each matrix to about 1, and leave its singular vectors.
 
     Args:
-        matrices_PRC: the matrices, in any format; in bfloat16, that of the iterations, they are overwritten.
+        matrices_PRC: the matrices, bfloat16 or float32, which is the format of the products; they are overwritten.
         num_iterations: 3, 4 or 5; see ``COEFFICIENTS``.
         eps: smallest norm divided by.
 
     Returns:
-        bfloat16, (P, R, C). A matrix of zeros stays one.
+        The format of the matrices, (P, R, C). A matrix of zeros stays one.
     """
     norms = torch.linalg.vector_norm(matrices_PRC, dim=(1, 2), keepdim=True, dtype=torch.float32).clamp_(min=eps)
-    x = matrices_PRC.bfloat16().mul_(norms.reciprocal_().to(torch.bfloat16))
+    x = matrices_PRC.mul_(norms.reciprocal_().to(matrices_PRC.dtype))
     coefficients = COEFFICIENTS[num_iterations]
     group = 2 if max(x.shape[1:]) >= _LONG * min(x.shape[1:]) else 1
     spare = torch.empty_like(x)

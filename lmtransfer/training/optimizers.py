@@ -58,6 +58,16 @@ class Optimizer:
                     return float(group.get("weight_decay", 0.0))
         return None
 
+    def multiply_in(self, dtype: torch.dtype) -> None:
+        """Set the format of the matrix products within an update, of which only Muon's has any.
+
+        Args:
+            dtype: bfloat16 where the hardware multiplies it, else float32. Nothing that is kept changes its format.
+        """
+        for part in self.parts:
+            if isinstance(part, MuonUpdate):
+                part.product_dtype = dtype
+
     def step(self) -> None:
         """One update of every parameter that has a gradient."""
         for part in self.parts:

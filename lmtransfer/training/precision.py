@@ -34,6 +34,11 @@ class Precision:
         return torch.autocast(self.device_type, dtype=self.dtype)
 
     @property
+    def optimizer_dtype(self) -> torch.dtype:
+        """The format of an optimiser's own products: float32 beside float16, whose range is too small for them."""
+        return torch.float32 if self.dtype is torch.float16 else self.dtype
+
+    @property
     def scale(self) -> float:
         """What the loss is multiplied by before the backward pass; 1 except in float16."""
         return 1.0 if self.scaler is None else self.scaler.scale

@@ -75,6 +75,7 @@ class Updater:
         self.precision = precision
         self.max_grad_norm = max_grad_norm
         self.carries: dict[int, Any] = {}
+        optimizer.multiply_in(precision.optimizer_dtype)
 
     def step(self, step: Step, *, factor: float) -> Outcome:
         """Learn from one step's data, at ``factor`` times the peak learning rates.

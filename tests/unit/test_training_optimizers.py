@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +15,8 @@ from lmtransfer.training.muon import MuonUpdate
 from lmtransfer.training.newton_schulz import COEFFICIENTS, orthogonalise
 from lmtransfer.training.optimizers import AdamW, Lamb, Muon, Optimizer
 from lmtransfer.training.parameters import classify, groups
+from lmtransfer.training.precision import Precision, PrecisionName
+from lmtransfer.training.update import Updater
 
 
 class _Block(nn.Module):
@@ -193,21 +197,28 @@ def _with_singular_values(
     return left, right, (left * values) @ right.T
 
 
+#: By format of the products: how far a singular value, and the singular vectors, may be off for rounding alone.
+ROUNDING = {torch.float32: (0.005, 1e-3), torch.bfloat16: (0.08, 0.06)}
+
+
+@pytest.mark.parametrize("dtype", ROUNDING)
 @pytest.mark.parametrize("num_iterations", sorted(COEFFICIENTS))
 @pytest.mark.parametrize(("rows", "columns"), [(64, 64), (64, 80), (64, 256), (256, 64), (192, 64)])
-def test_orthogonalise_against_the_singular_value_decomposition(rows: int, columns: int, num_iterations: int) -> None:
+def test_orthogonalise_against_the_singular_value_decomposition(
+    rows: int, columns: int, num_iterations: int, dtype: torch.dtype
+) -> None:
     smallest, within = {3: (0.01, 0.29), 4: (0.004, 0.15), 5: (0.002, 0.04)}[num_iterations]
     size = min(rows, columns)
     values = torch.logspace(0, math.log10(4 * smallest), size, dtype=torch.float64)
     left, right, matrix = _with_singular_values(rows, columns, values)
     assert (values / matrix.norm()).min() >= smallest
-    found = orthogonalise(matrix.float()[None], num_iterations=num_iterations)[0].double()
-    inner = left.T @ found @ right
-    assert (inner.diagonal() - 1).abs().max() < within + 0.08, (
-        "the singular values are about 1, up to bfloat16's rounding"
-    )
+    of_values, of_vectors = ROUNDING[dtype]
+    made = orthogonalise(matrix.to(dtype)[None], num_iterations=num_iterations)[0]
+    assert made.dtype is dtype
+    inner = left.T @ made.double() @ right
+    assert (inner.diagonal() - 1).abs().max() < within + of_values, "the singular values are about 1"
     off_diagonal = inner - inner.diagonal().diag()
-    assert off_diagonal.norm() / inner.norm() < 0.06, "the singular vectors are those of the matrix"
+    assert off_diagonal.norm() / inner.norm() < of_vectors, "the singular vectors are those of the matrix"
 
 
 def test_orthogonalise_is_no_worse_than_five_of_the_original_iterations() -> None:
@@ -224,8 +235,9 @@ def test_orthogonalise_is_no_worse_than_five_of_the_original_iterations() -> Non
         for _ in range(5):
             gram = original @ original.T
             original = 3.4445 * original + (-4.7750 * gram + 2.0315 * gram @ gram) @ original
-        ours = orthogonalise(matrix[None], num_iterations=4)[0].float()
-        assert cosine(ours) > cosine(original) - 0.005
+        for dtype in ROUNDING:
+            ours = orthogonalise(matrix.to(dtype, copy=True)[None], num_iterations=4)[0].float()
+            assert cosine(ours) > cosine(original) - 0.005
 
 
 def test_orthogonalise_never_lets_a_singular_value_run_away() -> None:
@@ -236,18 +248,50 @@ def test_orthogonalise_never_lets_a_singular_value_run_away() -> None:
         right = torch.linalg.qr(torch.randn(20, columns, size, generator=generator))[0]
         spectra = torch.exp(4 * torch.rand(20, 1, generator=generator) * torch.randn(20, size, generator=generator))
         matrices = (left * spectra[:, None]) @ right.mT
-        for num_iterations in COEFFICIENTS:
-            found = orthogonalise(matrices, num_iterations=num_iterations).float()
+        for num_iterations, dtype in itertools.product(COEFFICIENTS, ROUNDING):
+            found = orthogonalise(matrices.to(dtype, copy=True), num_iterations=num_iterations).float()
             assert torch.linalg.matrix_norm(found, ord=2).max() < 1.35
 
 
-def test_orthogonalise_treats_each_matrix_by_itself_and_survives_zeros() -> None:
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.bfloat16, 0.02)])
+def test_orthogonalise_treats_each_matrix_by_itself_and_survives_zeros(dtype: torch.dtype, tolerance: float) -> None:
     torch.manual_seed(0)
-    matrices = torch.randn(3, 32, 96) * torch.tensor([1e-6, 0.0, 1e4]).view(3, 1, 1)
-    together = orthogonalise(matrices)
+    matrices = (torch.randn(3, 32, 96) * torch.tensor([1e-6, 0.0, 1e4]).view(3, 1, 1)).to(dtype)
+    together = orthogonalise(matrices.clone())
     assert not together[1].any()
     for index in (0, 2):
-        torch.testing.assert_close(together[index], orthogonalise(matrices[index : index + 1])[0], rtol=0, atol=0.02)
+        alone = orthogonalise(matrices[index : index + 1].clone())[0]
+        torch.testing.assert_close(together[index], alone, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize(("precision", "dtype"), [("fp32", torch.float32), ("bf16", torch.bfloat16)])
+def test_an_update_multiplies_in_the_format_of_the_run(
+    precision: PrecisionName, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learner, formats = _Learner(), []
+
+    def watched(matrices: torch.Tensor, **settings: Any) -> torch.Tensor:
+        formats.append(matrices.dtype)
+        return orthogonalise(matrices, **settings)
+
+    monkeypatch.setattr("lmtransfer.training.muon.orthogonalise", watched)
+    optimizer = Muon(learner=learner)
+    Updater(
+        learner=learner,
+        optimizer=optimizer,
+        seed=0,
+        device="cpu",
+        precision=Precision(name=precision),
+        max_grad_norm=None,
+    )
+    for parameter in learner.parameters():
+        parameter.grad = torch.randn_like(parameter)
+    optimizer.step()
+    assert set(formats) == {dtype}
+
+
+def test_float16_has_too_little_range_for_newton_schulz() -> None:
+    assert Precision(name="fp16").optimizer_dtype is torch.float32
 
 
 def test_muon_step_against_the_exact_polar_factor() -> None:
