@@ -8,13 +8,15 @@ changes that make it cheaper on a CPU, where it is a third of a small encoder's 
 - Each iteration has coefficients of its own, those of the polynomial that comes closest to 1 over the interval in which
   the singular values lie by then (Amsel et al. 2025, "The Polar Express": choosing them one after the other is
   optimal). Four iterations then come closer to orthogonal than five of Jordan's do.
-- Long matrices go two iterations at a time through the Gram matrix G of their short side: each X is a polynomial of G
-  times the one before, so two of four products with the long side become products of small matrices. More than two at
-  a time would be cheaper still, but not in bfloat16: the rounding of G is lifted along with the small singular values,
-  65-fold by the first iteration and tenfold by each later one.
+- Long matrices go through the Gram matrix G of their short side: each X is a polynomial of G times the one before, so
+  that products with the long side become products of small matrices. In float32 all iterations go this way, in bfloat16
+  two at a time: the rounding of G is lifted along with the small singular values, 65-fold by the first iteration and
+  tenfold by each later one.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -64,12 +66,12 @@ def orthogonalise(matrices_PRC: Tensor, *, num_iterations: int = 4, eps: float =
     norms = torch.linalg.vector_norm(matrices_PRC, dim=(1, 2), keepdim=True, dtype=torch.float32).clamp_(min=eps)
     x = matrices_PRC.mul_(norms.reciprocal_().to(matrices_PRC.dtype))
     coefficients = COEFFICIENTS[num_iterations]
-    group = 2 if max(x.shape[1:]) >= _LONG * min(x.shape[1:]) else 1
+    is_long = max(x.shape[1:]) >= _LONG * min(x.shape[1:])
+    group = 1 if not is_long else 2 if x.dtype == torch.bfloat16 else num_iterations
     spare = torch.empty_like(x)
     for start in range(0, num_iterations, group):
-        chosen = coefficients[start : start + group]
         gram = torch.bmm(x.mT, x) if x.shape[1] > x.shape[2] else torch.bmm(x, x.mT)
-        polynomial = _once(gram, *chosen) if len(chosen) == 1 else _twice(gram, *chosen)
+        polynomial = _polynomial(gram, coefficients[start : start + group])
         if x.shape[1] > x.shape[2]:
             torch.bmm(x, polynomial.mT, out=spare)
         else:
@@ -86,11 +88,16 @@ def _once(gram: Tensor, coefficients: Coefficients) -> Tensor:
     return polynomial
 
 
-def _twice(gram: Tensor, first: Coefficients, second: Coefficients) -> Tensor:
-    """What two iterations multiply X by: p2(G2) p1(G), where G2 = p1(G) G p1(G) is the Gram matrix after the first.
+def _polynomial(gram: Tensor, coefficients: Sequence[Coefficients]) -> Tensor:
+    """What several iterations multiply X by: ... p2(G2) p1(G).
 
-    The two polynomials commute but for rounding, and that they are applied in the order in which G2 was made is what
-    keeps singular values near the top of their interval from running away: a tall X takes the transpose from its right.
+    G2 = p1(G) G p1(G) is the Gram matrix after the first iteration. The polynomials commute but for rounding, and that
+    they are applied in the order in which the Gram matrices were made is what keeps singular values near the top of
+    their interval from running away: a tall X takes the transpose from its right.
     """
-    one = _once(gram, first)
-    return torch.bmm(_once(torch.bmm(one, torch.bmm(gram, one)), second), one)
+    product = step = _once(gram, coefficients[0])
+    for chosen in coefficients[1:]:
+        gram = torch.bmm(step, torch.bmm(gram, step))
+        step = _once(gram, chosen)
+        product = torch.bmm(step, product)
+    return product
