@@ -31,7 +31,7 @@ from compare.questions import write_part
 from minilm import model_folder
 from steps import new_folder, run_steps
 
-from lmtransfer.training.hardware import physical_cores
+from lmtransfer.training.cores import usable_cores
 
 BATCH, MAX_LENGTH, LEARNING_RATE = 32, 128, 5e-5
 #: The Trainer's defaults.
@@ -130,7 +130,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, help="default: 5; 3 with --squad")
     parser.add_argument("--epochs", type=int, help="default: 3; 5 with --squad")
     parser.add_argument("--rate", type=float, help="peak learning rate; default: 5e-5; 1e-4 with --squad")
-    parser.add_argument("--threads", type=int, default=physical_cores(), help="CPU threads of either side")
+    parser.add_argument("--threads", type=int, default=usable_cores(), help="CPU threads of either side")
     parser.add_argument("--data", default=os.environ.get("LMTRANSFER_DATA"), help="data folder; LMTRANSFER_DATA")
     parser.add_argument("--folder", help="where results go; default: a new one below runs/")
     parser.add_argument("--trial", type=int, default=40, help="steps with each of the Trainer's flags; 0: no trial")

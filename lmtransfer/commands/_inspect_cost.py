@@ -89,6 +89,7 @@ def measure(
     """
     moved = batch.to(hardware.device)
     learner.train()
+    optimizer.multiply_in(hardware.precision.optimizer_dtype)
     with torch.random.fork_rng(devices=[hardware.device] if hardware.device.type == "cuda" else []):
         torch.manual_seed(derived_seed(seed, "inspect"))
         activation_bytes = _kept_for_backward(learner, moved, hardware)

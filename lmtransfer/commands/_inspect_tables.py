@@ -17,7 +17,6 @@ from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.rows.base import Rows
 from lmtransfer.objectives.views import RowCounts
 from lmtransfer.tokenizers.base import Tokenizer
-from lmtransfer.training.hardware import Hardware
 
 #: Sentences or documents whose lengths are looked at, spread over the corpus.
 _LENGTHS = 100_000
@@ -114,9 +113,7 @@ def parameter_table(name: str, counts: Mapping[str, int], *, frozen: int) -> Tab
     return table
 
 
-def cost_table(
-    cost: Cost, *, tokens: int, steps: int, pass_tokens: int, train: TrainSettings, hardware: Hardware
-) -> Table:
+def cost_table(cost: Cost, *, tokens: int, steps: int, pass_tokens: int, train: TrainSettings) -> Table:
     """Memory and time.
 
     Args:
@@ -125,9 +122,8 @@ def cost_table(
         steps: of an epoch.
         pass_tokens: of a forward pass.
         train: names the budget.
-        hardware: where it was measured.
     """
-    table = titled(f"estimate from a few steps on {str(hardware).removesuffix(', compiled')}, not compiled")
+    table = titled("estimate from a few steps, not compiled")
     fixed = cost.peak_bytes(0)
     parts = ("weights", cost.weight_bytes), ("gradients", cost.gradient_bytes), ("optimiser", cost.state_bytes)
     table.add_row("memory", _size(fixed), ", ".join(f"{name} {_size(size)}" for name, size in parts))

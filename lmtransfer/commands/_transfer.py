@@ -11,6 +11,7 @@ from typing import Any, cast
 from omegaconf import DictConfig, OmegaConf, open_dict
 from rich.console import Console
 
+from lmtransfer.commands._hardware import training_hardware
 from lmtransfer.commands._runs import SavedRun, encoder_weights, new_encoder, open_saved
 from lmtransfer.commands._task_data import noted, read_task_data
 from lmtransfer.commands._task_results import Result, joint_result, majority_of, run_result
@@ -19,7 +20,6 @@ from lmtransfer.commands._task_training import Arm, Setting, new_learner, train_
 from lmtransfer.config.budget import effective_train
 from lmtransfer.config.build import build
 from lmtransfer.config.check import check
-from lmtransfer.config.schema import HardwareSettings
 from lmtransfer.config.sweep import in_sweep, sweep_name
 from lmtransfer.data.cache import default_cache_dir
 from lmtransfer.durable import write_text
@@ -27,7 +27,7 @@ from lmtransfer.errors import ConfigError
 from lmtransfer.reporting.units import shown
 from lmtransfer.tasks.base import Task
 from lmtransfer.training import distributed
-from lmtransfer.training.hardware import setup
+from lmtransfer.training.hardware import Hardware
 from lmtransfer.training.progress import Progress
 from lmtransfer.training.resume import check_resumable
 from lmtransfer.training.run_directory import RunDirectory
@@ -53,10 +53,12 @@ def run_transfer(cfg: DictConfig, *, command: str) -> Path:
             cfg.model = source.model_node
         else:
             cfg.tokenizer_from = str(source.path)
+    name, resume = sweep_name(cfg.name), bool(cfg.resume) or in_sweep()
+    # few labels are learnt in less time than compiling takes
+    hardware = training_hardware(cfg, run=Path(cfg.output_root) / command / name, compile_by_itself=False)
     with distributed.process_group():
         console = Console(highlight=False, quiet=not distributed.is_main())
-        setting = _setting(cfg, command, source, console)
-        name, resume = sweep_name(cfg.name), bool(cfg.resume) or in_sweep()
+        setting = _setting(cfg, command, source, hardware, console)
         directory = RunDirectory.create(cfg.output_root, command, name, resume=resume)
         plain = cast("dict[str, Any]", OmegaConf.to_container(cfg, resolve=True))
         if directory.config_path.is_file():
@@ -113,16 +115,9 @@ def check_transfer(cfg: DictConfig, command: str) -> None:
         raise ConfigError(problems)
 
 
-def _setting(cfg: DictConfig, command: str, source: SavedRun, console: Console) -> Setting:
+def _setting(cfg: DictConfig, command: str, source: SavedRun, hardware: Hardware, console: Console) -> Setting:
     """Read all that the runs have in common; a probe's or task's mistakes come out here, before any training."""
     train = effective_train(cfg, primary=command)
-    hardware_settings = HardwareSettings.from_config(cfg.hardware)
-    hardware = setup(
-        device=hardware_settings.device,
-        precision=hardware_settings.precision,
-        threads=hardware_settings.threads,
-        compile=hardware_settings.compile is True,  # auto leaves it: few labels are learnt in less time than it takes
-    )
     cache_dir = default_cache_dir() if cfg.cache_dir is None else Path(cfg.cache_dir).expanduser().absolute()
     task: Task = build(cfg.task, data_root=cfg.data_root, cache_dir=str(cache_dir))
     if cfg.task.get("labels", "") is None:

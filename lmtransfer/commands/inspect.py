@@ -85,10 +85,11 @@ def run(cfg: DictConfig) -> None:
     _print_strips(console, batch, text.tokenizer, number=cfg.strips)
     frozen = sum(p.numel() for p in learner.parameters() if not p.requires_grad)
     console.print(parameter_table(type(parts.encoder).__name__, parameter_counts(learner), frozen=frozen))
+    console.print(f"computes on {hardware}", soft_wrap=True)
     if cfg.measure:
         cost = _measured(cfg, learner, source, plan, batch, hardware)
         tokens, of_pass = int(plan.lengths.sum(dtype=np.int64)), batch.num_tokens
-        console.print(cost_table(cost, tokens=tokens, steps=steps, pass_tokens=of_pass, train=train, hardware=hardware))
+        console.print(cost_table(cost, tokens=tokens, steps=steps, pass_tokens=of_pass, train=train))
     for line in remarks(text.prepared, plan.lengths, counts, parts.rows, steps=steps):
         console.print(Styled(f"note: {line}", style="yellow"), soft_wrap=True)
 

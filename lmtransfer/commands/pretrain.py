@@ -12,6 +12,7 @@ from torch import nn
 
 from lmtransfer.commands._compile import compile_blocks
 from lmtransfer.commands._going_on import TakenHeads, recipe_remark, take_heads
+from lmtransfer.commands._hardware import training_hardware
 from lmtransfer.commands._parts_table import shares_of
 from lmtransfer.commands._pretraining import (
     Parts,
@@ -28,7 +29,7 @@ from lmtransfer.commands._unigrams import masked_entropy, masked_loss
 from lmtransfer.commands._utilisation import pretraining_flops
 from lmtransfer.config.budget import effective_train
 from lmtransfer.config.build import build
-from lmtransfer.config.schema import HardwareSettings, TrainSettings
+from lmtransfer.config.schema import TrainSettings
 from lmtransfer.config.sweep import in_sweep, sweep_name
 from lmtransfer.errors import ConfigError
 from lmtransfer.objectives.learner import PretrainingLearner
@@ -42,7 +43,7 @@ from lmtransfer.reporting.terminal import report_console
 from lmtransfer.tokenizers.load import load_tokenizer
 from lmtransfer.training import distributed
 from lmtransfer.training.flops import peak_flops
-from lmtransfer.training.hardware import Hardware, setup
+from lmtransfer.training.hardware import Hardware
 from lmtransfer.training.loop import Trainer
 from lmtransfer.training.model_selection import ModelSelection
 from lmtransfer.training.progress import Progress
@@ -61,9 +62,9 @@ def run(cfg: DictConfig) -> Path:
     nodes = {"optimizer": {"learner", "params"}, "schedule": set[str](), "tracker": {"folder"}}
     check_pretraining(cfg, primary="pretrain", more_nodes=nodes)
     train = effective_train(cfg, primary="pretrain")
-    hardware = setup(**_fields(HardwareSettings.from_config(cfg.hardware)))
+    name = sweep_name(cfg.name)
+    hardware = training_hardware(cfg, run=Path(cfg.output_root) / "pretrain" / name, compile_by_itself=True)
     with distributed.process_group():
-        name = sweep_name(cfg.name)
         resume = cfg.resume or in_sweep()
         plain = with_absolute_paths(cast(dict[str, Any], OmegaConf.to_container(cfg, resolve=True)))
         found = _found(cfg, name, plain, resume=resume)
@@ -204,7 +205,3 @@ def _trainer(
         progress=progress,
         watchers=[] if entropy is None else [UnigramPlateau(entropy=entropy, loss=masked_loss(cfg) or "mlm")],
     )
-
-
-def _fields(settings: HardwareSettings) -> dict[str, Any]:
-    return {name: getattr(settings, name) for name in ("device", "precision", "threads", "compile")}

@@ -12,7 +12,9 @@ import torch
 
 from lmtransfer.errors import ConfigError
 from lmtransfer.training import distributed
-from lmtransfer.training.precision import Precision, PrecisionName
+from lmtransfer.training.cores import usable_cores
+from lmtransfer.training.formats import Format, fastest_format
+from lmtransfer.training.precision import Precision
 
 # mallopt's parameters, from glibc's malloc.h
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
@@ -24,19 +26,23 @@ class Hardware:
 
     Attributes:
         device: where to compute.
-        precision: number format, ready for the trainer.
+        precision: number format of every matrix product, ready for the trainer.
+        reason: why that format.
         threads: CPU threads in use.
         compile: whether to compile the blocks.
     """
 
     device: torch.device
     precision: Precision
+    reason: str
     threads: int
     compile: bool
 
     def __str__(self) -> str:
-        name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else f"{self.threads} threads"
-        return f"{self.device} ({name}), {self.precision.name}" + (", compiled" if self.compile else "")
+        threads = f"{self.threads} thread{'s' if self.threads > 1 else ''}"
+        name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else threads
+        number_format = f"{self.precision.name} ({self.reason})"
+        return f"{self.device} ({name}), {number_format}" + (", compiled" if self.compile else "")
 
 
 def setup(
@@ -51,8 +57,8 @@ def setup(
 
     Args:
         device: ``auto`` takes the GPU of this rank if there is one, else the CPU.
-        precision: ``auto`` takes bf16 where the hardware has it, fp16 on older GPUs, else fp32.
-        threads: CPU threads; None takes the physical cores at hand, shared among the ranks of this machine.
+        precision: ``auto`` takes what the hardware multiplies fast (``formats.fastest_format``).
+        threads: CPU threads; None takes the cores at hand, shared among the ranks of this machine.
         compile: ``auto`` compiles on CUDA.
         keep_memory: on a CPU, keep large blocks for reuse (see ``tune_allocator``).
 
@@ -60,17 +66,18 @@ def setup(
         ConfigError: the device is not there, or cannot compute in that precision.
     """
     chosen = _device(device)
-    number_format: PrecisionName = automatic_precision(chosen) if precision == "auto" else precision
-    if number_format == "fp16" and chosen.type == "cpu":
+    number_format = fastest_format(chosen) if precision == "auto" else Format(precision, "as set")
+    if number_format.name == "fp16" and chosen.type == "cpu":
         raise ConfigError("hardware.precision=fp16 is for GPUs: use bf16, fp32 or auto on the CPU")
-    torch.set_num_threads(threads or max(1, physical_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
+    torch.set_num_threads(threads or max(1, usable_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
     if chosen.type == "cpu" and keep_memory:
         tune_allocator()
     if chosen.type == "cuda":
         torch.cuda.set_device(chosen)
     return Hardware(
         device=chosen,
-        precision=Precision(name=number_format, device=chosen),
+        precision=Precision(name=number_format.name, device=chosen),
+        reason=number_format.reason,
         threads=torch.get_num_threads(),
         compile=chosen.type == "cuda" if compile == "auto" else compile,
     )
@@ -96,38 +103,6 @@ def _device(name: str) -> torch.device:
     if device.type not in ("cpu", "mps"):
         raise ConfigError(f"hardware.device={name}: use auto, cpu, cuda, cuda:<number> or mps")
     return device
-
-
-def automatic_precision(device: torch.device) -> PrecisionName:
-    """bf16 where the hardware multiplies it (CUDA from sm80 on, AVX512-BF16, AMX), fp16 on older GPUs, else fp32."""
-    if device.type == "cuda":
-        return "bf16" if torch.cuda.get_device_capability(device) >= (8, 0) else "fp16"
-    if device.type == "cpu" and cpu_multiplies_bf16():
-        return "bf16"
-    return "fp32"
-
-
-def cpu_multiplies_bf16() -> bool:
-    """Whether this CPU has AVX512-BF16 or AMX, as Linux tells; False where it does not say (slower, never wrong)."""
-    try:
-        with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
-            flags = next((line for line in file if line.startswith("flags")), "")
-    except OSError:
-        return False
-    return not {"avx512_bf16", "amx_bf16"}.isdisjoint(flags.split())
-
-
-def physical_cores() -> int:
-    """Physical cores that this process may run on (two threads of one core do not multiply matrices faster)."""
-    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
-    siblings = set()
-    for cpu in allowed:
-        try:
-            with open(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list", encoding="ascii") as file:
-                siblings.add(file.read().strip())
-        except OSError:
-            siblings.add(str(cpu))
-    return max(1, len(siblings))
 
 
 def tune_allocator() -> bool:

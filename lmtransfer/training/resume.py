@@ -16,13 +16,18 @@ MAY_CHANGE = (
     "data_root",
     "output_root",
     "cache_dir",
-    "hardware.*",
+    "hardware.device",
+    "hardware.threads",
+    "hardware.compile",
     "tracker",
     "tracker.*",
     "train.save_every",
     "train.log_every",
     "train.num_workers",
 )
+
+#: Values of older runs that left open what is now named; any value agrees with them.
+NOT_YET_NAMED = (("hardware.precision", "auto"),)
 
 
 def resume_conflicts(
@@ -41,7 +46,7 @@ def resume_conflicts(
         if any(fnmatch.fnmatchcase(key, pattern) for pattern in allowed):
             continue
         was, now = before.get(key, _Absent), after.get(key, _Absent)
-        if was != now:
+        if was != now and (key, was) not in NOT_YET_NAMED:
             problems.append(
                 f"{key} was {_shown(was)} when the run was started and is {_shown(now)} now: it may not change on "
                 "resume; set it back, or start a run under another name="

@@ -172,7 +172,7 @@ def measured(tmp_path: Path, rows: int) -> tuple[Cost, PretrainingLearner]:
         reads=("masked",),
     )
     learner = PretrainingLearner(bert(), [MaskedLanguageModel()])
-    hardware = Hardware(device=torch.device("cpu"), precision=Precision(), threads=1, compile=False)
+    hardware = Hardware(device=torch.device("cpu"), precision=Precision(), reason="", threads=1, compile=False)
     batch = source.build(0, source.plan(0), range(rows))
     assert measurable_rows(batch, learner, torch.device("cpu")) == rows
     return measure(learner, AdamW(learner=learner), batch, hardware=hardware, seed=0), learner

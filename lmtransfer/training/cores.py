@@ -1,0 +1,82 @@
+"""How many cores this process may use: affinity, hyper-threads, and a container's quota."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def usable_cores() -> int:
+    """Physical cores that this process may keep busy, at least 1."""
+    quota = cpu_quota()
+    cores = physical_cores()
+    return cores if quota is None else max(1, min(cores, int(quota)))
+
+
+def physical_cores() -> int:
+    """Physical cores that this process may run on (two threads of one core do not multiply matrices faster)."""
+    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+    siblings = set()
+    for cpu in allowed:
+        try:
+            with open(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list", encoding="ascii") as file:
+                siblings.add(file.read().strip())
+        except OSError:
+            siblings.add(str(cpu))
+    return max(1, len(siblings))
+
+
+def cpu_quota(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> float | None:
+    """Cores' worth of time that the control groups of this process allow, the least of all levels; None: no limit.
+
+    Threads beyond the quota are stopped together, in the midst of a step.
+
+    Args:
+        root: where control groups are mounted, version 2 (``cpu.max``) or 1 (``cpu/cpu.cfs_quota_us``).
+        own: names the group of this process.
+    """
+    quotas = []
+    for folder in _groups(root, own):
+        quota = _quota_v2(folder / "cpu.max")
+        if quota is None:
+            quota = _quota_v1(folder)
+        if quota is not None:
+            quotas.append(quota)
+    return min(quotas, default=None)
+
+
+def _groups(root: Path, own: Path) -> list[Path]:
+    """The folders of this process's groups, from its own up to the root."""
+    try:
+        lines = own.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    folders = []
+    for line in lines:
+        number, controllers, path = (*line.split(":", 2), "", "")[:3]
+        if number == "0" and not controllers:
+            base = root
+        elif "cpu" in controllers.split(","):
+            base = root / "cpu"
+        else:
+            continue
+        inner = Path(path.lstrip("/"))
+        folders += [base / inner, *(base / parent for parent in inner.parents)]
+    return list(dict.fromkeys([*folders, root, root / "cpu"]))
+
+
+def _quota_v2(file: Path) -> float | None:
+    """``cpu.max``: "<microseconds or max> <period>"."""
+    try:
+        quota, period = file.read_text(encoding="ascii").split()
+        return None if quota == "max" else int(quota) / int(period)
+    except (OSError, ValueError, ZeroDivisionError):
+        return None
+
+
+def _quota_v1(folder: Path) -> float | None:
+    try:
+        quota = int((folder / "cpu.cfs_quota_us").read_text(encoding="ascii"))
+        return None if quota <= 0 else quota / int((folder / "cpu.cfs_period_us").read_text(encoding="ascii"))
+    except (OSError, ValueError, ZeroDivisionError):
+        return None

@@ -1,0 +1,96 @@
+"""The number format is chosen once, written into the run, and kept when the run goes on elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from lmtransfer.cli import main
+from lmtransfer.training.formats import Format
+
+TINY = ["model=bert_tiny", "model.dim=16", "model.num_heads=2", "model.hidden_dim=32", "model.max_length=32"]
+TEXT = ["corpus=text", "corpus.path=text.txt", "corpus.validation_fraction=0.2", "objective.max_length=16"]
+SHORT = ["tokenizer.vocab_size=40", "tokenizer.allow_fewer=true", "train.batch_tokens=64", "train.steps=2"]
+HERE = ["hardware.device=cpu", "hardware.threads=1"]
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LMTRANSFER_CACHE", str(tmp_path / "cache"))
+    documents = [f"the boat lay on the shore number {number} all day while rain fell" for number in range(60)]
+    Path("text.txt").write_text("\n\n".join(documents) + "\n")
+    threads = torch.get_num_threads()
+    yield tmp_path
+    torch.set_num_threads(threads)
+
+
+def _machine(patch: pytest.MonkeyPatch, name: str) -> None:
+    """Show this machine as one whose hardware multiplies ``name`` fast."""
+    patch.setattr("lmtransfer.training.hardware.fastest_format", lambda device: Format(name, f"shown as {name}"))  # type: ignore[arg-type]
+
+
+def _pretrain(*words: str) -> int:
+    return main(["pretrain", *TINY, *TEXT, *SHORT, "objective=mlm", "name=a", *HERE, *words])
+
+
+def _precision(run: str) -> str:
+    return str(yaml.safe_load((Path(run) / "config.yaml").read_text())["hardware"]["precision"])
+
+
+@pytest.mark.parametrize(("first", "then"), [("fp32", "bf16"), ("bf16", "fp32")])
+def test_a_run_goes_on_in_the_format_that_it_was_begun_in(
+    first: str, then: str, world: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _machine(monkeypatch, first)
+    assert _pretrain() == 0
+    assert f"{first} (shown as {first})" in capsys.readouterr().err
+    assert _precision("runs/pretrain/a") == first
+
+    Path("runs/pretrain/a/result.json").unlink()  # as if it had been killed before the end
+    _machine(monkeypatch, then)
+    assert _pretrain(f"hardware.precision={then}", "resume=true") == 2
+    assert f"hardware.precision was '{first}'" in capsys.readouterr().err
+    assert _pretrain("resume=true") == 0
+    assert f"{first} (as the run was begun)" in capsys.readouterr().err
+    assert _precision("runs/pretrain/a") == first
+
+
+def test_a_run_of_before_the_format_was_named_goes_on(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _machine(monkeypatch, "fp32")
+    assert _pretrain() == 0
+    config = Path("runs/pretrain/a/config.yaml")
+    config.write_text(config.read_text().replace("precision: fp32", "precision: auto"))
+    Path("runs/pretrain/a/result.json").unlink()
+    assert _pretrain("resume=true") == 0
+
+
+def test_float16_does_not_go_on_where_there_is_none(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert _pretrain() == 0
+    config = Path("runs/pretrain/a/config.yaml")
+    config.write_text(config.read_text().replace(f"precision: {_precision('runs/pretrain/a')}", "precision: fp16"))
+    Path("runs/pretrain/a/result.json").unlink()
+    assert _pretrain("resume=true") == 2
+    assert "was begun in fp16" in capsys.readouterr().err
+
+
+def test_finetuning_names_the_format_in_every_run_of_it(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _machine(monkeypatch, "bf16")
+    assert _pretrain() == 0
+    rows = "\n".join(f"the boat lay {word} number {n}\t{word}" for n in range(20) for word in ("here", "there"))
+    Path("train.tsv").write_text(f"text\tlabel\n{rows}\n")
+    task = ["task=text_classification", "task.train=train.tsv", "task.dev=train.tsv", "train.epochs=1"]
+    words = ["finetune", "init=runs/pretrain/a", *task, "seeds=2", "control=true", "name=ft", *HERE]
+    assert main(words) == 0
+    runs = ["", "/seed-0", "/seed-1", "/control/seed-0", "/control/seed-1"]
+    assert {_precision(f"runs/finetune/ft{run}") for run in runs} == {"bf16"}
+    Path("runs/finetune/ft/seed-1/result.json").unlink()
+    Path("runs/finetune/ft/result.json").unlink()
+    _machine(monkeypatch, "fp32")
+    assert main([*words, "hardware.precision=fp32", "resume=true"]) == 2
+    assert main([*words, "resume=true"]) == 0
+    assert {_precision(f"runs/finetune/ft{run}") for run in runs} == {"bf16"}
