@@ -9,7 +9,8 @@
 The peer is ``transformers.Trainer`` with its best flags: each combination of torch.compile and attention is tried, and
 the fastest is kept; bf16, fused AdamW, no logging, no saving. Where rows differ in length it runs twice: with batches
 drawn at random, as ours are, and with batches of like length, which are faster to pad and another training. With --lent
-it runs once more with our setting of the memory allocator, with --lean there is a lean loop around the same model,
+it runs once more with our settings of the memory allocator and of how threads wait, with --busy our side runs once more
+beside one busy process, with --lean there is a lean loop around the same model,
 without the Trainer's overhead, with the same loan. Our side is our own trainer over its stream of packed batches.
 
 Same architecture, rows, masks, rows a step, AdamW, clipping, dropout and threads; only real tokens count. Rows are cut
@@ -34,6 +35,7 @@ import torch
 from bench.setting import FINETUNING, Flags, Setting
 from bench.side import measured
 from bench.text import text
+from environments import busy_process
 
 
 def main() -> None:
@@ -46,7 +48,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="turns of each side")
     parser.add_argument("--steps", type=int, default=40, help="timed steps a turn")
     parser.add_argument("--warmup", type=int, default=20, help="steps before the clock starts")
-    parser.add_argument("--lent", action="store_true", help="the peer with our setting of the allocator, too")
+    parser.add_argument("--lent", action="store_true", help="the peer with our allocator and waiting, too")
+    parser.add_argument("--busy", action="store_true", help="our side beside a busy process, too")
     parser.add_argument("--lean", action="store_true", help="a lean loop around the peer's model, too")
     parser.add_argument("--flags", help="of the peer, where they are known: eager, or sdpa,compiled; default: try all")
     parser.add_argument("--dim", type=int, default=256, help="width of the model; smaller to try this script")
@@ -70,7 +73,10 @@ def main() -> None:
         else:
             peers = [best_flags(setting, flags) for flags in batchings(part)]
             defaults = default_line(setting)
-        lines = [*compare(setting, options.rounds, peers, lent=options.lent, lean=options.lean), *defaults]
+        lines = [
+            *compare(setting, options.rounds, peers, lent=options.lent, lean=options.lean, busy=options.busy),
+            *defaults,
+        ]
         print("\n" + "\n".join(lines) + "\n", flush=True)
 
 
@@ -111,7 +117,7 @@ def _known_flags(text: str) -> dict[str, Any]:
     return {"attention": attention, "compiled": bool(compiled)}
 
 
-def compare(setting: Setting, rounds: int, peers: Sequence[Flags], *, lent: bool, lean: bool) -> list[str]:
+def compare(setting: Setting, rounds: int, peers: Sequence[Flags], *, lent: bool, lean: bool, busy: bool) -> list[str]:
     """Measure our side against the peers, in turns."""
     loan = replace(peers[-1], lent=True)
     sides = {
@@ -120,14 +126,19 @@ def compare(setting: Setting, rounds: int, peers: Sequence[Flags], *, lent: bool
         **({"the same, lent": ("trainer", loan)} if lent else {}),
         **({"lean loop, lent": ("lean", loan)} if lean else {}),
     }
-    turns = [{name: measured(side, setting, flags) for name, (side, flags) in sides.items()} for _ in range(rounds)]
+    turns = []
+    for _ in range(rounds):
+        turns.append({name: measured(side, setting, flags) for name, (side, flags) in sides.items()})
+        if busy:
+            with busy_process():
+                turns[-1]["beside a busy process"] = measured("ours", setting, peers[0])
     lines = [
         f"{setting.part}: BERT {setting.num_layers} x {setting.dim}, {setting.rows} rows of up to {setting.length} "
         f"tokens a step, AdamW, dropout {setting.dropout}, {setting.threads} threads",
         f"  machine               {processor(setting.device)}, torch {torch.__version__}",
-        *(_line(name, [turn[name] for turn in turns]) for name in sides),
+        *(_line(name, [turn[name] for turn in turns]) for name in turns[0]),
     ]
-    for name in list(sides)[1:]:
+    for name in list(turns[0])[1:]:
         ratios = [turn["lmtransfer"]["tokens_per_second"] / turn[name]["tokens_per_second"] for turn in turns]
         shown = ", ".join(f"{ratio:.2f}" for ratio in ratios)
         lines.append(f"  against {name:21} {statistics.median(ratios):6.2f} x  (turns: {shown})")

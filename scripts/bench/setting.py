@@ -25,7 +25,7 @@ class Flags:
         attention: ``attn_implementation``.
         reduced: bf16 where the hardware has it; False is the peer's default, float32.
         grouped: batches of like length; False draws them at random, as our side and the peer by default do.
-        lent: with our setting of the memory allocator, which is none of the peer's own.
+        lent: with our settings of the memory allocator and of how threads wait, which are none of the peer's own.
     """
 
     compiled: bool = False
@@ -36,7 +36,7 @@ class Flags:
 
     def __str__(self) -> str:
         batches = "batches of like length" if self.grouped else "batches at random"
-        lent = ", our allocator" if self.lent else ""
+        lent = ", our allocator and waiting" if self.lent else ""
         precision = "16 bits" if self.reduced else "fp32"
         return f"attn={self.attention}, torch_compile={self.compiled}, {precision}, {batches}{lent}"
 

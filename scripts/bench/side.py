@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+from environments import environment
 
 from .setting import Flags, Setting
 
@@ -25,7 +26,7 @@ def measured(side: str, setting: Setting, flags: Flags, *, timeout: float | None
     done = subprocess.run(
         [sys.executable, "-m", "bench.side", side, setting.to_json(), json.dumps(asdict(flags))],
         cwd=Path(__file__).resolve().parents[1],
-        env={**os.environ, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"},
+        env=environment(ours=side == "ours" or flags.lent),
         capture_output=True,
         text=True,
         timeout=timeout,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from environments import environment
 
 from .outcome import Outcome
 
@@ -103,7 +104,7 @@ def _measured(words: Sequence[str], *, folder: Path, flags: Flags, max_steps: in
     done = subprocess.run(
         [sys.executable, "-m", "compare.peer", json.dumps(asked)],
         cwd=Path(__file__).resolve().parents[1],
-        env={**os.environ, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"},
+        env=environment(ours=False),
         capture_output=True,
         text=True,
         check=False,

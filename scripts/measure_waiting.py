@@ -1,0 +1,83 @@
+"""A training step alone and beside one busy process, by how long waiting threads spin.
+
+    python scripts/measure_waiting.py                          our setting, the runtime's own, and the curve between
+    python scripts/measure_waiting.py --avx2 --counts 0,1000   this processor shown as one with AVX2 alone
+
+The step is that of the demonstration's pretraining (BERT 3 x 192, 2,048 tokens, Muon). Each measurement is a process of
+its own; alone and beside take turns, and medians count. Run nothing else meanwhile.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from bench_vs_transformers import processor
+from environments import AVX2, busy_process, environment
+
+#: Steps that are not timed, in which kernels are built and buffers made.
+WARMUP = 8
+
+
+def main() -> None:
+    """Print each measurement, then a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--counts", default="default,0,100,300,1000,2000,3000,10000,one", help="GOMP_SPINCOUNT of each")
+    parser.add_argument("--rounds", type=int, default=5, help="alternations")
+    parser.add_argument("--steps", type=int, default=30, help="a measurement; the first eight are not timed")
+    parser.add_argument("--avx2", action="store_true", help="show this processor as one with AVX2 alone")
+    options = parser.parse_args()
+    shown = dict(AVX2) if options.avx2 else {}
+    found: dict[str, list[tuple[float, float]]] = {count: [] for count in options.counts.split(",")}
+    for _ in range(options.rounds):
+        for count, times in found.items():
+            alone = step_milliseconds(count, options.steps, shown)
+            with busy_process():
+                beside = step_milliseconds(count, options.steps, shown)
+            times.append((alone, beside))
+            print(f"{count:>8}: {alone:6.0f} ms alone, {beside:6.0f} beside", flush=True)
+    print(f"\n{processor('cpu')}{', shown as AVX2' if options.avx2 else ''}, {os.cpu_count()} cores, medians of")
+    print(f"{options.rounds} alternations\n{'spins':>8}{'alone, ms':>12}{'beside, ms':>12}{'beside / alone':>16}")
+    for count, times in found.items():
+        alone, beside = (statistics.median(side) for side in zip(*times, strict=True))
+        print(f"{count:>8}{alone:12.0f}{beside:12.0f}{beside / alone:16.2f}")
+
+
+def step_milliseconds(count: str, steps: int, shown: dict[str, str]) -> float:
+    """The mean step of a short run.
+
+    Args:
+        count: turns of the waiting loop; ``default`` leaves the runtime's own, ``one`` trains with one thread.
+        steps: how many, the warm-up included.
+        shown: variables that show the processor as another.
+    """
+    variables = environment(ours=False, **shown)
+    if count not in ("default", "one"):
+        variables["GOMP_SPINCOUNT"] = count
+    words = [
+        "experiment=demo",
+        "train.seconds=null",
+        f"train.steps={steps}",
+        "train.eval_every=null",
+        "train.eval_tokens=128",
+        "train.log_every=1",
+        f"hardware.threads={1 if count == 'one' else 'null'}",
+    ]
+    with tempfile.TemporaryDirectory() as root:
+        command = [sys.executable, "-m", "lmtransfer", "pretrain", *words, "name=step", f"output_root={root}"]
+        done = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise SystemExit(done.stderr)
+        lines = (Path(root) / "pretrain/step/metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    seconds = [json.loads(line)["seconds"] for line in lines[WARMUP:]]
+    return 1000 * (seconds[-1] - seconds[0]) / (len(seconds) - 1)
+
+
+if __name__ == "__main__":
+    main()
