@@ -44,8 +44,14 @@ def closing(path: Path, result: dict[str, Any], *, output_root: Path, console: C
         table.add_row(
             "unigram entropy", f"{result['unigram_entropy']:.4f}  (an MLM loss well below it has learnt context)"
         )
+    if result["checkpoint_step"] != result["steps"]:
+        table.add_row(
+            "measured at", f"step {result['checkpoint_step']:,}, the best checkpoint, which transfer begins from"
+        )
     table.add_row("steps, tokens", f"{result['steps']:,}, {result['tokens']:,} ({result['epochs']:.2f} epochs)")
-    table.add_row("speed", f"{result['tokens_per_second']:,.0f} tokens/s over {result['seconds']:,.0f} s, all included")
+    if result["tokens_per_second"] is not None:
+        speed = f"{result['tokens_per_second']:,.0f} tokens/s over {result['seconds']:,.0f} s, all included"
+        table.add_row("speed", speed)
     console.print(table)
     if of_parts:
         names = list(dict.fromkeys(name for losses in of_parts.values() for name in losses))

@@ -33,6 +33,7 @@ from lmtransfer.config.schema import TrainSettings
 from lmtransfer.config.sweep import in_sweep, sweep_name
 from lmtransfer.errors import ConfigError
 from lmtransfer.objectives.learner import PretrainingLearner
+from lmtransfer.pretraining.worth import block_weights, meaning
 from lmtransfer.randomness import derived_seed
 from lmtransfer.reporting.collect import read_run
 from lmtransfer.reporting.entries import make_entries
@@ -43,6 +44,7 @@ from lmtransfer.reporting.terminal import report_console
 from lmtransfer.tokenizers.load import load_tokenizer
 from lmtransfer.training import distributed
 from lmtransfer.training.flops import peak_flops
+from lmtransfer.training.forecast import TokenForecast
 from lmtransfer.training.hardware import Hardware
 from lmtransfer.training.loop import Trainer
 from lmtransfer.training.model_selection import ModelSelection
@@ -50,7 +52,7 @@ from lmtransfer.training.progress import Progress
 from lmtransfer.training.resume import check_resumable
 from lmtransfer.training.run_directory import RunDirectory
 from lmtransfer.training.versions import versions
-from lmtransfer.training.watchers import UnigramPlateau
+from lmtransfer.training.watchers import UnigramPlateau, Watcher
 
 
 def run(cfg: DictConfig) -> Path:
@@ -92,18 +94,19 @@ def run(cfg: DictConfig) -> Path:
         if found is not None:
             trainer.resume()
         state = trainer.train()
-        prefix = "validation/"
-        metrics = {key.removeprefix(prefix): value for key, value in state.record.items() if key.startswith(prefix)}
+        metrics = state.best_metrics  # of the checkpoint that every other command takes
         result = {
             "command": "pretrain",
             "task": None,
             "split": "validation" if metrics else None,
             "metrics": metrics,
             "main_metric": "loss" if metrics else None,
+            "checkpoint": "best" if metrics else "last",
+            "checkpoint_step": state.best_step if metrics else state.step,
             "control": None,
             "seconds": state.seconds,
             "tokens": state.tokens,
-            "tokens_per_second": state.tokens / state.seconds,
+            "tokens_per_second": state.tokens / state.seconds if state.seconds else None,
             "num_parameters": sum(p.numel() for p in cast(nn.Module, parts.encoder).parameters()),
             "steps": state.step,
             "epochs": state.epoch,
@@ -203,5 +206,25 @@ def _trainer(
         eval_every=train.eval_every,
         selection=ModelSelection(patience=train.patience) if has_validation else None,
         progress=progress,
-        watchers=[] if entropy is None else [UnigramPlateau(entropy=entropy, loss=masked_loss(cfg) or "mlm")],
+        watchers=_watchers(cfg, train, learner, entropy),
     )
+
+
+def _watchers(
+    cfg: DictConfig, train: TrainSettings, learner: PretrainingLearner, entropy: float | None
+) -> list[Watcher]:
+    """What looks at every step: the unigram plateau where tokens are masked, a forecast where time is the budget."""
+    masked = masked_loss(cfg)
+    watchers: list[Watcher] = []
+    if entropy is not None and masked is not None:
+        watchers.append(UnigramPlateau(entropy=entropy, loss=masked))
+    if train.seconds is not None and masked == "mlm" and not cfg.init:
+        num_weights = block_weights(learner.encoder)
+        watchers.append(
+            TokenForecast(
+                seconds=train.seconds, meaning=lambda tokens, rate: meaning(tokens, rate, num_weights=num_weights)
+            )
+        )
+    elif train.seconds is not None:
+        watchers.append(TokenForecast(seconds=train.seconds))
+    return watchers

@@ -126,8 +126,10 @@ class UnigramPlateau:
         self.warned = False
 
     def observe(self, outcome: Outcome, state: TrainState, *, used: float) -> Sequence[str]:
-        """See the class; the step at which the plateau was left is added to the record as ``plateau_left_at``."""
+        """See the class; once the plateau is left, each record has the step of that as ``plateau_left_at``."""
         state.record["unigram_entropy"] = round(self.entropy, 4)
+        if self.left_at is not None:
+            state.record["plateau_left_at"] = self.left_at
         value = outcome.losses.get(self.loss)
         if value is None or not outcome.updated or self.left_at is not None:
             return ()

@@ -19,6 +19,8 @@ FILES = sorted(path for path in PACKAGE.rglob("*.py"))
 #: (and so all that runs them) may know; of `training`, the learner is a contract, and which rank this is may be asked.
 BATCH, LEARNER, RANKS = "data.batch", "training.learner", "training.distributed"
 ALLOWED: dict[str, set[str]] = {
+    "__init__": {"waiting"},
+    "waiting": set(),
     "errors": set(),
     "randomness": set(),
     "durable": set(),
@@ -32,6 +34,7 @@ ALLOWED: dict[str, set[str]] = {
     "tasks": {"errors", "randomness", "tokenizers", "data", "metrics", LEARNER},
     "transfer": {"errors", "randomness", "layers", "models", "tokenizers", "data", "metrics", "tasks", LEARNER, RANKS},
     "training": {"errors", "randomness", "durable"},
+    "pretraining": {"errors", "training"},
     "interop": {"errors", "layers", "models", "tokenizers", "objectives", BATCH},
     "reporting": {"errors", "metrics"},
     "config": {"errors"},
@@ -68,9 +71,6 @@ def may_import(part: str, module: str) -> bool:
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_no_arrow_runs_backwards(path: Path) -> None:
     part = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
-    if part == "__init__":
-        assert imported(path) == []
-        return
     wrong = []
     for line, name in imported(path):
         if name == "lmtransfer" or name.startswith("lmtransfer."):

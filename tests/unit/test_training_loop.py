@@ -475,7 +475,8 @@ def test_the_unigram_plateau_is_warned_of_once_and_its_end_is_logged() -> None:
     notes, records = run(fall_at=60)
     assert len(notes) == 1
     assert "left the unigram plateau" in notes[0]
-    assert [record["step"] for record in records if "plateau_left_at" in record] == [63]
+    assert [record["step"] for record in records if "plateau_left_at" in record] == list(range(63, 201))
+    assert {record.get("plateau_left_at") for record in records} == {None, 63}
 
 
 def test_a_budget_that_was_raised_goes_on(tmp_path: Path) -> None:
