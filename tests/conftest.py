@@ -29,6 +29,7 @@ def _connect_here_only(self: socket.socket, address: Any) -> None:
     _connect(self, address)
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
     """What ``-n auto`` means: the cores that this process may use, hyperthreads too."""
     if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
