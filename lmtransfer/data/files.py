@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, BinaryIO, Literal, cast
 
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import DataError
+from lmtransfer.optional import optional
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -57,12 +58,7 @@ class _ZstdFile(io.RawIOBase):
     """Decompressed bytes of a zstd file of one or several frames; damage, or an end inside a frame, is an EOFError."""
 
     def __init__(self, source: BinaryIO, path: Path) -> None:
-        try:
-            import zstandard
-        except ImportError:
-            raise DataError(
-                f"{path}: reading .zst needs the package `zstandard` (pip install zstandard), or decompress the file"
-            ) from None
+        zstandard = optional("zstandard", work=f"{path}", error=DataError)
         self._source = source
         self._error = zstandard.ZstdError
         self._new = zstandard.ZstdDecompressor().decompressobj

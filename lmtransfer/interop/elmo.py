@@ -6,7 +6,6 @@ cells stack the gates input, new, forget, output over input and state, and add 1
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor
 
 from lmtransfer.errors import CheckpointError
+from lmtransfer.optional import optional
 
 _FORGET_BIAS = 1.0
 _ACTIVATIONS = ("relu", "tanh")
@@ -88,10 +88,7 @@ def read_hdf5(path: Path) -> dict[str, Tensor]:
     Raises:
         CheckpointError: the package h5py is missing, or the file is torn.
     """
-    try:
-        h5py = importlib.import_module("h5py")
-    except ImportError:
-        raise CheckpointError(f"{path}: is read by the package h5py, which is missing: pip install h5py") from None
+    h5py = optional("h5py", work=f"{path}", error=CheckpointError)
     found: dict[str, Tensor] = {}
 
     def visit(name: str, item: Any) -> None:

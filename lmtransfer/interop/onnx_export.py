@@ -11,9 +11,7 @@ from __future__ import annotations
 import os
 import warnings
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -25,6 +23,7 @@ from lmtransfer.errors import CheckpointError
 from lmtransfer.interop.onnx_graph import OUTPUTS, DenseModel, Kind
 from lmtransfer.interop.onnx_operators import missing_operators
 from lmtransfer.models.base import Encoder
+from lmtransfer.optional import missing, optional
 
 #: Largest difference from the packed model, as a share of the output's largest magnitude (of 1 where that is less).
 TOLERANCE = 1e-5
@@ -84,7 +83,7 @@ def export_onnx(
         CheckpointError: a package is missing; the model has no such graph; it is too large; or the file computes
             something else than the packed model.
     """
-    onnx = needed("onnx")
+    onnx = optional("onnx", work="ONNX export", error=CheckpointError)
     model = DenseModel(
         encoder=encoder, kind=kind, head=head, reading=reading, composition=composition, use_pooler=use_pooler
     ).eval()
@@ -113,10 +112,10 @@ def compare(model: DenseModel, path: Path) -> tuple[float | None, tuple[str, ...
     Raises:
         CheckpointError: it exceeds the tolerance.
     """
-    try:
-        runtime = needed("onnxruntime")
-    except CheckpointError:
-        return None, (f"{path.name} was not compared: onnxruntime is not installed (pip install onnx onnxruntime)",)
+    unavailable = missing("onnxruntime")
+    if unavailable is not None:
+        return None, (f"{path.name} was not compared: {unavailable}",)
+    runtime = optional("onnxruntime", work="ONNX export", error=CheckpointError)
     session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     encoder: Any = model.encoder
     rng, worst = np.random.default_rng(0), 0.0
@@ -162,20 +161,6 @@ def padded_rows(
         if segments is not None:
             fed["token_type_ids"][row, : len(ids)] = segments[row]
     return fed
-
-
-def needed(package: str) -> ModuleType:
-    """An optional package.
-
-    Raises:
-        CheckpointError: it is not installed.
-    """
-    try:
-        return import_module(package)
-    except ImportError:
-        raise CheckpointError(
-            f"ONNX export needs the package {package}, which is not installed: pip install onnx onnxruntime"
-        ) from None
 
 
 def _write(model: DenseModel, path: Path, inputs: tuple[str, ...]) -> None:

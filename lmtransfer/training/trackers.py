@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from lmtransfer.durable import write_text
+from lmtransfer.errors import TrainingError
+from lmtransfer.optional import optional
 
 
 class Tracker(Protocol):
@@ -70,9 +72,15 @@ class TensorBoard:
 
     Args:
         folder: the run directory; event files go to its ``tensorboard``.
+
+    Raises:
+        TrainingError: the package tensorboard is not installed.
     """
 
+    needs_packages = ("tensorboard",)
+
     def __init__(self, *, folder: Path) -> None:
+        optional("tensorboard", work="tracker=tensorboard", error=TrainingError)
         self.folder = Path(folder) / "tensorboard"
         self.purge_step: int | None = None
         self.writer: Any = None

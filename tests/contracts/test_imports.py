@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from lmtransfer.optional import EXTRAS
+
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "lmtransfer"
 FILES = sorted(path for path in PACKAGE.rglob("*.py"))
@@ -24,20 +26,21 @@ ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "randomness": set(),
     "durable": set(),
+    "optional": {"errors"},
     "layers": {"errors", "randomness", BATCH},
     "models": {"errors", "randomness", "layers", BATCH},
     "tokenizers": {"errors", "randomness"},
-    "data": {"errors", "randomness", "durable", "tokenizers", LEARNER},
+    "data": {"errors", "randomness", "durable", "optional", "tokenizers", LEARNER},
     "objectives": {"errors", "randomness", "layers", "models", "tokenizers", "data", LEARNER},
     "scoring": {"errors", "models", "tokenizers", "data", "objectives"},
     "metrics": {"errors"},
     "tasks": {"errors", "randomness", "tokenizers", "data", "metrics", LEARNER},
     "transfer": {"errors", "randomness", "layers", "models", "tokenizers", "data", "metrics", "tasks", LEARNER, RANKS},
-    "training": {"errors", "randomness", "durable"},
+    "training": {"errors", "randomness", "durable", "optional"},
     "pretraining": {"errors", "training"},
-    "interop": {"errors", "layers", "models", "tokenizers", "objectives", BATCH},
+    "interop": {"errors", "optional", "layers", "models", "tokenizers", "objectives", BATCH},
     "reporting": {"errors", "metrics"},
-    "config": {"errors"},
+    "config": {"errors", "optional"},
     "commands": {"*"},
     "launch": {"errors", "config"},
     "cli": {"errors", "config", "launch"},
@@ -108,6 +111,22 @@ def test_every_third_party_import_is_a_declared_dependency() -> None:
         if name.split(".")[0] not in own | names
     }
     assert not undeclared
+
+
+def test_every_dependency_is_needed() -> None:
+    """Each is imported somewhere; what comes with torch or datasets all the same need not be asked for again."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    imports = {name.split(".")[0] for path in FILES for _, name in imported(path)}
+    modules = {"hydra-core": "hydra", "pyyaml": "yaml"}
+    declared = [re.split(r"[<>=!~\[ ]", entry)[0] for entry in project["dependencies"]]
+    assert [name for name in declared if modules.get(name, name) not in imports] == []
+
+
+def test_every_optional_package_is_in_its_extra() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    for package, extra in EXTRAS.items():
+        named = [re.split(r"[<>=!~\[ ]", entry)[0] for entry in project["optional-dependencies"][extra]]
+        assert package in named, f"pip install 'lmtransfer[{extra}]' would not install {package}"
 
 
 def test_nothing_names_hydras_internals() -> None:

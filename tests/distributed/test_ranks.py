@@ -51,11 +51,13 @@ def test_two_ranks_learn_what_one_learns(alone: Path, tmp_path: Path) -> None:
     assert len(_records(alone)) == 12
 
 
+@pytest.mark.slow
 def test_more_ranks_than_micro_batches_learn_the_same(alone: Path, tmp_path: Path) -> None:
     _run("train", tmp_path / "four", 4)
     _assert_close(_records(tmp_path / "four"), _records(alone))
 
 
+@pytest.mark.slow
 def test_a_signal_to_one_rank_stops_all_and_the_run_goes_on_with_another_world_size(
     alone: Path, tmp_path: Path
 ) -> None:

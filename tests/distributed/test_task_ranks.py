@@ -51,6 +51,7 @@ def test_two_ranks_train_and_score_as_one(kind: str, world: Path) -> None:
     assert two["tokens"] == one["tokens"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["text_pair"])
 def test_two_ranks_score_each_example_once(kind: str, world: Path) -> None:
     """Of the same run; the batches are too few to be shared evenly."""

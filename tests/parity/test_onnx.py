@@ -271,9 +271,9 @@ def test_missing_packages_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     file = export_onnx(encoder=encoder, kind="encoder", folder=tmp_path)
     assert file.difference is None
-    assert "not compared: onnxruntime is not installed" in file.notes[0]
+    assert "not compared: the package onnxruntime is not installed: pip install 'lmtransfer[onnx]'" in file.notes[0]
     monkeypatch.setitem(sys.modules, "onnx", None)
-    with pytest.raises(CheckpointError, match=r"package onnx, .* pip install onnx onnxruntime"):
+    with pytest.raises(CheckpointError, match=r"the package onnx is not installed: pip install 'lmtransfer\[onnx\]'$"):
         export_onnx(encoder=encoder, kind="encoder", folder=tmp_path)
 
 

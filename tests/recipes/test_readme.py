@@ -11,9 +11,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from omegaconf import DictConfig
 
 from lmtransfer.cli import main
 from lmtransfer.config import pages
+from lmtransfer.config.check import check
+from lmtransfer.config.composing import composed
+from lmtransfer.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -98,6 +102,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     torch.set_num_threads(threads)
 
 
+@pytest.mark.slow
 def test_every_command_of_the_readme_runs(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
     there = pages.commands()  # one that is not there yet fails the test of the table, below
     found = [words for words in commands() if words[0] in there]
@@ -119,6 +124,28 @@ def test_every_command_of_the_readme_runs(world: Path, capsys: pytest.CaptureFix
     for name in ("first-ft", "imdb-probe", "imdb-ft", "mine-ft", "objective.mask_prob"):
         assert name in report
     assert "Pretraining helped" in captured.out or "difference" in captured.out
+
+
+def problems(cfg: DictConfig, command: str) -> list[str]:
+    """What is wrong with a configuration, but for values that only the reader has."""
+    try:
+        check(cfg, primary=command)
+    except ConfigError as error:
+        return [problem for problem in error.problems if ": missing: " not in problem]
+    return []
+
+
+@pytest.mark.parametrize("words", commands(), ids=shlex.join)
+def test_every_command_of_the_readme_is_understood(words: list[str], world: Path) -> None:
+    command, *overrides = words
+    swept = [word for word in overrides if word not in ("-m", "--multirun")]
+    assert len(overrides) - len(swept) <= 1
+    if len(swept) < len(overrides):  # each key's first value stands for all
+        swept = [word.partition(",")[0] for word in swept]
+    if any("=" not in word for word in swept):
+        return  # `lmtransfer list models` takes words of its own
+    with composed(command, swept) as cfg:
+        assert problems(cfg, command) == []
 
 
 def write_published_bert(folder: Path) -> None:

@@ -30,6 +30,8 @@ TASKS = {
     "wnut17": (["task=wnut17"], "test"),
     "ud_ewt": (["task=ud_ewt"], "test"),
 }
+#: One of a kind: classification of a text and of a pair, regression, tagging.
+FAST = ("cola", "rte", "stsb", "wnut17")
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +54,7 @@ def base(data_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] if name == "squad" else []) for name in TASKS]
+    "name", [pytest.param(name, marks=[] if name in FAST else [pytest.mark.slow]) for name in TASKS]
 )
 def test_it_is_trained_evaluated_and_predicted(
     name: str, base: Path, data_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

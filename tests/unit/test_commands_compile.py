@@ -38,6 +38,7 @@ def test_batches_of_few_sizes_have_the_same_logits() -> None:
     torch.testing.assert_close(learner.predict(one), learner.predict(other), atol=1e-6, rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="a processor's code is compiled by g++")
 def test_compiled_layers_learn_what_plain_ones_learn() -> None:
     encoded = random_examples(24)

@@ -63,7 +63,8 @@ def test_a_missing_zstandard_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
     path = tmp_path / "a.txt.zst"
     path.write_bytes(COMPRESS[".zst"](b"x"))
     monkeypatch.setitem(sys.modules, "zstandard", None)
-    with pytest.raises(DataError, match="pip install zstandard"):
+    message = r"a.txt.zst: the package zstandard is not installed: pip install 'lmtransfer\[zstd\]'$"
+    with pytest.raises(DataError, match=message):
         list(read_lines(path))
 
 

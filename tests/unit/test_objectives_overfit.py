@@ -20,7 +20,11 @@ OTHERS = [
 ]
 
 
-@pytest.mark.parametrize("name", NAMES)
+#: Slow ones whose parts are learnt faster elsewhere: in both directions by the lighter models of OTHERS.
+SLOW = ("backward_lm", "bilm")
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in NAMES])
 def test_thirty_two_rows_are_learnt_by_heart(tmp_path: Path, name: str) -> None:
     learn_by_heart(tmp_path, name)
 

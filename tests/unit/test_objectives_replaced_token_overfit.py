@@ -78,7 +78,9 @@ def test_a_discriminator_finds_what_an_untrained_generator_puts_into_rows_it_kno
     objective.generator.requires_grad_(False)
     objective.generator_head.requires_grad_(False)
     batches = _batches(tmp_path, num_epochs=6)
-    means = _learn(learner, batches, {"rtd_accuracy": lambda mean: mean > 0.95})
+    # Of 300 rounds at most: ten seeds with AVX512 and with AVX2 need 24 to 42 with electra, seven 39 to 76 with modern.
+    bounds = {"rtd_accuracy": lambda mean: mean > 0.95, "rtd_found": lambda mean: mean > 0.75}
+    means = _learn(learner, batches, bounds)
     assert means["rtd_replaced"] > 0.9
     assert means["rtd_accuracy"] > 0.95  # telling nothing would be 0.85
     assert means["rtd_found"] / means["rtd_replaced"] > 0.7

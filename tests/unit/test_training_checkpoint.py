@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import nn
 from training_toys import files_below
 
@@ -237,13 +238,24 @@ def test_read_weights_without_any_is_an_error(tmp_path: Path) -> None:
         read_weights(tmp_path / "last", prefix="encoder.")
 
 
-def test_saving_five_million_parameters_takes_well_under_a_second(tmp_path: Path) -> None:
+def test_saving_costs_a_few_times_what_writing_the_tensors_does(tmp_path: Path) -> None:
     tensors = {f"layer.{i}": torch.zeros(1_000_000) for i in range(5)}
     content = {
         "model": tensors,
         "optimizer": {f"{n}/{m}": t.clone() for n, t in tensors.items() for m in ("first", "second")},
     }
-    Checkpoints(tmp_path).save("last", tensors=content, state={"step": 0})
-    began = time.process_time()
-    Checkpoints(tmp_path).save("last", tensors=content, state={"step": 1})
-    assert time.process_time() - began < 0.8
+
+    def plainly() -> None:
+        for name, group in content.items():
+            save_file(group, tmp_path / f"{name}.safetensors")
+
+    def fastest(call: Callable[[], object]) -> float:
+        times = []
+        for _ in range(5):
+            began = time.process_time()
+            call()
+            times.append(time.process_time() - began)
+        return min(times)
+
+    saved = fastest(lambda: Checkpoints(tmp_path).save("last", tensors=content, state={"step": 0}))
+    assert saved < 15 * fastest(plainly)  # 4 times, alone and on a busy machine

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shutil
 import subprocess
 import sys
@@ -14,7 +15,8 @@ import torch
 import yaml
 from training_toys import ToyLearner, files_below, toy_trainer
 
-from lmtransfer.errors import ConfigError, RunDirectoryError
+from lmtransfer.config.component import component_problems
+from lmtransfer.errors import ConfigError, RunDirectoryError, TrainingError
 from lmtransfer.training import flops, formats, hardware
 from lmtransfer.training.carry import detached, flatten, unflatten
 from lmtransfer.training.progress import Progress
@@ -156,6 +158,17 @@ def test_tensorboard_gets_every_number(tmp_path: Path) -> None:
     tracker.close()
     events = loader.EventAccumulator(str(tmp_path / "tensorboard")).Reload()
     assert [(event.step, event.value) for event in events.Scalars("loss")] == [(3, 2.5)]
+
+
+def test_a_missing_tensorboard_is_a_problem_of_the_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    message = "the package tensorboard is not installed: pip install 'lmtransfer[tensorboard]'"
+    node = {"_target_": "lmtransfer.training.trackers.TensorBoard"}
+    assert component_problems(node, key="tracker", nodes={"tracker": {"folder"}}, complete=True) == {"tracker": message}
+    with pytest.raises(TrainingError, match=re.escape(f"tracker=tensorboard: {message}")):
+        TensorBoard(folder=tmp_path)
 
 
 RECORD = {

@@ -66,7 +66,7 @@ class _Slow(Jsonl):
 
     def log(self, record) -> None:
         super().log(record)
-        time.sleep(0.01)
+        time.sleep(0.03)
 
 
 def main() -> None:
