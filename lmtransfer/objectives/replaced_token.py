@@ -54,6 +54,8 @@ class ReplacedTokenDetection(nn.Module):
     reads: Read = "masked"
     label: str | None = None
     uses_pooler = False
+    head_reads: Read = "all"  # the discriminator's; the generator's head reads what is hidden
+    chosen_by = "rtd"  # the generator's loss weighs in the total, and no task sees the generator
 
     def __init__(
         self,
