@@ -133,6 +133,8 @@ def _setting(cfg: DictConfig, command: str, source: SavedRun, console: Console) 
         weights = encoder_weights(source)
         console.print(f"encoder: {short(source.checkpoint())}, on {hardware}", soft_wrap=True)
     encoder = new_encoder(cfg.model, source.tokenizer, seed=0)
+    if "pieces" in cfg.transfer:
+        cfg.transfer.pieces = method.resolved_pieces(encoder)  # what the run reads, and will be read with
     seeds = range(cfg.seed, cfg.seed + cfg.seeds)
     with console.status(f"reading {task.name}"):
         data = read_task_data(task, source.tokenizer, encoder, seeds=seeds, split=cfg.split)
