@@ -12,6 +12,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from rich.console import Console
 
 from lmtransfer.commands._runs import SavedRun, encoder_weights, new_encoder, open_saved
+from lmtransfer.commands._start_token import with_trained_start
 from lmtransfer.commands._task_data import noted, read_task_data
 from lmtransfer.commands._task_results import Result, joint_result, majority_of, run_result
 from lmtransfer.commands._task_table import print_result, short
@@ -133,6 +134,8 @@ def _setting(cfg: DictConfig, command: str, source: SavedRun, console: Console) 
         weights = encoder_weights(source)
         console.print(f"encoder: {short(source.checkpoint())}, on {hardware}", soft_wrap=True)
     encoder = new_encoder(cfg.model, source.tokenizer, seed=0)
+    if weights is not None:
+        weights = with_trained_start(weights, encoder, source.tokenizer, source.config)
     if "pieces" in cfg.transfer:
         cfg.transfer.pieces = method.resolved_pieces(encoder)  # what the run reads, and will be read with
     seeds = range(cfg.seed, cfg.seed + cfg.seeds)
