@@ -226,7 +226,7 @@ def _by_memory(measuring: _Measuring, lengths: list[int], cfg: DictConfig) -> li
             max_tokens=_with_warm_up(measuring.most_tokens, warm_up * num_lanes * segment_length),
             rank=distributed.rank(),
             world_size=distributed.world_size(),
-            contiguous=True,
+            num_lanes=num_lanes,
         )
         losses.append(_mean_loss(measuring, batches, warm_up=warm_up))
     return losses
@@ -270,7 +270,7 @@ class _AfterWarmUp(nn.Module):
 
     def losses(self, batch: PretrainingBatch, carry: Any = None) -> tuple[dict[str, Loss], Any]:
         """Of the learner, once it is warm; the carry is its own, with the number of windows so far."""
-        seen, inner = (0, None) if carry is None else carry
+        seen, inner = carry if batch.follows and carry is not None else (0, None)
         losses, inner = self.learner.losses(batch, inner)
         return losses if seen >= self.windows else {}, (seen + 1, inner)
 

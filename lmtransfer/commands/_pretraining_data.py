@@ -23,6 +23,8 @@ from lmtransfer.training.hardware import Hardware
 
 #: Most tokens of a forward pass in validation.
 _EVALUATION_MICRO_BATCH = 8192
+#: Stretches of contiguous text that are read side by side in validation, whatever the batch size.
+_EVALUATION_LANES = 16
 
 
 class PretrainingData:
@@ -91,7 +93,7 @@ class PretrainingData:
                 max_tokens=most_tokens,
                 rank=distributed.rank(),
                 world_size=distributed.world_size(),
-                contiguous=self.parts.rows.contiguous,
+                num_lanes=_EVALUATION_LANES if self.parts.rows.contiguous else None,
             )
             return evaluate_losses(learner, batches, device=self.hardware.device, precision=self.hardware.precision)
 

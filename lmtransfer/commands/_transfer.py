@@ -13,6 +13,7 @@ from rich.console import Console
 
 from lmtransfer.commands._hardware import training_hardware
 from lmtransfer.commands._runs import SavedRun, encoder_weights, new_encoder, open_saved
+from lmtransfer.commands._start_token import with_trained_start
 from lmtransfer.commands._task_data import noted, read_task_data
 from lmtransfer.commands._task_results import Result, joint_result, majority_of, run_result
 from lmtransfer.commands._task_table import print_result, short
@@ -128,6 +129,10 @@ def _setting(cfg: DictConfig, command: str, source: SavedRun, hardware: Hardware
         weights = encoder_weights(source)
         console.print(f"encoder: {short(source.checkpoint())}, on {hardware}", soft_wrap=True)
     encoder = new_encoder(cfg.model, source.tokenizer, seed=0)
+    if weights is not None:
+        weights = with_trained_start(weights, encoder, source.tokenizer, source.config)
+    if "pieces" in cfg.transfer:
+        cfg.transfer.pieces = method.resolved_pieces(encoder)  # what the run reads, and will be read with
     seeds = range(cfg.seed, cfg.seed + cfg.seeds)
     with console.status(f"reading {task.name}"):
         data = read_task_data(task, source.tokenizer, encoder, seeds=seeds, split=cfg.split)

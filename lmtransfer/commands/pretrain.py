@@ -32,6 +32,7 @@ from lmtransfer.config.build import build
 from lmtransfer.config.schema import TrainSettings
 from lmtransfer.config.sweep import in_sweep, sweep_name
 from lmtransfer.errors import ConfigError
+from lmtransfer.objectives.base import selection_metric
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.pretraining.worth import block_weights, meaning
 from lmtransfer.randomness import derived_seed
@@ -204,7 +205,9 @@ def _trainer(
         run=directory,
         evaluate=(lambda: data.validate(learner, most_tokens=cfg.train.eval_tokens)) if has_validation else None,
         eval_every=train.eval_every,
-        selection=ModelSelection(patience=train.patience) if has_validation else None,
+        selection=ModelSelection(metric=selection_metric(data.parts.objectives), patience=train.patience)
+        if has_validation
+        else None,
         progress=progress,
         watchers=_watchers(cfg, train, learner, entropy),
     )

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import groupby
 from typing import Any, cast
 
 import numpy as np
 
-from lmtransfer.data.step_plan import lanes, micro_batches, share
+from lmtransfer.data.step_plan import micro_batches, share
 from lmtransfer.data.stream import Source
 from lmtransfer.randomness import permutation
 
@@ -20,9 +21,12 @@ def evaluation_batches(
     seed: int = 0,
     rank: int = 0,
     world_size: int = 1,
-    contiguous: bool = False,
+    num_lanes: int | None = None,
 ) -> Iterator[Any]:
     """The rows of epoch 0 once, by length: batches for evaluation.
+
+    Which rows there are, and in contiguous text what each of them follows, depends neither on the batch size nor on
+    the number of ranks.
 
     Args:
         source: the rows.
@@ -31,12 +35,18 @@ def evaluation_batches(
         seed: of the subset.
         rank: which of the ranks this is; each gets a share of the batches.
         world_size: how many ranks there are.
-        contiguous: the rows are one text, as in ``PlannedStream``; the first ``max_tokens`` of each lane are taken, in
-            order, and each rank gets a share of the lanes.
+        num_lanes: the rows are one text, as in ``PlannedStream`` where it is contiguous, and are read in so many lanes
+            of equal length side by side, and those left over as one more, which is shorter; with ``max_tokens`` the
+            first rows of each lane are taken. Each rank gets a share of the lanes. None: rows stand alone.
     """
     plan = source.plan(0)
-    if contiguous:
-        yield from _evaluation_lanes(source, plan, micro_batch_tokens, max_tokens, rank, world_size)
+    if num_lanes is not None:
+        lanes = _lanes(plan.lengths, num_lanes, max_tokens)
+        wide = max(micro_batch_tokens // int(plan.lengths.max(initial=1)), 1)
+        mine = share(len(lanes), rank, world_size)
+        for group in _groups(lanes[mine.start : mine.stop], plan.lengths, wide):
+            for place, rows in enumerate(np.stack(group, axis=1)):
+                yield cast(Any, source).build(0, plan, rows, follows=place > 0)
         return
     rows = np.arange(len(plan.lengths))
     if max_tokens is not None and plan.lengths.sum(dtype=np.int64) > max_tokens:
@@ -50,17 +60,23 @@ def evaluation_batches(
         yield source.build(0, plan, part)
 
 
-def _evaluation_lanes(
-    source: Source, plan: Any, micro_batch_tokens: int, max_tokens: int | None, rank: int, world_size: int
-) -> Iterator[Any]:
-    longest = int(plan.lengths.max(initial=1))
-    num_full = int((plan.lengths == longest).sum())
-    num_lanes = min(max(micro_batch_tokens // longest, 1), num_full)
-    order, edges = lanes(plan.lengths, batch_examples=num_lanes)
-    num_steps = len(edges) - 1
-    if max_tokens is not None:
-        num_steps = min(num_steps, max(max_tokens // (num_lanes * longest), 1))
-    mine = share(num_lanes, rank, world_size)
-    for place in range(num_steps if len(mine) else 0):
-        rows = order[edges[place] : edges[place + 1]][mine.start : mine.stop]
-        yield cast(Any, source).build(0, plan, rows, follows=place > 0)
+def _lanes(lengths: np.ndarray, num_lanes: int, max_tokens: int | None) -> list[np.ndarray]:
+    """The rows of each lane: rows of one length but for the last one, which may be shorter."""
+    longest = int(lengths.max(initial=1))
+    num_full = int((lengths == longest).sum())
+    most = len(lengths) if max_tokens is None else max(max_tokens // longest, 1)
+    num_lanes = max(min(num_lanes, num_full, most), 1)
+    height = num_full // num_lanes
+    left_over = np.arange(height * num_lanes, len(lengths))
+    lanes = list(np.arange(height * num_lanes).reshape(num_lanes, height)[:, : max(most // num_lanes, 1)])
+    if max_tokens is None or lengths.sum(dtype=np.int64) <= max_tokens:
+        lanes.append(left_over)
+    return [lane for lane in lanes if len(lane)]
+
+
+def _groups(lanes: list[np.ndarray], lengths: np.ndarray, wide: int) -> Iterator[list[np.ndarray]]:
+    """The lanes in groups of at most ``wide`` of equal length in tokens, in order."""
+    for _, alike in groupby(lanes, key=lambda rows: int(lengths[rows].sum())):
+        together = list(alike)
+        for start in range(0, len(together), wide):
+            yield together[start : start + wide]

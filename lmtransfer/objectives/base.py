@@ -6,7 +6,7 @@ Shape legend: M prediction positions, D width.
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any, Literal, Protocol, cast, runtime_checkable
 
@@ -70,6 +70,22 @@ class Objective(Protocol):
     def losses(self, batch: PretrainingBatch, encode: Encode) -> dict[str, Loss]:
         """Named losses; those of weight 0 are metrics."""
         ...
+
+
+@runtime_checkable
+class ChosenBy(Protocol):
+    """An objective whose total loss is not what its encoder is judged by.
+
+    Attributes:
+        chosen_by: the loss by which the best checkpoint is chosen.
+    """
+
+    chosen_by: str
+
+
+def selection_metric(objectives: Sequence[Objective]) -> str:
+    """The validation loss by which the best checkpoint is chosen: the total, unless an objective names another."""
+    return next((objective.chosen_by for objective in objectives if isinstance(objective, ChosenBy)), "loss")
 
 
 def direction_problem(objective: Objective | type[Objective], attention: Direction) -> str | None:

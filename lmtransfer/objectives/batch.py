@@ -26,6 +26,8 @@ class PretrainingBatch:
         positions_M: indices into T of the tokens to predict, int64, ascending.
         targets_M: the ids that stand there in ``original``, int64.
         weights_M: 1 for a prediction, 0 for a spare place of a static shape, float32.
+        uniform_M: a random number in [0, 1) for each prediction, drawn for its row and epoch, for objectives that
+            sample; 0 in spare places, float32.
         num_targets: how many of the M places are predictions.
         labels: labels of whole rows by name, int64, shape (num_real,) each.
         per_target: what the corruption says of each target, by name, int64, shape (M,) each; 0 in spare places.
@@ -43,6 +45,7 @@ class PretrainingBatch:
     positions_M: Tensor
     targets_M: Tensor
     weights_M: Tensor
+    uniform_M: Tensor
     num_targets: int
     labels: Mapping[str, Tensor]
     reads: Reads | None
@@ -89,6 +92,7 @@ class PretrainingBatch:
             positions_M=change(self.positions_M),
             targets_M=change(self.targets_M),
             weights_M=change(self.weights_M),
+            uniform_M=change(self.uniform_M),
             labels={name: change(label) for name, label in self.labels.items()},
             per_target={name: change(numbers) for name, numbers in self.per_target.items()},
             per_token={name: change(numbers) for name, numbers in self.per_token.items()},

@@ -56,7 +56,8 @@ class BidirectionalLanguageModel(nn.Module):
     Args:
         weight: of the loss in the total.
         num_sampled: classes drawn for a sampled softmax in training (8,192 in ELMo's), which pays off from some
-            50,000 words on; it assumes ids sorted by frequency. None: the full softmax; evaluation always has it.
+            50,000 words on; it assumes ids sorted by frequency. They are drawn for each micro-batch, as dropout's
+            masks are. None: the full softmax; evaluation always has it.
 
     Raises:
         ConfigError: ``num_sampled`` is less than 1.

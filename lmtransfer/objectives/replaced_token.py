@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from lmtransfer.errors import ConfigError
 from lmtransfer.layers.cross_entropy import cross_entropy_sum
 from lmtransfer.layers.feed_forward import Activation, activation_module
-from lmtransfer.layers.gumbel import sample_softmax
 from lmtransfer.layers.self_attention import truncated_normal_
+from lmtransfer.layers.softmax_samples import sample_softmax
 from lmtransfer.models.base import Direction, Encoder, MakesTwin
 from lmtransfer.objectives.base import Encode, Read, check_direction, tied_embedding
 from lmtransfer.objectives.batch import PretrainingBatch
@@ -28,7 +28,9 @@ class ReplacedTokenDetection(nn.Module):
     The generator, a smaller twin of the encoder over the same embeddings, is trained on the hidden tokens as a masked
     language model. What it samples there is put into the text as it was, without [MASK], and the encoder, here the
     discriminator, reads that; a sample that equals the original is no replacement. No gradient goes through the
-    samples: the shared embeddings learn from both losses, the generator's own layers from its own only.
+    samples: the shared embeddings learn from both losses, the generator's own layers from its own only. The randomness
+    of a sample belongs to its row (``PretrainingBatch.uniform_M``), so losses do not depend on how rows are batched:
+    the same in evaluation at any batch size, and in training, at dropout 0, for any cut into micro-batches.
 
     Losses: "rtd", the binary cross entropy in nats summed over all real tokens, and "generator_mlm", the generator's
     cross entropy summed over hidden tokens. Beside them "rtd_accuracy" over all tokens, "generator_accuracy",
@@ -52,6 +54,8 @@ class ReplacedTokenDetection(nn.Module):
     reads: Read = "masked"
     label: str | None = None
     uses_pooler = False
+    head_reads: Read = "all"  # the discriminator's; the generator's head reads what is hidden
+    chosen_by = "rtd"  # the generator's loss weighs in the total, and no task sees the generator
 
     def __init__(
         self,
@@ -115,9 +119,7 @@ class ReplacedTokenDetection(nn.Module):
         output_VE, bias_V = tied_embedding(self, self._encoder[0]).weight, self.generator_head.bias
         hidden_ME = self.generator_head.transform(batch.read("masked", self.generator(batch.inputs, reads=batch.reads)))
         generator_sum, hits_M = cross_entropy_sum(hidden_ME, output_VE, bias_V, batch.targets_M, batch.weights_M)
-        samples_M = sample_softmax(
-            hidden_ME, output_VE, bias_V, temperature=self.temperature, generator=self._noise(hidden_ME.device)
-        )
+        samples_M = sample_softmax(hidden_ME, output_VE, bias_V, batch.uniform_M, temperature=self.temperature)
 
         original_T, positions = batch.original.tokens_T, batch.positions_M[: batch.num_targets]
         tokens_T = original_T.index_copy(0, positions, samples_M[: batch.num_targets])
@@ -140,7 +142,3 @@ class ReplacedTokenDetection(nn.Module):
         weights = {"generator_mlm": self.generator_weight, "rtd": self.weight}
         counts = self.counts(batch)
         return {kind: Loss(total, counts[kind], weights.get(kind, 0.0)) for kind, total in sums.items()}
-
-    def _noise(self, device: torch.device) -> torch.Generator | None:
-        """The noise of the samples: torch's own in training, and each time the same in evaluation."""
-        return None if self.training else torch.Generator(device).manual_seed(0)

@@ -31,7 +31,7 @@ _FEW_MULTIPLE = 32
 class PretrainingSource:
     """Makes batches of rows: what a ``PlannedStream`` asks for.
 
-    A row and its mask are functions of (seed, epoch, row), whatever the batch around them.
+    A row, its mask and the numbers to sample with are functions of (seed, epoch, row), whatever the batch around them.
 
     Args:
         store: the tokenised corpus, or several in a mixture.
@@ -106,6 +106,7 @@ class PretrainingSource:
             positions_M=torch.from_numpy(positions),
             targets_M=torch.from_numpy(targets),
             weights_M=torch.from_numpy(weights),
+            uniform_M=torch.from_numpy(self._uniform(epoch, row_ids, corrupted, size=len(positions))),
             num_targets=num_targets,
             labels=_labels(rows),
             reads=reads,
@@ -151,6 +152,18 @@ class PretrainingSource:
         weights = np.zeros(size, dtype=np.float32)
         weights[:num_targets] = 1
         return positions, targets, weights, num_targets
+
+    def _uniform(
+        self, epoch: int, row_ids: Sequence[int] | np.ndarray, corrupted: Sequence[Corrupted], *, size: int
+    ) -> np.ndarray:
+        """Random numbers for the targets, a function of (seed, epoch, row) as masks are, and 0 up to ``size``."""
+        uniform, end = np.zeros(size, dtype=np.float32), 0
+        for i, part in zip(row_ids, corrupted, strict=True):
+            if count := len(part.positions):
+                drawn = generator(self.seed, "sample", epoch, int(i)).random(count, dtype=np.float32)
+                uniform[end : end + count] = drawn
+                end += count
+        return uniform
 
     def _reads(
         self, positions: np.ndarray, cu_seqlens: np.ndarray, num_real: int

@@ -57,13 +57,15 @@ def accumulate(
     """Run every micro-batch forward and backward.
 
     Each loss is divided by its count over the whole step, which is known beforehand, so gradients need no correction
-    later, however unequal the micro-batches are.
+    later, however unequal the micro-batches are. At dropout 0 they are those of any other cut of the same rows into
+    micro-batches. What is drawn from torch's generator belongs to the micro-batch, and so changes with the cut: the
+    masks of dropout, and the classes of a sampled softmax. An objective's other noise belongs to its rows.
 
     Args:
         learner: gives the losses.
         step: this rank's micro-batches.
         carries: before each micro-batch, by its place in the step.
-        seed: of dropout, which depends on it and on the micro-batch's number alone.
+        seed: of torch's generator, whose state depends on it and on the micro-batch's number alone.
         device: where the learner lives.
         precision: number format; its scale multiplies the gradients.
 

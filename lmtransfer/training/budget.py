@@ -76,14 +76,21 @@ class Budget:
             shares.append(seconds / self.seconds)
         return min(1.0, max(shares))
 
-    def used_after(self, used: float, steps: int) -> float:
+    def used_after(self, used: float, steps: int, *, tokens: int, seconds: float) -> float:
         """The share that will be used after one more update, for warm-ups given as a fraction.
 
-        Exact for budgets in steps and epochs; for tokens and seconds the mean of the steps so far is assumed, which
-        makes it a function of ``used`` and ``steps`` alone (and 0 at the very first step).
+        Exact for budgets in steps and epochs. For tokens and seconds the mean of the updates so far is assumed, which
+        makes it a function of ``used`` and ``steps`` alone; at the first update there is no mean, and its own tokens
+        and seconds are taken.
+
+        Args:
+            used: the share used before the update.
+            steps: updates made before it.
+            tokens: real tokens trained on, the update's own included.
+            seconds: time trained by when its gradients are known.
         """
         if steps == 0:
-            return min(1.0, 1 / self.steps) if self.steps is not None else 0.0
+            return self.used(steps=1, tokens=tokens, seconds=seconds)
         return min(1.0, used * (steps + 1) / steps)
 
     def __str__(self) -> str:

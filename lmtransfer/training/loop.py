@@ -180,8 +180,13 @@ class Trainer:
     def _step(self, steps: StepSource) -> None:
         """One step of the optimiser, and its record."""
         state, began, used = self.state, self.clock(), self._used()
-        used_after = self.budget.used_after(used, state.updates)
-        factor = self.schedule(step=state.updates, used=used, used_after=used_after)
+
+        def factor(tokens: int) -> float:
+            timed = self.budget.by_the_clock and not state.updates  # asked for at the first update alone
+            seconds = distributed.from_main(self.clock() - self._started_at) if timed else 0.0
+            after = self.budget.used_after(used, state.updates, tokens=state.tokens + tokens, seconds=seconds)
+            return self.schedule(step=state.updates, used=used, used_after=after)
+
         if isinstance(self.learner, FollowsProgress):
             self.learner.follow(used)
         step, outcome = steps.next(), None
@@ -207,7 +212,7 @@ class Trainer:
             "epoch": state.epoch,
             "loss": outcome.loss,
             **{f"loss/{name}": value for name, value in outcome.losses.items()},
-            "learning_rate": self.optimizer.learning_rate_at(factor),
+            "learning_rate": self.optimizer.learning_rate_at(outcome.factor),
             "gradient_norm": outcome.gradient_norm,
             "skipped": state.skipped,
         }

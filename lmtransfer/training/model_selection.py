@@ -39,10 +39,10 @@ class ModelSelection:
                 f"the metric {self.metric!r}, by which the best checkpoint is chosen, is not among those evaluated: "
                 f"{', '.join(sorted(metrics))}"
             )
-        value = metrics[self.metric]
-        if math.isfinite(value) and (
-            state.best is None or (value > state.best if self.higher_is_better else value < state.best)
-        ):
+        value, best = metrics[self.metric], state.best
+        if best is not None:  # of a run that was begun with another metric, the value of this one
+            best = state.best_metrics.get(self.metric, best)
+        if math.isfinite(value) and (best is None or (value > best if self.higher_is_better else value < best)):
             state.best, state.best_step, state.evaluations_since_best = value, state.step, 0
             state.best_metrics = dict(metrics)
             return True

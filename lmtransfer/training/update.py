@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -28,6 +28,7 @@ class Outcome:
         loss: their weighted total.
         tokens: real tokens of the step over all ranks.
         gradient_norm: before clipping.
+        factor: of the peak learning rates.
         updated: whether the weights changed.
         overflowed: the float16 gradients overflowed, and only the loss scale changed.
         loss_scale: after the step; 1 except in float16.
@@ -38,6 +39,7 @@ class Outcome:
     loss: float
     tokens: int
     gradient_norm: float
+    factor: float
     updated: bool
     overflowed: bool = False
     loss_scale: float = 1.0
@@ -77,10 +79,15 @@ class Updater:
         self.carries: dict[int, Any] = {}
         optimizer.multiply_in(precision.optimizer_dtype)
 
-    def step(self, step: Step, *, factor: float) -> Outcome:
-        """Learn from one step's data, at ``factor`` times the peak learning rates.
+    def step(self, step: Step, *, factor: Callable[[int], float]) -> Outcome:
+        """Learn from one step's data.
 
         A loss or gradient that is not finite leaves weights and optimiser state as they were.
+
+        Args:
+            step: this rank's share of it.
+            factor: of the peak learning rates, as a function of the step's real tokens over all ranks; called on
+                every rank once the gradients are there.
 
         Raises:
             OutOfDeviceMemory: everything is as it was before the step.
@@ -104,6 +111,7 @@ class Updater:
         norm = scaled_norm / scale
         losses, loss = _means(passed, sums)
 
+        rate_factor = factor(passed.tokens)
         finite = all(math.isfinite(value) for value in losses.values())
         updated = finite and math.isfinite(norm)
         overflowed = finite and not updated and scaler is not None
@@ -113,7 +121,7 @@ class Updater:
                 scaler.update(overflowed=overflowed)
         if updated:
             scale_gradients(parameters, clip_factor(norm, self.max_grad_norm) / scale)
-            self.optimizer.set_factor(factor)
+            self.optimizer.set_factor(rate_factor)
             self.optimizer.step()
         self.optimizer.zero_grad()
         return Outcome(
@@ -121,6 +129,7 @@ class Updater:
             loss=loss,
             tokens=passed.tokens,
             gradient_norm=norm,
+            factor=rate_factor,
             updated=updated,
             overflowed=overflowed,
             loss_scale=self.precision.scale,

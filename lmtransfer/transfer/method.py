@@ -18,7 +18,7 @@ from lmtransfer.transfer.heads.base import Head
 from lmtransfer.transfer.heads.classification import ClassificationHead
 from lmtransfer.transfer.heads.regression import RegressionHead
 from lmtransfer.transfer.heads.span import SpanHead
-from lmtransfer.transfer.heads.tagging import TaggingHead
+from lmtransfer.transfer.heads.tagging import Pieces, TaggingHead
 from lmtransfer.transfer.learner import TaskLearner
 from lmtransfer.transfer.reading import OneLayer, ScalarMix
 from lmtransfer.transfer.token_states import BiLstmStates, EveryToken
@@ -47,8 +47,9 @@ class TransferMethod:
             one layer more learn at a time, from the top (Howard & Ruder 2018, section 3.3).
         layers: ``last``, the number of a layer (0: embeddings), or ``mix`` for ELMo's scalar mix of all.
         pooling: how the tokens of a sequence become one vector.
-        pieces: how a word's tokens become one vector, for tagging: its first token (Devlin et al. 2019, section 5.3),
-            or their mean.
+        pieces: how a word's tokens become one vector, for tagging: its "first" token (Devlin et al. 2019, section 5.3),
+            its "last", or their "mean". "auto" takes one that has seen the whole word: the last of causal encoders,
+            the mean of static word vectors, else the first.
         head_hidden_dim: width of a hidden layer in the head, tanh unless the family says otherwise; null: a linear
             head, or the family's.
         dropout: in the head.
@@ -69,7 +70,7 @@ class TransferMethod:
         freeze: Literal["frozen", "full", "gradual"],
         layers: Literal["last", "mix"] | int = "last",
         pooling: Pooling = "family",
-        pieces: Literal["first", "mean"] = "first",
+        pieces: Pieces | Literal["auto"] = "auto",
         head_hidden_dim: int | None = None,
         dropout: float = 0.1,
         mix_layer_norm: bool = False,
@@ -92,7 +93,7 @@ class TransferMethod:
         self.freezing = _freezing(freeze, unfreeze_share)
         self.layers = layers
         self.pooling: Pooling = pooling
-        self.pieces: Literal["first", "mean"] = pieces
+        self.pieces: Pieces | Literal["auto"] = pieces
         self.head_hidden_dim = head_hidden_dim
         self.dropout = dropout
         self.mix_layer_norm = mix_layer_norm
@@ -134,6 +135,12 @@ class TransferMethod:
         if token == "last" and encoder.attention == "backward":
             return "cls"  # the last token that it reads
         return "cls" if token == "first" else "last_token" if token == "last" else "mean"
+
+    def resolved_pieces(self, encoder: Encoder) -> Pieces:
+        """Which tokens of a word speak for it with this encoder, for tagging."""
+        if self.pieces != "auto":
+            return self.pieces
+        return "last" if encoder.attention == "causal" else "mean" if encoder.attention == "none" else "first"
 
     def uses_pooler(self, encoder: Encoder) -> bool:
         """Whether the encoder's own pooler is part of the head."""
@@ -201,7 +208,7 @@ class TransferMethod:
             return TaggingHead(
                 input_dim=input_dim,
                 num_labels=head.num_labels,
-                pieces=self.pieces,
+                pieces=self.resolved_pieces(encoder),
                 hidden_dim=self.head_hidden_dim,
                 dropout=self.dropout,
             )

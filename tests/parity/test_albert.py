@@ -110,6 +110,7 @@ def test_pretraining_losses_and_gradients_equal_the_peers() -> None:
         positions_M=torch.from_numpy(positions),
         targets_M=targets,
         weights_M=torch.ones(30),
+        uniform_M=torch.zeros(30),
         num_targets=30,
         labels={"sop": torch.from_numpy(labels)},
         reads=Reads.of(union, packed.cu_seqlens.numpy()),

@@ -66,6 +66,7 @@ def _batch() -> tuple[PretrainingBatch, dict[str, torch.Tensor]]:
         positions_M=torch.from_numpy(positions),
         targets_M=torch.from_numpy(targets),
         weights_M=torch.ones(len(positions)),
+        uniform_M=torch.zeros(len(positions)),
         num_targets=len(positions),
         labels={"nsp": torch.from_numpy(labels)},
         reads=Reads.of(union, packed.cu_seqlens.numpy()),

@@ -118,6 +118,7 @@ def _batch() -> PretrainingBatch:
         positions_M=index,
         targets_M=packed.tokens_T[index],
         weights_M=torch.ones(len(index)),
+        uniform_M=torch.rand(len(index)),
         num_targets=len(index),
         labels={},
         reads=Reads.of(positions, packed.cu_seqlens.numpy()),

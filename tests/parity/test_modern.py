@@ -155,6 +155,7 @@ def test_masked_language_model_loss_equals_the_peers() -> None:
         positions_M=index,
         targets_M=packed.tokens_T[index].flip(0),
         weights_M=torch.ones(len(index)),
+        uniform_M=torch.zeros(len(index)),
         num_targets=len(index),
         labels={},
         reads=Reads.of(positions, packed.cu_seqlens.numpy()),

@@ -131,6 +131,7 @@ def test_loss_and_gradients_of_masked_tokens_equal_the_peers(norm: str) -> None:
         positions_M=torch.from_numpy(positions),
         targets_M=targets,
         weights_M=torch.ones(30),
+        uniform_M=torch.zeros(30),
         num_targets=30,
         labels={},
         reads=Reads.of(positions, packed.cu_seqlens.numpy()),

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import pytest
 import torch
 from head_fakes import Rows, asked, check_against_loop, check_batch_is_its_sequences, check_half_precision
 from torch import Tensor, nn
 
-from lmtransfer.transfer.heads.tagging import TaggingHead
+from lmtransfer.transfer.heads.tagging import Pieces, TaggingHead
 
 #: Words of one, two and three tokens; tokens before, between and after them that no word here has; an unknown label;
 #: a sequence without words, and one whose word reaches its last token.
@@ -21,8 +19,9 @@ ROWS: list[Rows] = [
     [[0, 1, 1]],
     [[1, 1, 2], [3, 2, -1]],
 ]
-Pieces = Literal["first", "mean"]
-PIECES: list[Pieces] = ["first", "mean"]
+PIECES: list[Pieces] = ["first", "last", "mean"]
+#: Tokens of the words of the first sequence that speak for them.
+SPEAKING: dict[Pieces, list[int]] = {"first": [1, 3, 4], "last": [2, 3, 6], "mean": [1, 2, 3, 4, 5, 6]}
 
 
 def _words(logits: Tensor, pieces: Pieces) -> list[Tensor]:
@@ -30,7 +29,8 @@ def _words(logits: Tensor, pieces: Pieces) -> list[Tensor]:
     for rows, words in zip(logits.split(LENGTHS), ROWS, strict=True):
         for first, count, _ in words:
             tokens = rows[int(first) : int(first + count)]
-            found.append(tokens[0] if pieces == "first" else sum(tokens) / len(tokens))
+            chosen = {"first": tokens[0], "last": tokens[-1], "mean": sum(tokens) / len(tokens)}
+            found.append(chosen[pieces])
     return found
 
 
@@ -79,7 +79,7 @@ def test_only_the_pieces_that_speak_get_a_gradient(pieces: Pieces) -> None:
     logits = torch.randn(9, 3, requires_grad=True)
     TaggingHead(input_dim=6, num_labels=3, pieces=pieces).loss(logits, asked([9], ROWS[:1])).sum.backward()
     touched = logits.grad.any(1).nonzero()[:, 0].tolist()
-    assert touched == ([1, 3, 4] if pieces == "first" else [1, 2, 3, 4, 5, 6])
+    assert touched == SPEAKING[pieces]
 
 
 @pytest.mark.parametrize("pieces", PIECES)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -148,38 +148,59 @@ class TestMemory:
     def test_lanes_of_one_text_have_the_loss_of_one_long_row(self, tmp_path: Path) -> None:
         source = _source(tmp_path)
         plan = source.plan(0)
-        num_full = int((plan.lengths == LENGTH).sum())
-        size = num_full * LENGTH
-        learner = _learner(memory_length=size, max_length=size + 1).double().eval()
-        batches = evaluation_batches(source, micro_batch_tokens=LENGTH, contiguous=True)
-        measured = evaluate_losses(learner, batches)
         text = np.concatenate([plan.row(i).tokens for i in range(len(plan.lengths))])
-        tokens = np.append(text, text[0])[: size + 1].astype(np.int64)  # the documents form a ring
+        size = len(text)
+        learner = _learner(memory_length=size, max_length=size + 1).double().eval()
+        tokens = np.append(text, text[0]).astype(np.int64)  # the documents form a ring
         encoder: Any = learner.encoder
-        with torch.no_grad():
-            logits = encoder(pack([tokens[:-1]])).last @ encoder.token_embedding.weight.T
-        expected = torch.nn.functional.cross_entropy(logits, torch.from_numpy(tokens[1:])).item()
+
+        def loss_of(first: int, last: int) -> float:
+            with torch.no_grad():
+                logits = encoder(pack([tokens[first:last]])).last @ encoder.token_embedding.weight.T
+            following = torch.from_numpy(tokens[first + 1 : last + 1])
+            return torch.nn.functional.cross_entropy(logits, following, reduction="sum").item()
+
+        # One lane of all full rows, and one of what is left over: the short row at the end.
+        full = int((plan.lengths == LENGTH).sum()) * LENGTH
+        assert 0 < size - full < LENGTH
+        expected = (loss_of(0, full) + loss_of(full, size)) / size
+        measured = evaluate_losses(learner, evaluation_batches(source, micro_batch_tokens=LENGTH, num_lanes=1))
         assert measured["lm"] == pytest.approx(expected, rel=1e-9)
 
-    def test_evaluation_of_lanes_counts_each_token_once(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("max_tokens", [None, 100])
+    def test_the_loss_of_lanes_does_not_depend_on_the_batch_size(self, tmp_path: Path, max_tokens: int | None) -> None:
+        source, learner = _source(tmp_path), _learner().double()
+        seen, measured = [], []
+        for micro_batch_tokens in (1, LENGTH, 3 * LENGTH, 10_000):
+            batches = list(
+                evaluation_batches(source, micro_batch_tokens=micro_batch_tokens, num_lanes=5, max_tokens=max_tokens)
+            )
+            assert all(batch.num_tokens <= max(micro_batch_tokens, LENGTH) for batch in batches)
+            seen.append(sorted(key for batch in batches for key in batch.keys))
+            measured.append(evaluate_losses(learner, batches))
+        assert seen[0] == seen[1] == seen[2] == seen[3]
+        for other in measured[1:]:
+            assert other == pytest.approx(measured[0], rel=1e-9)
+
+    @pytest.mark.parametrize("num_lanes", [1, 3, 7, 10_000])
+    def test_evaluation_of_lanes_counts_each_token_once(self, tmp_path: Path, num_lanes: int) -> None:
         source = _source(tmp_path)
-        lengths = source.plan(0).lengths
-        num_full = int((lengths == LENGTH).sum())
-        for lanes_wide in (1, 3, 10_000):
-            batches = list(evaluation_batches(source, micro_batch_tokens=lanes_wide * LENGTH, contiguous=True))
-            wide = min(lanes_wide, num_full)
-            assert [len(batch.keys) for batch in batches] == [wide] * (num_full // wide)
-            assert [batch.follows for batch in batches] == [False] + [True] * (len(batches) - 1)
-            keys = [key for batch in batches for key in batch.keys]
-            assert len(set(keys)) == len(keys)
-        some = list(evaluation_batches(source, micro_batch_tokens=24, max_tokens=100, contiguous=True))
+        every = sorted(source.plan(0).row(i).key for i in range(len(source.plan(0).lengths)))
+        for world_size in (1, 2, 5):
+            batches = [
+                batch
+                for rank in range(world_size)
+                for batch in evaluation_batches(
+                    source, micro_batch_tokens=24, num_lanes=num_lanes, rank=rank, world_size=world_size
+                )
+            ]
+            assert sorted(key for batch in batches for key in batch.keys) == every
+            for before, after in pairwise(batches):
+                if after.follows:
+                    firsts = after.inputs.tokens_T[after.inputs.cu_seqlens[:-1].long()]
+                    assert torch.equal(before.labels["next_token"], firsts)
+        some = list(evaluation_batches(source, micro_batch_tokens=24, max_tokens=100, num_lanes=3))
         assert [batch.num_tokens for batch in some] == [24] * 4
-        shares = [
-            list(evaluation_batches(source, micro_batch_tokens=24, contiguous=True, rank=rank, world_size=2))
-            for rank in range(2)
-        ]
-        both = [a.keys + b.keys for a, b in zip(*shares, strict=True)]
-        assert both == [b.keys for b in evaluation_batches(source, micro_batch_tokens=24, contiguous=True)]
 
     @pytest.mark.parametrize("few_shapes", [False, True])
     def test_micro_batches_change_no_gradient(self, tmp_path: Path, few_shapes: bool) -> None:
@@ -306,6 +327,6 @@ class TestRecut:
                 if smaller and number >= 3:
                     stream.set_micro_batch_tokens(smaller)
                     step = next(iter(stream.steps(number)))
-                trainer.updater.step(step, factor=1.0)
+                trainer.updater.step(step, factor=lambda tokens: 1.0)
             weights.append(torch.cat([parameter.detach().flatten() for parameter in learner.parameters()]))
         torch.testing.assert_close(weights[0], weights[1], atol=1e-9, rtol=1e-6)

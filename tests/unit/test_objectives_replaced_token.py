@@ -15,6 +15,7 @@ from torch import nn
 
 from lmtransfer.commands._unigrams import masked_loss
 from lmtransfer.data.batch import PackedBatch, pack
+from lmtransfer.data.evaluation_batches import evaluation_batches
 from lmtransfer.data.store import TokenStore
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.twin import twin_shape
@@ -24,9 +25,14 @@ from lmtransfer.objectives.corruption.token_masking import TokenMasking
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
 from lmtransfer.objectives.replaced_token import ReplacedTokenDetection
+from lmtransfer.objectives.rows.full_sentences import FullSentences
 from lmtransfer.objectives.rows.stream import LanguageStream
 from lmtransfer.objectives.source import PretrainingSource
+from lmtransfer.training.accumulate import accumulate
+from lmtransfer.training.evaluation import evaluate_losses
+from lmtransfer.training.learner import Step
 from lmtransfer.training.parameters import classify
+from lmtransfer.training.precision import Precision
 from lmtransfer.training.weights import aliases, load_weights, weights
 
 TOKENIZER = NumberTokenizer()
@@ -226,7 +232,7 @@ def test_what_is_shared_stays_shared_when_saved_loaded_and_copied(store: TokenSt
     loaded = PretrainingLearner(ENCODERS[name](7), [ReplacedTokenDetection()])
     load_weights(loaded, saved)
     for learner in (trained, loaded, copy.deepcopy(trained)):
-        learner.eval()  # the same noise each time
+        learner.eval()
         expected = {kind: loss.sum.item() for kind, loss in trained.eval().losses(batch)[0].items()}
         assert {kind: loss.sum.item() for kind, loss in learner.losses(batch)[0].items()} == expected
         head = learner.objectives["rtd"]
@@ -247,22 +253,53 @@ def test_the_discriminator_alone_is_the_encoder_of_a_checkpoint() -> None:
     assert torch.equal(encoder(packed).last, trained.encoder(packed).last)
 
 
-def test_samples_are_new_in_training_and_the_same_in_evaluation(store: TokenStore) -> None:
-    learner, batch = learner_of(electra()), batch_of(store)
-    seen = seen_by(learner)
-    for training in (True, True, False, False):
-        learner.train(training).losses(batch)
-    state = torch.get_rng_state()
-    learner.eval().losses(batch)
+def test_samples_belong_to_the_epoch_and_draw_from_no_generator_of_torch(store: TokenStore) -> None:
+    learner = learner_of(electra())
+    seen, state = seen_by(learner), torch.get_rng_state()
+    for epoch in (0, 0, 1):
+        learner.losses(batch_of(store, epoch=epoch))
     assert torch.equal(torch.get_rng_state(), state)
-    torch.manual_seed(5)
-    learner.train().losses(batch)
-    torch.manual_seed(5)
-    learner.losses(batch)
     tokens = [packed.tokens_T for packed in seen]
-    assert not torch.equal(tokens[0], tokens[1])
-    assert torch.equal(tokens[2], tokens[3])
-    assert torch.equal(tokens[5], tokens[6])
+    assert torch.equal(tokens[0], tokens[1])
+    uniform = [batch_of(store, epoch=epoch).uniform_M for epoch in (0, 1)]
+    assert not torch.isin(uniform[0], uniform[1]).any()
+
+
+def source_of(store: TokenStore) -> PretrainingSource:
+    return PretrainingSource(
+        store=store,
+        rows=FullSentences(max_length=32, tokenizer=TOKENIZER),
+        corruption=TokenMasking(mask_share=0.85, random_share=0.0, tokenizer=TOKENIZER),
+        seed=0,
+        reads={"masked"},
+    )
+
+
+def test_the_evaluation_loss_does_not_depend_on_the_batch_size(store: TokenStore) -> None:
+    learner = learner_of(electra()).double()
+    measured = [
+        evaluate_losses(learner, evaluation_batches(source_of(store), micro_batch_tokens=size))
+        for size in (32, 256, 4096)
+    ]
+    assert measured[0]["rtd_replaced"] > 0.5
+    for other in measured[1:]:
+        assert other == pytest.approx(measured[0], rel=1e-9)
+
+
+def test_sixteen_micro_batches_of_one_row_have_the_gradients_of_four_of_four(store: TokenStore) -> None:
+    source = source_of(store)
+    plan = source.plan(1)
+    gradients = []
+    for size in (1, 4, 16):
+        learner = learner_of(electra()).double().train()
+        batches = [source.build(1, plan, range(start, start + size)) for start in range(0, 16, size)]
+        step = Step(number=3, epoch=1.0, micro_batches=batches, first_micro_batch=50)
+        accumulate(learner, step, carries={}, seed=0, device="cpu", precision=Precision())
+        gradients.append({name: p.grad for name, p in learner.named_parameters() if p.grad is not None})
+    assert len(gradients[0]) > 20
+    for other in gradients[1:]:
+        for name, gradient in gradients[0].items():
+            torch.testing.assert_close(other[name], gradient, rtol=1e-6, atol=1e-9)
 
 
 def test_it_can_be_listed_beside_other_objectives(store: TokenStore) -> None:

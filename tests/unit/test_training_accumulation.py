@@ -34,7 +34,7 @@ def _gradients(micro_batches: list[ToyBatch], *, max_grad_norm: float | None = N
         precision=Precision(),
         max_grad_norm=max_grad_norm,
     )
-    updater.step(Step(number=0, epoch=0.1, micro_batches=micro_batches), factor=1.0)
+    updater.step(Step(number=0, epoch=0.1, micro_batches=micro_batches), factor=lambda tokens: 1.0)
     return optimizer.kept
 
 
@@ -105,7 +105,7 @@ def test_dropout_is_seeded_by_the_number_of_the_micro_batch_alone() -> None:
         found = []
         for number in range(first, first + num):
             step = Step(number=number, epoch=0.1, micro_batches=[rows(1, 8)], first_micro_batch=number)
-            found.append(updater.step(step, factor=1.0).loss)
+            found.append(updater.step(step, factor=lambda tokens: 1.0).loss)
         return found
 
     from_start = losses(first=0, num=4, disturb=1)
@@ -125,6 +125,6 @@ def test_a_loss_that_counted_nothing_in_a_step_is_not_reported_as_zero() -> None
         precision=Precision(),
         max_grad_norm=None,
     )
-    outcome = updater.step(Step(number=0, epoch=0.1, micro_batches=[empty]), factor=1.0)
+    outcome = updater.step(Step(number=0, epoch=0.1, micro_batches=[empty]), factor=lambda tokens: 1.0)
     assert set(outcome.losses) == {"square"}
     assert outcome.loss == outcome.losses["square"]

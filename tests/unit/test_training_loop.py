@@ -22,6 +22,7 @@ from lmtransfer.training.learner import Loss, Step
 from lmtransfer.training.model_selection import ModelSelection
 from lmtransfer.training.optimizers import AdamW
 from lmtransfer.training.precision import LossScale, Precision
+from lmtransfer.training.state import TrainState
 from lmtransfer.training.watchers import UnigramPlateau
 
 
@@ -111,6 +112,14 @@ def test_a_nan_is_never_the_best(tmp_path: Path) -> None:
     selection = ModelSelection(metric="score", higher_is_better=False)
     trainer, _ = _scripted_run(tmp_path, [float("nan"), 0.9, float("nan"), 0.8, float("nan")], selection=selection)
     assert trainer.train().best == 0.8
+
+
+def test_a_run_begun_with_another_metric_is_compared_by_this_one() -> None:
+    state = TrainState(step=4, best=34.0, best_step=2, best_metrics={"loss": 34.0, "rtd": 0.3})
+    selection = ModelSelection(metric="rtd")
+    assert not selection.observe({"loss": 20.0, "rtd": 0.4}, state)
+    assert selection.observe({"loss": 40.0, "rtd": 0.2}, state)
+    assert (state.best, state.best_step) == (0.2, 4)
 
 
 def test_patience_stops_after_evaluations_without_a_better_one(tmp_path: Path) -> None:

@@ -283,7 +283,12 @@ def test_the_peak_of_a_gpu_is_known_by_its_name(monkeypatch: pytest.MonkeyPatch)
         "NVIDIA H200": 989e12,
         "NVIDIA H100 PCIe": 756e12,
         "NVIDIA L40S": 362e12,
+        "NVIDIA L40": 181e12,
         "NVIDIA L4": 121e12,
+        "NVIDIA A100-SXM4-80GB": 312e12,
+        "NVIDIA T400 4GB": None,
+        "NVIDIA GeForce RTX 4090": 165e12,
+        "NVIDIA GeForce RTX 4090 Laptop GPU": None,
         "Tesla T4": 65e12,
         "Some Other GPU": None,
     }.items():

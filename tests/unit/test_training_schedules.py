@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from training_toys import FakeClock, Recorder, ToyLearner, toy_trainer
 
 from lmtransfer.errors import ConfigError
@@ -20,7 +22,8 @@ def _factors(schedule: Schedule, steps: int) -> list[float]:
     found = []
     for step in range(steps):
         used = budget.used(steps=step, tokens=0, seconds=0.0)
-        found.append(schedule(step=step, used=used, used_after=budget.used_after(used, step)))
+        after = budget.used_after(used, step, tokens=0, seconds=0.0)
+        found.append(schedule(step=step, used=used, used_after=after))
     return found
 
 
@@ -113,6 +116,46 @@ def test_a_budget_in_seconds_follows_the_clock_and_logs_every_share() -> None:
     assert all(later > earlier for earlier, later in zip(shares, shares[1:], strict=False))
     assert records[-1]["seconds"] >= 40
     assert records[-1]["learning_rate"] == pytest.approx(0.5 * (1 - shares[-1]))
+
+
+def test_the_warm_up_of_a_budget_in_tokens_begins_with_the_first_updates_share() -> None:
+    records = _trained(Budget(tokens=1000), schedule=Linear(warmup_fraction=0.5))
+    tokens = {record["step"]: record["tokens"] for record in records}
+    for record in records:
+        step, before = record["step"], tokens.get(record["step"] - 1, 0)
+        after = before * step / (step - 1) if before else tokens[1]  # the mean of the updates so far for one more
+        expected = min(1.0, after / 500) * (1 - before / 1000)
+        assert record["learning_rate"] == pytest.approx(0.5 * expected)
+    assert records[0]["learning_rate"] > 0
+
+
+def test_the_warm_up_of_a_budget_in_seconds_begins_with_the_first_updates_time() -> None:
+    learner, clock = ToyLearner(), FakeClock(tick=1.0)
+    before = {name: tensor.clone() for name, tensor in learner.state_dict().items()}
+    seen: list[dict] = []
+    trainer = toy_trainer(
+        learner,
+        budget=Budget(seconds=400),
+        optimizer=AdamW(learner=learner, learning_rate=0.5),
+        schedule=Linear(warmup_fraction=0.5),
+        clock=clock,
+    )
+    step, moved = trainer._step, []
+
+    def watched(steps: Any) -> None:
+        step(steps)
+        if not moved:
+            moved.append(any(not torch.equal(before[n], t) for n, t in learner.state_dict().items()))
+        seen.append(dict(trainer.state.record))
+
+    trainer._step = watched  # type: ignore[method-assign]
+    trainer.train()
+    first = seen[0]["learning_rate"]
+    assert 0.5 * 0.5 / 200 < first <= 0.5 * seen[0]["seconds"] / 200  # its own time, but for the optimiser's
+    assert moved == [True]
+    assert seen[1]["learning_rate"] == pytest.approx(
+        0.5 * (2 * seen[0]["seconds"] / 200) * (1 - seen[0]["seconds"] / 400)
+    )
 
 
 def test_the_first_of_two_budgets_ends_training() -> None:

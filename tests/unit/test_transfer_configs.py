@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from head_fakes import asked
 from omegaconf import OmegaConf
 from task_fakes import bert, gpt, labels_head, random_examples
 
 from lmtransfer.config.build import build
 from lmtransfer.config.paths import conf_dir
-from lmtransfer.tasks.base import Task
+from lmtransfer.models.word_embeddings import WordEmbeddings
+from lmtransfer.tasks.base import HeadSpec, Task
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.training.weights import load_weights, weights
+from lmtransfer.transfer.method import TransferMethod
 
 TRANSFERS = sorted((conf_dir() / "transfer").glob("*.yaml"))
 TASKS = sorted((conf_dir() / "task").glob("*.yaml"))
@@ -45,6 +49,32 @@ def test_transfer_config_learns_and_survives_saving(path: Path, encoder) -> None
     again = method.learner(encoder(seed=9), head=labels_head(2), seed=9)
     load_weights(again, weights(learner))
     torch.testing.assert_close(again.eval().predict(batch), learner.eval().predict(batch), rtol=0, atol=0)
+
+
+def _static() -> WordEmbeddings:
+    return WordEmbeddings(vocab_size=128, dim=16)
+
+
+@pytest.mark.parametrize("path", TRANSFERS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("encoder", [bert, gpt, _static])
+def test_what_is_said_of_a_word_depends_on_all_of_its_pieces(path: Path, encoder) -> None:
+    learner = build(OmegaConf.load(path)).learner(encoder(), head=HeadSpec("tagging", 5), seed=0)
+    with torch.no_grad():
+        learner.head.output.weight.normal_()
+    batch = asked([9], [[[1, 2, 0], [3, 3, 1], [6, 1, 2]]])  # [CLS], words of two, three and one pieces, two more
+    before = learner.eval().predict(batch)
+    for piece in (3, 4, 5):
+        tokens_T = batch.packed.tokens_T.clone()
+        tokens_T[piece] = 77
+        after = learner.predict(replace(batch, packed=batch.packed.with_tokens(tokens_T)))
+        assert not torch.allclose(after[1], before[1], atol=1e-3), piece
+
+
+@pytest.mark.parametrize("pieces", ["first", "last", "mean"])
+def test_pieces_that_are_named_are_taken_whatever_the_encoder(pieces: str) -> None:
+    for encoder in (bert, gpt, _static):
+        method = TransferMethod(freeze="full", pieces=pieces)
+        assert method.learner(encoder(), head=HeadSpec("tagging", 5), seed=0).head.pieces == pieces
 
 
 @pytest.mark.parametrize("path", TASKS, ids=lambda path: path.stem)

@@ -222,7 +222,7 @@ def test_a_frozen_layer_has_no_optimiser_state(tmp_path: Path) -> None:
     method, learner = _arranged("gradual", unfreeze_share=0.4)
     trainer = _trainer(learner, method, AdamW, tmp_path)
     learner.follow(used=0.1)  # the first layer joins
-    trainer.updater.step(next(iter(trainer.stream.steps(0))), factor=1.0)
+    trainer.updater.step(next(iter(trainer.stream.steps(0))), factor=lambda tokens: 1.0)
     with_state = {key.rpartition("/")[0] for key in trainer.optimizer.state_dict()}
     expected = {n for n, _ in learner.named_parameters() if learner.depths.get(n.removeprefix("encoder."), 0) <= 1}
     assert with_state == expected

@@ -25,7 +25,8 @@ class LanguageStream:
 
     Args:
         max_length: tokens of a row, special tokens included.
-        frame: special tokens around a window: "both" ([CLS] and [SEP]), "start" ([CLS]), or "none".
+        frame: special tokens around a window: "both" ([CLS] and [SEP]), "start" ([CLS]), or "none"; with "none" no
+            [CLS] is ever read, and in transfer it begins as a copy of [SEP].
         contiguous: batches keep the order of the text in parallel lanes, so that an encoder with a memory carries it
             on (Dai et al. 2019, section 3.2); needs ``frame="none"``.
         tokenizer: names the special tokens.

@@ -17,6 +17,9 @@ from lmtransfer.training.learner import Loss
 from lmtransfer.transfer.heads.base import Per
 from lmtransfer.transfer.heads.layers import Activation, HeadLayers, at_least_float32
 
+#: Which tokens of a word speak for it.
+Pieces = Literal["first", "last", "mean"]
+
 
 class TaggingHead(HeadLayers):
     """A softmax over labels for each word; the loss is the cross-entropy in nats summed over words with known labels.
@@ -26,8 +29,9 @@ class TaggingHead(HeadLayers):
     Args:
         input_dim: E.
         num_labels: C.
-        pieces: which tokens of a word speak for it: ``first`` (Devlin et al. 2019, section 5.3), or the ``mean`` of
-            the logits of all of them, which for a head without a hidden layer are the logits of their mean vector.
+        pieces: which tokens of a word speak for it: ``first`` (Devlin et al. 2019, section 5.3), ``last``, which is the
+            one that a causal encoder gives the whole word to, or the ``mean`` of the logits of all of them, which for a
+            head without a hidden layer are the logits of their mean vector.
         hidden_dim: width of a hidden layer; None: none.
         activation: of the hidden layer.
         dropout: probability of dropping an input feature of the output layer.
@@ -42,7 +46,7 @@ class TaggingHead(HeadLayers):
         *,
         input_dim: int,
         num_labels: int,
-        pieces: Literal["first", "mean"] = "first",
+        pieces: Pieces = "first",
         hidden_dim: int | None = None,
         activation: Activation = "tanh",
         dropout: float = 0.1,
@@ -80,7 +84,9 @@ class TaggingHead(HeadLayers):
     def _of_words(self, logits: Tensor, batch: TaskBatch) -> Tensor:
         logits_TC = at_least_float32(logits)
         first_W, counts_W = batch.target_starts_R + batch.targets_RK[:, 0], batch.targets_RK[:, 1]
-        return logits_TC[first_W] if self.pieces == "first" else _word_means(logits_TC, first_W, counts_W)
+        if self.pieces == "mean":
+            return _word_means(logits_TC, first_W, counts_W)
+        return logits_TC[first_W if self.pieces == "first" else first_W + counts_W - 1]
 
 
 def _word_means(values_TC: Tensor, first_W: Tensor, counts_W: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Samples by Gumbel noise are samples of the softmax."""
+"""Samples by uniform numbers are samples of the softmax."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import math
 import pytest
 import torch
 
-from lmtransfer.layers import gumbel
-from lmtransfer.layers.gumbel import sample_softmax
+from lmtransfer.layers import softmax_samples
+from lmtransfer.layers.softmax_samples import sample_softmax
 
 
 def _given() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -20,7 +20,8 @@ def _given() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 def test_frequencies_are_those_of_the_softmax(temperature: float) -> None:
     hidden, weight, bias = _given()
     draws = 40_000
-    samples = sample_softmax(hidden.repeat(draws, 1), weight, bias, temperature=temperature).view(draws, 5)
+    many, uniform = hidden.repeat(draws, 1), torch.rand(5 * draws)
+    samples = sample_softmax(many, weight, bias, uniform, temperature=temperature).view(draws, 5)
     expected = ((hidden @ weight.T + bias) / temperature).softmax(-1)
     for row in range(5):
         counts = torch.bincount(samples[:, row], minlength=11).double()
@@ -35,7 +36,7 @@ def test_frequencies_are_those_of_the_softmax(temperature: float) -> None:
 def test_positions_are_independent() -> None:
     hidden, weight, bias = _given()
     draws = 40_000
-    pairs = sample_softmax(hidden[:1].repeat(2 * draws, 1), weight, bias).view(draws, 2)
+    pairs = sample_softmax(hidden[:1].repeat(2 * draws, 1), weight, bias, torch.rand(2 * draws)).view(draws, 2)
     same = (pairs[:, 0] == pairs[:, 1]).double().mean().item()
     probabilities = (hidden[0] @ weight.T + bias).softmax(-1)
     expected = probabilities.square().sum().item()
@@ -43,19 +44,26 @@ def test_positions_are_independent() -> None:
 
 
 def test_a_low_temperature_takes_the_best_and_chunks_cover_every_position(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gumbel, "_CHUNK_LOGITS", {"cpu": 22})  # two positions at a time, and one left over
+    monkeypatch.setattr(softmax_samples, "_CHUNK_LOGITS", {"cpu": 22})  # two positions at a time, and one left over
     hidden, weight, bias = _given()
     best = (hidden @ weight.T + bias).argmax(-1)
-    assert torch.equal(sample_softmax(hidden, weight, bias, temperature=1e-4), best)
-    assert sample_softmax(hidden[:0], weight, bias).shape == (0,)
+    assert torch.equal(sample_softmax(hidden, weight, bias, torch.rand(5), temperature=1e-4), best)
+    assert sample_softmax(hidden[:0], weight, bias, torch.rand(0)).shape == (0,)
 
 
 def test_no_gradient_and_float32_under_autocast() -> None:
     hidden, weight, bias = (tensor.requires_grad_() for tensor in _given())
-    noise = torch.Generator().manual_seed(3)
-    exact = sample_softmax(hidden.repeat(2000, 1), weight, bias, generator=noise)
-    noise.manual_seed(3)
+    many, uniform = hidden.repeat(2000, 1), torch.rand(10_000)
+    exact = sample_softmax(many, weight, bias, uniform)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        under = sample_softmax(hidden.repeat(2000, 1), weight, bias, generator=noise)
+        under = sample_softmax(many, weight, bias, uniform)
     assert not exact.requires_grad
     assert torch.equal(exact, under)
+
+
+def test_a_sample_is_the_first_id_beyond_the_uniform_number() -> None:
+    hidden, weight, bias = _given()
+    sums = (hidden @ weight.T + bias).double().softmax(-1).cumsum(-1)
+    for number in (0.0, 0.25, 0.5, 1 - 2**-24):
+        expected = [next(k for k, total in enumerate([*row[:-1].tolist(), 1.0]) if total > number) for row in sums]
+        assert sample_softmax(hidden, weight, bias, torch.full((5,), number)).tolist() == expected

@@ -1,0 +1,47 @@
+"""Samples from a softmax by given uniform numbers, in chunks, so that logits are never kept.
+
+Shape legend: M positions, V vocabulary, D width.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+#: Logits held at one time: 2 MiB on a processor, 64 MiB elsewhere.
+_CHUNK_LOGITS = {"cpu": 1 << 19}
+_CHUNK_LOGITS_ELSEWHERE = 1 << 24
+
+
+@torch.no_grad()
+def sample_softmax(
+    hidden_MD: Tensor, weight_VD: Tensor, bias_V: Tensor, uniform_M: Tensor, *, temperature: float = 1.0
+) -> Tensor:
+    """One id a position, drawn from ``softmax((hidden @ weight.T + bias) / temperature)``, in float32 or wider.
+
+    It is the first id at which the sum of the probabilities so far exceeds the position's uniform number (inversion),
+    so a sample depends on nothing but its own position, whatever the batch around it. google-research/electra draws
+    from the same distribution by Gumbel noise, which takes V numbers a position.
+
+    Args:
+        hidden_MD: output states.
+        weight_VD: output embedding.
+        bias_V: output bias.
+        uniform_M: one number a position, in [0, 1).
+        temperature: above 0.
+
+    Returns:
+        int64, (M,).
+    """
+    device, dtype = hidden_MD.device, torch.promote_types(hidden_MD.dtype, torch.float32)
+    with torch.autocast(device.type, enabled=False):
+        hidden, weight, bias, uniform = (t.to(dtype) for t in (hidden_MD, weight_VD, bias_V, uniform_M))
+        rows = max(1, _CHUNK_LOGITS.get(device.type, _CHUNK_LOGITS_ELSEWHERE) // len(weight))
+        samples = torch.empty(len(hidden), dtype=torch.int64, device=device)
+        for start in range(0, len(hidden), rows):
+            part = slice(start, start + rows)
+            logits = torch.nn.functional.linear(hidden[part], weight, bias).div_(temperature)
+            sums = logits.sub_(logits.amax(-1, keepdim=True)).exp_().cumsum_(-1)
+            found = torch.searchsorted(sums, uniform[part, None] * sums[:, -1:], right=True)
+            samples[part] = found[:, 0]
+        return samples.clamp_(max=len(weight) - 1)  # rounding at the upper end
