@@ -192,6 +192,7 @@ class _Runs:
             trained["pretrained"],
             trained.get("control", []),
             majority_of(self.setting),
+            learning_rates=self.plain["learning_rates"],
             init=self.cfg.get("init"),
             **({"learning_rate_tries": tries} if tries else {}),
         )
