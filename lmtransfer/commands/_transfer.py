@@ -55,8 +55,9 @@ def run_transfer(cfg: DictConfig, *, command: str) -> Path:
             cfg.tokenizer_from = str(source.path)
     with distributed.process_group():
         console = Console(highlight=False, quiet=not distributed.is_main())
-        setting = _setting(cfg, command, source, console)
         name, resume = sweep_name(cfg.name), bool(cfg.resume) or in_sweep()
+        _as_it_began(cfg, RunDirectory(Path(cfg.output_root) / command / name))
+        setting = _setting(cfg, command, source, console)
         directory = RunDirectory.create(cfg.output_root, command, name, resume=resume)
         plain = cast("dict[str, Any]", OmegaConf.to_container(cfg, resolve=True))
         if directory.config_path.is_file():
@@ -71,6 +72,14 @@ def run_transfer(cfg: DictConfig, *, command: str) -> Path:
         others = [split for split in setting.task.splits if split not in ("train", result["split"])]
         print_result(console, result, name=name, next_commands=_next_commands(cfg, directory, result, others))
     return directory.path
+
+
+def _as_it_began(cfg: DictConfig, directory: RunDirectory) -> None:
+    """A probe that was begun before there was ``transfer.standardise`` goes on without it."""
+    began = directory.read_config().get("transfer", {}) if directory.config_path.is_file() else None
+    if began is not None and "standardise" not in began and "standardise" in cfg.transfer:
+        with open_dict(cfg):
+            del cfg.transfer.standardise
 
 
 def check_transfer(cfg: DictConfig, command: str) -> None:
