@@ -27,6 +27,7 @@ from lmtransfer.tasks.source import TaskSource
 from lmtransfer.tasks.text_encoding import encode_texts
 from lmtransfer.tasks.text_example import TextExample
 from lmtransfer.tokenizers.base import Tokenizer
+from lmtransfer.transfer.heads.layers import HeadLayers
 from lmtransfer.transfer.learner import TaskLearner
 
 #: Texts of a batch: vocabularies are large, and logits of all texts at once would fill a small memory.
@@ -73,6 +74,13 @@ class OurModel:
     @property
     def _encoder(self) -> Encoder:
         return cast(Encoder, self._learner.encoder)
+
+    @property
+    def cancelling(self) -> dict[str, float]:
+        """By head, the largest sum of magnitudes that cancel in a logit; see ``HeadLayers``."""
+        return (
+            {"task": cast(HeadLayers, self._learner.head).cancelling} if isinstance(self._learner, TaskLearner) else {}
+        )
 
     def encode(self, texts: Sequence[Text]) -> EncodedExamples:
         """The texts as our tasks frame them."""
@@ -146,7 +154,7 @@ class Comparison:
     Attributes:
         num_texts: texts and pairs that were compared.
         differences: by head, the largest between two logits.
-        largest: by head, the largest logit by magnitude.
+        largest: by head, the largest logit by magnitude, or the largest sum of magnitudes that cancel in one.
         other_ids: the first text whose token ids differ, or None.
     """
 
@@ -184,7 +192,7 @@ def compare(ours: Speaker, theirs: Speaker, texts: Sequence[Text]) -> Comparison
         theirs: what was written.
         texts: single ones and pairs.
     """
-    result = Comparison()
+    result = Comparison(largest=ours.cancelling if isinstance(ours, OurModel) else {})
     for batch in _batches(texts):
         one, other = ours(batch), theirs(batch)
         for (text, _), first, second in zip(batch, one.ids, other.ids, strict=True):

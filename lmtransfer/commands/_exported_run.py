@@ -137,24 +137,38 @@ def open_run(path: str, *, checkpoint: CheckpointName | None) -> OpenRun:
     is_seed_of = Path(path).expanduser().absolute() == saved.path.parent
     named = saved.path.parent if is_seed_of else saved.path
     folder = saved.checkpoint(checkpoint)
-    learner, kind, labels = build_learner(saved, new_encoder(saved.model_node, saved.tokenizer, seed=0))
+    learner, kind, labels = _own_learner(saved, new_encoder(saved.model_node, saved.tokenizer, seed=0))
     tensors = read_weights(folder)
     unknown: list[str] = []
     if kind == "encoder":
         unknown = [name for name in tensors if not name.startswith("encoder.")]
         tensors = {name: tensor for name, tensor in tensors.items() if name not in unknown}
     load_weights(learner, tensors, source=str(folder))
+    _fold(learner)
     notes = (f"the checkpoint's {', '.join(unknown)}: no objective of the run has them; left out",) if unknown else ()
     return OpenRun(saved, named, folder, learner.eval(), kind, labels, notes)
 
 
 def build_learner(saved: SavedRun, encoder: Encoder) -> tuple[nn.Module, Kind, tuple[str, ...]]:
-    """The run's heads, with random weights, upon an encoder; their kind; and the labels that they tell apart.
+    """The heads that are exported, with random weights, upon an encoder; their kind; and the labels they tell apart.
 
     Args:
         saved: the run.
         encoder: the run's, or one that was read back.
     """
+    learner, kind, labels = _own_learner(saved, encoder)
+    _fold(learner)
+    return learner, kind, labels
+
+
+def _fold(learner: nn.Module) -> None:
+    """What a probe does to its features becomes part of its head, since no other format has a place for it."""
+    if isinstance(learner, TaskLearner):
+        learner.fold_standardising()
+
+
+def _own_learner(saved: SavedRun, encoder: Encoder) -> tuple[nn.Module, Kind, tuple[str, ...]]:
+    """The same as the run has them."""
     if "transfer" in saved.config and "task" in saved.config:
         task = task_of(saved)
         learner = cast(TransferMethod, build(saved.config["transfer"])).learner(encoder, head=task.head, seed=0)

@@ -61,6 +61,7 @@ def write_tensors(run: OpenRun, folder: Path) -> None:
     config = run.saved.config
     parts = {key: config[key] for key in ("model", "objective", "transfer") if config.get(key)}
     if run.kind not in ("encoder", "pretraining"):
+        parts["transfer"] = {key: value for key, value in config["transfer"].items() if key != "standardise"}  # folded
         parts |= {"kind": run.kind, "labels": list(run.labels)}
     (folder / MODEL_FILE).write_text(yaml.safe_dump(parts, sort_keys=False, allow_unicode=True), encoding="utf-8")
     run.saved.tokenizer.save(folder / "tokenizer")

@@ -75,11 +75,12 @@ def read_task_data(task: Task, tokenizer: Tokenizer, encoder: Encoder, *, seeds:
     examples = task.examples("train")
     _refuse_hidden(examples, "train")
     strata = np.array([example.stratum for example in examples])
+    groups = [example.group for example in examples]
     parts: dict[int, Parts] = {}
     whole: dict[int, Parts] = {}
     for seed in seeds:
         for target, fraction in ((parts, task.dev_from_train), (whole, None)):
-            chosen = training_parts(strata, num_train=task.num_train, dev_from_train=fraction, seed=seed)
+            chosen = training_parts(strata, num_train=task.num_train, dev_from_train=fraction, seed=seed, groups=groups)
             target[seed] = Parts(*chosen)
     used = np.unique(np.concatenate([part.train for part in whole.values()]))
     train = encode_split(task, [examples[row] for row in used], tokenizer, encoder, split="train")

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lmtransfer.commands._task_training import Arm, Outcome, Setting
+from lmtransfer.reporting.choices import edge_of_grid
 from lmtransfer.reporting.layer_weights import joint_layer_weights
 from lmtransfer.reporting.statistics import Spread, difference, spread
 from lmtransfer.tasks.answers import LabelAnswer
@@ -69,7 +70,12 @@ def layer_weights(learner: TaskLearner) -> Result:
 
 
 def joint_result(
-    results: Sequence[Result], controls: Sequence[Result], majority: Mapping[str, float] | None, **more: Any
+    results: Sequence[Result],
+    controls: Sequence[Result],
+    majority: Mapping[str, float] | None,
+    *,
+    learning_rates: Sequence[float] | None = None,
+    **more: Any,
 ) -> Result:
     """The ``result.json`` of a whole command, over its seeds and with its control.
 
@@ -77,16 +83,23 @@ def joint_result(
         results: one a seed.
         controls: likewise; empty without a control.
         majority: metrics of the answers that need no input; None where there are none.
+        learning_rates: those that were tried; None where none was chosen.
         more: further entries.
     """
     first = results[0]
+
+    def rate_of(arm: Sequence[Result]) -> Result:
+        rate = arm[0]["learning_rate"]
+        return {"learning_rate": rate, "learning_rate_edge": edge_of_grid(rate, learning_rates)}
+
     joint = {**first, **summary(results), "control": None, "majority": majority and dict(majority), **more}
+    joint |= rate_of(results)
     joint["seconds"] = sum(result["seconds"] for result in results)
     joint["tokens"] = sum(result["tokens"] for result in results)
     joint["tokens_per_second"] = joint["tokens"] / joint["seconds"] if joint["seconds"] else 0.0
     if controls:
-        joint["control"] = {**summary(controls), "learning_rate": controls[0]["learning_rate"]}
-        joint["difference"] = compare(results, controls)
+        joint["control"] = {**summary(controls), **rate_of(controls)}
+        joint["difference"] = compare(results, controls, majority)
     return joint
 
 
@@ -106,13 +119,21 @@ def summary(results: Sequence[Result]) -> Result:
     }
 
 
-def compare(results: Sequence[Result], controls: Sequence[Result]) -> Result:
-    """The difference of the main metric's means with its standard error, and what it comes to."""
+def compare(results: Sequence[Result], controls: Sequence[Result], majority: Mapping[str, float] | None) -> Result:
+    """The difference of the main metric's means with its standard error, and what it comes to.
+
+    Args:
+        results: one a seed.
+        controls: likewise.
+        majority: metrics of the answers that need no input; None where there are none.
+    """
     found = difference(
         spread_of(results),
         spread_of(controls),
         higher_is_better=bool(results[0]["higher_is_better"]),
         collapsed=sum(bool(result["collapsed"]) for result in results),
+        control_collapsed=sum(bool(control["collapsed"]) for control in controls),
+        majority=None if majority is None else majority.get(results[0]["main_metric"]),
     )
     return {"difference": found.delta, "standard_error": found.standard_error, "verdict": found.verdict}
 

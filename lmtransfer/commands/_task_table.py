@@ -10,11 +10,18 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from lmtransfer.reporting.choices import edge_text
 from lmtransfer.reporting.layer_weights import layer_weights_text
 from lmtransfer.reporting.units import count, duration, in_percent, shown, shown_difference
 from lmtransfer.training.run_directory import RunDirectory
 
 Result = Mapping[str, Any]
+
+_WHY_NO_VERDICT = {
+    "collapsed": "every seed answers one and the same label",
+    "control collapsed": "every seed of the control answers one and the same label",
+    "seeds all alike": "the seeds of a side are all alike",
+}
 
 
 def print_result(console: Console, result: Result, *, name: str, next_commands: list[str]) -> None:
@@ -80,6 +87,10 @@ def remarks(result: Result) -> list[str]:
                 "learning rate, or train longer"
             )
     lines += filter(None, [layer_weights_text(result.get("layer_weights"))])
+    for label, part in (("of this run", result), ("of the control", result.get("control"))):
+        if part and part.get("learning_rate_edge"):
+            found = edge_text(part["learning_rate"], part["learning_rate_edge"])
+            lines.append(f"warning: {label}, {found}; widen learning_rates")
     cut = {split: number for split, number in result.get("num_truncated", {}).items() if number}
     if cut:
         lines.append("examples cut at max_length: " + ", ".join(f"{n:,} of {split}" for split, n in cut.items()))
@@ -102,12 +113,9 @@ def verdict(difference: Result, metric: str, *, brief: bool = False) -> str:
     numbers = f"{delta} +- {shown_difference(error, metric).lstrip('+')}"
     if brief:
         return f"{numbers} ({difference['verdict']})"
-    if difference["verdict"] == "collapsed":
-        return (
-            f"difference to the control {numbers}{points}: no verdict, since every seed answers one and the same label"
-        )
-    if difference["verdict"] == "seeds all alike":
-        return f"difference to the control {numbers}{points}: no verdict, since the seeds of each side are all alike"
+    if difference["verdict"] in _WHY_NO_VERDICT:
+        why = _WHY_NO_VERDICT[difference["verdict"]]
+        return f"difference to the control {numbers}{points}: no verdict, since {why}"
     rule = "less than" if difference["verdict"] == "no difference shown" else "at least"
     return f"difference to the control {numbers}{points}: {difference['verdict']} ({rule} two standard errors)"
 

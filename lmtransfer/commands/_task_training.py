@@ -129,6 +129,8 @@ def train_once(
     part = (data.parts if choose else data.whole)[seed]
     examples = Examples(setting, learner, arm, seed)
     source, held_out = examples.training(part.train), examples.training(part.held_out)
+    if learner.standardising is not None:
+        learner.standardising.fit(cast(FeatureTable, source.features).parts())
     choosing = held_out if data.choosing is None else examples.split("choosing", data.choosing)
     stream = PlannedStream(
         source,

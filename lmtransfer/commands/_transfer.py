@@ -55,8 +55,9 @@ def run_transfer(cfg: DictConfig, *, command: str) -> Path:
         else:
             cfg.tokenizer_from = str(source.path)
     name, resume = sweep_name(cfg.name), bool(cfg.resume) or in_sweep()
-    # few labels are learnt in less time than compiling takes
-    hardware = training_hardware(cfg, run=Path(cfg.output_root) / command / name, compile_by_itself=False)
+    run = Path(cfg.output_root) / command / name
+    _as_it_began(cfg, RunDirectory(run))
+    hardware = training_hardware(cfg, run=run, compile_by_itself=False)  # few labels take less time than compiling
     with distributed.process_group():
         console = Console(highlight=False, quiet=not distributed.is_main())
         setting = _setting(cfg, command, source, hardware, console)
@@ -74,6 +75,14 @@ def run_transfer(cfg: DictConfig, *, command: str) -> Path:
         others = [split for split in setting.task.splits if split not in ("train", result["split"])]
         print_result(console, result, name=name, next_commands=_next_commands(cfg, directory, result, others))
     return directory.path
+
+
+def _as_it_began(cfg: DictConfig, directory: RunDirectory) -> None:
+    """A probe that was begun before there was ``transfer.standardise`` goes on without it."""
+    began = directory.read_config().get("transfer", {}) if directory.config_path.is_file() else None
+    if began is not None and "standardise" not in began and "standardise" in cfg.transfer:
+        with open_dict(cfg):
+            del cfg.transfer.standardise
 
 
 def check_transfer(cfg: DictConfig, command: str) -> None:
@@ -192,6 +201,7 @@ class _Runs:
             trained["pretrained"],
             trained.get("control", []),
             majority_of(self.setting),
+            learning_rates=self.plain["learning_rates"],
             init=self.cfg.get("init"),
             **({"learning_rate_tries": tries} if tries else {}),
         )

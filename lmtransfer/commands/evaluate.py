@@ -162,7 +162,7 @@ def _joint(results: list[Result], controls: list[Result], member: SavedRun, scor
         "num_truncated": {scoring.split: first["num_truncated"]},
     }
     if controls:
-        joint["difference"] = compare(results, controls)
+        joint["difference"] = compare(results, controls, joint["majority"])
     return joint
 
 

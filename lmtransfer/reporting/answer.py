@@ -5,21 +5,31 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lmtransfer.reporting.before_after import before_and_after, going_on
+from lmtransfer.reporting.choices import chosen_on_what_is_scored
 from lmtransfer.reporting.entries import Entry
 from lmtransfer.reporting.rows import group_name, run_name
-from lmtransfer.reporting.statistics import Spread
+from lmtransfer.reporting.statistics import NO_VERDICT, Spread
 from lmtransfer.reporting.units import in_percent, shown, shown_difference
 
 
 def answer(entries: Sequence[Entry]) -> str:
     """Whether pretraining helped, over all comparisons with a control, and whether going on with it did."""
-    return " ".join([_helped(entries), *map(going_on, before_and_after(entries))])
+    return " ".join([_helped(entries), *_not_compared(entries), *map(going_on, before_and_after(entries))])
+
+
+def _not_compared(entries: Sequence[Entry]) -> list[str]:
+    """A sentence on each run that has no verdict though there is something like a control of it."""
+    named = [entry for entry in entries if entry.without_control]
+    said = [f"No verdict on {run_name(entry)}: {entry.without_control}." for entry in named[:3]]
+    return said + ([f"The same holds for {len(named) - 3} more runs."] if len(named) > 3 else [])
 
 
 def _helped(entries: Sequence[Entry]) -> str:
     """One sentence on whether pretraining helped."""
     compared = [entry for entry in entries if entry.difference is not None]
     if not compared:
+        if any(entry.without_control for entry in entries):
+            return "Whether pretraining helped is not known: no run has a control that is the same but for the weights."
         if any(entry.score is not None and not entry.is_pretraining for entry in entries):
             return (
                 "Whether pretraining helped is not known: no run has a control. Train the same model without "
@@ -38,6 +48,8 @@ def _helped(entries: Sequence[Entry]) -> str:
     alike, collapsed = verdicts.count("seeds all alike"), verdicts.count("collapsed")
     parts += [f"cannot be judged from seeds that are all alike in {alike}"] if alike else []
     parts += [f"collapsed to one label in {collapsed}"] if collapsed else []
+    controls = verdicts.count("control collapsed")
+    parts += [f"cannot be judged from a control that collapsed in {controls}"] if controls else []
     text = parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + " and " + parts[-1]
     return f"{text}. The clearest: {_measured(max(compared, key=_certainty))}"
 
@@ -55,6 +67,7 @@ def comparison(entry: Entry) -> str:
         "one seed, no spread": "A single seed cannot tell whether pretraining helped",
         "seeds all alike": "Seeds that are all alike cannot tell whether pretraining helped",
         "collapsed": "Collapsed: every seed answers one and the same label",
+        "control collapsed": "The control collapsed, every seed of it answering one and the same label: no verdict",
     }
     if entry.difference is None:
         raise ValueError(f"{entry.run.key} has nothing to be compared with")
@@ -72,9 +85,11 @@ def _measured(entry: Entry) -> str:
         f"{metric} against {_value(control, metric)} without pretraining, a difference of "
         f"{shown_difference(difference.delta, metric)}{points}"
     )
+    if chosen_on_what_is_scored(entry.run.config):
+        sentence += f", both chosen on the split that scores them ({entry.split})"
     if difference.standard_error is None:
         return f"{sentence}. Train several with seeds=5."
-    if difference.verdict in ("collapsed", "seeds all alike"):
+    if difference.verdict in NO_VERDICT:
         return f"{sentence}. Train longer, or with another learning rate."
     error = shown(difference.standard_error, metric)
     seeds = f"{score.n} and {control.n} seeds" if score.n != control.n else f"{score.n} seeds each"
@@ -89,6 +104,6 @@ def _value(score: Spread, metric: str) -> str:
 def _certainty(entry: Entry) -> tuple[bool, float]:
     """Orders comparisons: finetuned before frozen, then by the size of the difference in standard errors."""
     difference = entry.difference
-    if difference is None or not difference.standard_error or difference.verdict == "collapsed":
+    if difference is None or not difference.standard_error or difference.verdict in NO_VERDICT:
         return (False, 0.0)
     return (entry.transfer == "finetuned", abs(difference.delta) / difference.standard_error)

@@ -10,6 +10,7 @@ from lmtransfer.reporting.labels import node_label
 from lmtransfer.reporting.lineage import PRETRAINED, lineage
 from lmtransfer.reporting.rows import group_name, run_name
 from lmtransfer.reporting.scores import higher_is_better, num_collapsed
+from lmtransfer.reporting.settings import TOKENIZER, differing
 from lmtransfer.reporting.statistics import Difference, difference
 from lmtransfer.reporting.units import in_percent, shown, shown_difference
 
@@ -58,6 +59,7 @@ def going_on(pair: BeforeAfter) -> str:
         "no difference shown": "shows no difference",
         "one seed, no spread": "cannot be judged from a single seed",
         "seeds all alike": "cannot be judged from seeds that are all alike",
+        "control collapsed": "cannot be judged, since the seeds of the run before answer one and the same label",
         "collapsed": "gives seeds that answer one and the same label",
     }
     source, metric = after.source, after.metric or ""
@@ -84,11 +86,15 @@ def _is_scored(entry: Entry) -> bool:
 def _is_alike(entry: Entry, other: Entry) -> bool:
     """Whether two transfers differ in nothing that we know of but where they began."""
 
-    def described(one: Entry) -> tuple[object, ...]:
-        settings = [one.run.config.get(key) for key in ("transfer", "optimizer", "train")]
-        return (one.run.command, one.task, one.split, one.num_train, one.metric, one.transfer, settings)
+    def scored(one: Entry) -> tuple[object, ...]:
+        return (one.run.command, one.task, one.split, one.metric, one.transfer)
 
-    return _is_scored(entry) and described(entry) == described(other)
+    # Going on may add words to a tokenizer.
+    return (
+        _is_scored(entry)
+        and scored(entry) == scored(other)
+        and not differing(entry.settings, other.settings, but=[TOKENIZER])
+    )
 
 
 def _difference(before: Entry, after: Entry) -> Difference:
@@ -96,5 +102,10 @@ def _difference(before: Entry, after: Entry) -> Difference:
     assert after.score is not None
     better_high = higher_is_better(after.metric or "", after.run.result)
     return difference(
-        after.score, before.score, higher_is_better=better_high, collapsed=num_collapsed(after.run.result)
+        after.score,
+        before.score,
+        higher_is_better=better_high,
+        collapsed=num_collapsed(after.run.result),
+        control_collapsed=num_collapsed(before.run.result),
+        majority=after.majority,
     )

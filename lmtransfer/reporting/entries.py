@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lmtransfer.reporting import scores
@@ -17,6 +17,7 @@ from lmtransfer.reporting.lineage import (
     pretraining_text,
     starting_point,
 )
+from lmtransfer.reporting.settings import differences_text, differing, task_settings
 from lmtransfer.reporting.statistics import Difference, Spread, difference
 
 _WAYS = {"frozen": "frozen", "full": "finetuned"}
@@ -47,6 +48,8 @@ class Entry:
         pretraining_seconds: training seconds of it.
         num_parameters: parameters of the encoder and its heads.
         tokens_per_second: real tokens a second of this run.
+        settings: what a run of a task was trained with (see ``settings.task_settings``); empty for pretraining.
+        without_control: why a run that looks like its control is none, in words; empty where there is nothing to say.
     """
 
     run: Run
@@ -69,6 +72,8 @@ class Entry:
     pretraining_seconds: float | None
     num_parameters: float | None
     tokens_per_second: float | None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    without_control: str = ""
 
     @property
     def is_pretraining(self) -> bool:
@@ -143,6 +148,7 @@ def _entry(run: Run, seeds: tuple[Run, ...], controls: tuple[Run, ...], runs: Se
         pretraining_seconds=seconds,
         num_parameters=_first([run.result, *results], "num_parameters"),
         tokens_per_second=_first([run.result, *results], "tokens_per_second"),
+        settings={} if is_pretraining else task_settings(adapted or run, None if adapted is None else run),
     )
 
 
@@ -191,23 +197,50 @@ def _inside_control(run: Run, controls: Sequence[Run], metric: str) -> Spread | 
 
 
 def _compared(entry: Entry, others: Sequence[Entry]) -> Entry:
-    """The entry with its control, if need be a run of its own on the same task, and the difference to it."""
+    """The entry with its control, if need be a run of its own on the same task, and the difference to it.
+
+    A control is the same in everything but the weights. Where a run of the same task from random initialisation is
+    not, or where it is one of several, there is no difference, and the entry says why.
+    """
     if entry.metric is None or entry.score is None or entry.is_pretraining or entry.is_control:
         return entry
-    control = entry.control
-    if control is None:
-        alike = [
-            other.score
-            for other in others
-            if other.is_control
-            and other.score is not None
-            and (other.run.command, other.task, other.split, other.num_train, other.metric)
-            == (entry.run.command, entry.task, entry.split, entry.num_train, entry.metric)
-        ]
-        control = alike[0] if len(alike) == 1 else None
-    if control is None:
+    if entry.control is not None:
+        return _judged(entry, entry.control, scores.num_collapsed(entry.run.result.get("control")))
+    if entry.transfer == "zero-shot":
         return entry
-    better_high = scores.higher_is_better(entry.metric, entry.run.result)
-    collapsed = scores.num_collapsed(entry.run.result)
-    found = difference(entry.score, control, higher_is_better=better_high, collapsed=collapsed)
+    candidates = [other for other in others if other.is_control and _scores_the_same(entry, other)]
+    keys = [differing(other.settings, entry.settings) for other in candidates]
+    alike = [other for other, differs in zip(candidates, keys, strict=True) if not differs]
+    if len(alike) == 1:
+        assert alike[0].score is not None
+        return _judged(entry, alike[0].score, scores.num_collapsed(alike[0].run.result))
+    if alike:
+        names = " and ".join(other.run.name for other in alike)
+        return replace(entry, without_control=f"{names} could each be its control: none is taken")
+    if not candidates:
+        return entry
+    nearest, differs = min(zip(candidates, keys, strict=True), key=lambda pair: len(pair[1]))
+    named = differences_text(nearest.settings, entry.settings, differs)
+    return replace(entry, without_control=f"{nearest.run.name} is no control of it, differing in {named}")
+
+
+def _scores_the_same(entry: Entry, other: Entry) -> bool:
+    """Whether two runs are scored alike: command, task, split, number of labels and metric."""
+    return other.score is not None and (
+        (other.run.command, other.task, other.split, other.num_train, other.metric)
+        == (entry.run.command, entry.task, entry.split, entry.num_train, entry.metric)
+    )
+
+
+def _judged(entry: Entry, control: Spread, control_collapsed: int) -> Entry:
+    assert entry.score is not None
+    assert entry.metric is not None
+    found = difference(
+        entry.score,
+        control,
+        higher_is_better=scores.higher_is_better(entry.metric, entry.run.result),
+        collapsed=scores.num_collapsed(entry.run.result),
+        control_collapsed=control_collapsed,
+        majority=entry.majority,
+    )
     return replace(entry, control=control, difference=found)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from lmtransfer.reporting.choices import edge_of_grid, edge_text
 from lmtransfer.reporting.collect import COMMANDS
 from lmtransfer.reporting.entries import Entry
 from lmtransfer.reporting.scores import num_collapsed, number
@@ -104,7 +105,7 @@ def _baseline(entry: Entry, name: str, transfer: str, score: Spread) -> Row:
         metric=entry.metric or "",
         score=score,
         num_parameters=entry.num_parameters if is_control else None,
-        note="; ".join(_collapse(entry.run.result.get("control"), score)) if is_control else "",
+        note="; ".join(_remarks(entry, entry.run.result.get("control"), score)) if is_control else "",
     )
 
 
@@ -139,7 +140,8 @@ def _row(entry: Entry) -> Row:
 
 def _note(entry: Entry) -> str:
     notes = [problem for run in (entry.run, *entry.seeds, *entry.controls) for problem in run.problems]
-    notes += _collapse(entry.run.result, entry.score)
+    notes += _remarks(entry, entry.run.result, entry.score)
+    notes += [entry.without_control] if entry.without_control else []
     if entry.run.state == "unfinished":
         done = sum(seed.state == "finished" for seed in entry.seeds)
         if entry.seeds:
@@ -149,6 +151,16 @@ def _note(entry: Entry) -> str:
             step, loss = number(last.get("step")), number(last.get("loss"))
             notes.insert(0, "at step " + ("?" if step is None else f"{step:,.0f}") + _loss(loss))
     return "; ".join(notes)
+
+
+def _remarks(entry: Entry, result: Any, score: Spread | None) -> list[str]:
+    """What speaks against a score; ``result`` may be a control's part."""
+    rate = number(result.get("learning_rate")) if isinstance(result, Mapping) else None
+    edge = None if entry.is_pretraining else edge_of_grid(rate, entry.run.config.get("learning_rates"))
+    return [
+        *_collapse(result, score),
+        *([edge_text(rate, edge)] if rate is not None and edge is not None else []),
+    ]
 
 
 def _collapse(result: Any, score: Spread | None) -> list[str]:

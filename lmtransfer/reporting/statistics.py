@@ -8,7 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-Verdict = Literal["better", "worse", "no difference shown", "one seed, no spread", "seeds all alike", "collapsed"]
+Verdict = Literal[
+    "better", "worse", "no difference shown", "one seed, no spread", "seeds all alike", "collapsed", "control collapsed"
+]
+
+#: Verdicts that are none: with another learning rate or more training there might be one.
+NO_VERDICT: tuple[Verdict, ...] = ("collapsed", "control collapsed", "seeds all alike")
 
 #: A difference counts as shown from this many standard errors on.
 STANDARD_ERRORS = 2.0
@@ -40,9 +45,10 @@ class Difference:
     Attributes:
         delta: mean of the run minus mean of the control, in the metric's unit.
         standard_error: sqrt(s1^2 / n1 + s2^2 / n2); None where one side has a single seed.
-        verdict: "better" or "worse" from two standard errors on, otherwise that no difference is shown. "collapsed"
-            where each seed of the run answers every example alike, and "seeds all alike" where neither side has any
-            spread to judge by, is no verdict at all.
+        verdict: "better" or "worse" from two standard errors on, otherwise that no difference is shown. The others
+            are no verdict at all: "collapsed" where each seed of the run answers every example alike or scores what
+            the majority label does, "control collapsed" where those of the control do, and "seeds all alike" where
+            either side has no spread to judge by.
     """
 
     delta: float
@@ -71,7 +77,15 @@ def spread(values: Sequence[float]) -> Spread:
     )
 
 
-def difference(run: Spread, control: Spread, *, higher_is_better: bool = True, collapsed: int = 0) -> Difference:
+def difference(
+    run: Spread,
+    control: Spread,
+    *,
+    higher_is_better: bool = True,
+    collapsed: int = 0,
+    control_collapsed: int = 0,
+    majority: float | None = None,
+) -> Difference:
     """The difference of two means with its standard error (unequal variances, independent seeds) and a verdict.
 
     Args:
@@ -79,6 +93,8 @@ def difference(run: Spread, control: Spread, *, higher_is_better: bool = True, c
         control: the same thing without pretraining.
         higher_is_better: the direction of the metric.
         collapsed: how many of the run's seeds answer one and the same label throughout.
+        control_collapsed: the same of the control.
+        majority: what always answering the majority label scores, where that is known.
     """
     delta = run.mean - control.mean
     if run.deviation is None or control.deviation is None:
@@ -86,12 +102,20 @@ def difference(run: Spread, control: Spread, *, higher_is_better: bool = True, c
     error = math.sqrt(run.deviation**2 / run.n + control.deviation**2 / control.n)
     gain = delta if higher_is_better else -delta
     verdict: Verdict = "no difference shown"
-    if collapsed >= run.n:
+    if _has_collapsed(run, collapsed, majority):
         verdict = "collapsed"
-    elif error == 0 and gain != 0:
+    elif _has_collapsed(control, control_collapsed, majority):
+        verdict = "control collapsed"
+    elif run.deviation == 0 or control.deviation == 0:
         verdict = "seeds all alike"
     elif gain > 0 and gain >= STANDARD_ERRORS * error:
         verdict = "better"
     elif gain < 0 and -gain >= STANDARD_ERRORS * error:
         verdict = "worse"
     return Difference(delta=delta, standard_error=error, verdict=verdict)
+
+
+def _has_collapsed(side: Spread, num_collapsed: int, majority: float | None) -> bool:
+    """Whether every seed answers one label, or scores exactly what the majority label does."""
+    at_majority = side.deviation == 0 and majority is not None and math.isclose(side.mean, majority, rel_tol=1e-9)
+    return num_collapsed >= side.n or at_majority

@@ -7,14 +7,14 @@ import re
 from typing import Any
 
 #: Metrics between 0 and 1 that people read in percent.
-_PERCENT = re.compile(r"(?:.*[/_])?(?:accuracy|f1|precision|recall|exact_match|em)")
+_PERCENT = re.compile(r"(?:.*[/_])?(?:accuracy|f1|precision|recall|exact|heq_[qd]|unanswerable)")
 
 #: (below which value, its factor, its letter)
 _COUNT_UNITS = ((1e3, 1.0, ""), (1e6, 1e3, "k"), (1e9, 1e6, "M"), (math.inf, 1e9, "G"))
 
 
 def in_percent(metric: str) -> bool:
-    """Whether a metric is shown times 100 (accuracies and F1; correlations and losses are shown as they are)."""
+    """Whether a metric is shown times 100: accuracies, F1 and their like, but not correlations and losses."""
     return _PERCENT.fullmatch(metric.lower()) is not None
 
 

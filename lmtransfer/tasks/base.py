@@ -38,6 +38,8 @@ class Example(Protocol):
         id: names it for people and files (``train:17``: the 17th row of the split, from 0, or the id it came with).
         has_gold: whether its gold answer is known (in published test sets it is hidden).
         stratum: which kind of example it is, for subsets that keep the proportions; 0 where all are of one kind.
+        group: what it shares with others, such as a passage: examples of one group are never on both sides when a part
+            is held out to choose by. Those of the group "" share with several groups, and are always trained on.
     """
 
     @property
@@ -48,6 +50,9 @@ class Example(Protocol):
 
     @property
     def stratum(self) -> int: ...  # noqa: D102
+
+    @property
+    def group(self) -> str: ...  # noqa: D102
 
 
 @runtime_checkable

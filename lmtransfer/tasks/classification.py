@@ -19,6 +19,7 @@ from lmtransfer.tasks.answers import LabelAnswer
 from lmtransfer.tasks.base import Answer, HeadSpec
 from lmtransfer.tasks.encoded import NO_LABEL, EncodedExamples
 from lmtransfer.tasks.hub_table import HubSource
+from lmtransfer.tasks.phrases import with_sentences
 from lmtransfer.tasks.tables import BadRowsPolicy, TableFormat, TableLayout
 from lmtransfer.tasks.text_encoding import encode_texts
 from lmtransfer.tasks.text_example import TextExample
@@ -177,6 +178,8 @@ class TextClassification(Classification):
         optional_columns: how many of the last ``columns`` a row may lack.
         file_format: ``tsv`` (no quoting, one row a line), ``quoted_tsv``, ``csv`` or ``jsonl``; null: by the file's
             name.
+        phrases: the training split holds sentences and phrases of them: what is held out to choose by shares no
+            sentence with what is trained on.
         bad_rows: ``refuse`` stops at a row that cannot be read; ``skip`` leaves it out and counts it in ``notes``.
         encoding_errors: ``strict`` refuses bytes that are not UTF-8; ``replace`` puts U+FFFD there.
         metrics: names of the metrics; the first is the main one.
@@ -217,6 +220,7 @@ class TextClassification(Classification):
         columns: Sequence[str] | None = None,
         optional_columns: int = 0,
         file_format: TableFormat | None = None,
+        phrases: bool = False,
         bad_rows: BadRowsPolicy = "refuse",
         encoding_errors: EncodingErrors = "strict",
         metrics: Sequence[LabelMetric] = ("accuracy",),
@@ -264,6 +268,7 @@ class TextClassification(Classification):
             hub=None if hub is None else HubSource(hub, hub_config, dict(hub_splits or {})),
             data_root=data_root,
         )
+        self.phrases = phrases
         self.splits = self._files.splits
         self.notes = self._files.notes
         self.columns, self.layout = self._files.columns, self._files.layout
@@ -275,7 +280,8 @@ class TextClassification(Classification):
 
     def examples(self, split: str) -> list[TextExample]:
         """All examples of a split, in the order of the source; see ``Task.examples``."""
-        return self._files.examples(split, self._example)
+        examples = self._files.examples(split, self._example)
+        return with_sentences(examples) if self.phrases and split == "train" else examples
 
     def read(self, path: Path, *, split: str) -> list[TextExample]:
         """The examples of another file in the format of this task's; they need no labels.

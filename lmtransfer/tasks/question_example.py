@@ -61,3 +61,8 @@ class QuestionExample:
         if self.kind is not None:
             return 2 + self.kind
         return 0 if self.answers is None or self.answers else 1
+
+    @property
+    def group(self) -> str:
+        """The passage: that of a dialogue too."""
+        return self.passage

@@ -8,6 +8,7 @@ from pathlib import Path
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.tasks.classification import Classification, LabelMetric
 from lmtransfer.tasks.formats.trees import LabelledTree, plain_word, read_trees
+from lmtransfer.tasks.phrases import with_sentences
 from lmtransfer.tasks.text_example import TextExample
 from lmtransfer.tasks.text_files import located_files
 
@@ -33,8 +34,7 @@ class SentimentTrees(Classification):
         metrics: names of the metrics; the first is the main one.
         max_length: longest input in tokens, specials included; null: what the encoder can read.
         num_train: size of the seeded subset of the training split; null: all of it.
-        dev_from_train: fraction of the training examples held out to choose by; null: the dev split chooses. Phrases
-            of one sentence may fall on both sides.
+        dev_from_train: fraction of the training examples held out to choose by; null: the dev split chooses.
         data_root: folder that holds the data folders.
 
     Raises:
@@ -97,7 +97,7 @@ class SentimentTrees(Classification):
                     found.append(example)
         if not found:
             raise DataError(f"{path}: holds no examples")
-        return found
+        return with_sentences(found) if self.phrases and split == "train" else found
 
     def _of_tree(self, tree: LabelledTree, name: str, *, with_phrases: bool) -> Iterator[TextExample]:
         words = [plain_word(word) for word in tree.words]

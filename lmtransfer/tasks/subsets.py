@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from lmtransfer.errors import ConfigError
@@ -41,17 +43,26 @@ def stratified(labels: np.ndarray, size: int, *, seed: int, purpose: str) -> np.
 
 
 def training_parts(
-    labels: np.ndarray, *, num_train: int | None, dev_from_train: float | None, seed: int
+    labels: np.ndarray,
+    *,
+    num_train: int | None,
+    dev_from_train: float | None,
+    seed: int,
+    groups: Sequence[str] | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Which examples of the training split are trained on, and which are held out to choose by.
 
     ``num_train`` counts every label that is used: the held-out part is taken from those examples, not beside them.
+    Whether an example is held out does not depend on ``num_train``, so that where one subset lies in another, so do
+    its training part and its held-out part.
 
     Args:
         labels: label indices of the whole training split, shape (N,).
         num_train: size of the subset, or None for all.
         dev_from_train: fraction of the subset to hold out, or None for no held-out part.
         seed: the run's seed.
+        groups: the group of each example; one is not held out and trained on at once, and "" is never held out. None:
+            each is its own.
 
     Returns:
         Ascending example numbers of the training part and of the held-out part, int64.
@@ -70,11 +81,38 @@ def training_parts(
         chosen = stratified(labels, num_train, seed=seed, purpose="num_train")
     if dev_from_train is None:
         return chosen, np.zeros(0, dtype=np.int64)
-    size = round(dev_from_train * len(chosen))
-    if not 0 < dev_from_train < 1 or size < 1 or len(chosen) - size < num_labels:
+    if not 0 < dev_from_train < 1:
+        raise ConfigError(f"task.dev_from_train={dev_from_train}: give a fraction between 0 and 1, or null")
+    held_out = _held_out(labels, dev_from_train, seed=seed, groups=groups)[chosen]
+    size = int(held_out.sum())
+    if size < 1 or len(chosen) - size < num_labels:
         raise ConfigError(
-            f"task.dev_from_train={dev_from_train}: holds out {size} of {len(chosen)} training examples; give a "
-            f"fraction between 0 and 1 that leaves at least 1 to choose by and {num_labels} to train on, or null"
+            f"task.dev_from_train={dev_from_train}: holds out {size} of {len(chosen)} training examples (those that "
+            f"share their text or passage stay together); give a fraction that leaves at least 1 to choose by and "
+            f"{num_labels} to train on, or null"
         )
-    held_out = stratified(labels[chosen], size, seed=seed, purpose="dev_from_train")
-    return np.delete(chosen, held_out), chosen[held_out]
+    return chosen[~held_out], chosen[held_out]
+
+
+def _held_out(labels: np.ndarray, fraction: float, *, seed: int, groups: Sequence[str] | None) -> np.ndarray:
+    """Whether each example is held out, bool, shape (N,).
+
+    Examples come in the order in which subsets grow. A group is held out when its first example comes and its label
+    lacks one; the labels' turns are spread, so that small subsets of many labels have their share too. After any
+    number of examples of a label, each a group of its own, that many times the fraction are held out, to within one.
+    """
+    values, label_of = np.unique(labels, return_inverse=True)
+    places = np.zeros(len(labels))
+    for i in range(len(values)):
+        rows = np.flatnonzero(label_of == i)
+        places[rows[permutation(len(rows), seed, "num_train", i)]] = (np.arange(len(rows)) + 0.5) / len(rows)
+    seen, held = [0] * len(values), [0] * len(values)
+    roles: dict[str, bool] = {"": False}
+    found = np.zeros(len(labels), dtype=bool)
+    for row in np.lexsort((label_of, places)).tolist():
+        label = int(label_of[row])
+        seen[label] += 1
+        lacks = held[label] < int(seen[label] * fraction + (label + 0.5) / len(values) + 1e-9)
+        found[row] = lacks if groups is None else roles.setdefault(groups[row], lacks)
+        held[label] += int(found[row])
+    return found

@@ -28,3 +28,8 @@ class TaggedExample:
     def stratum(self) -> int:
         """0: sentences are of one kind."""
         return 0
+
+    @property
+    def group(self) -> str:
+        """Its words."""
+        return " ".join(self.words)

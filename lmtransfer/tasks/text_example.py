@@ -15,6 +15,7 @@ class TextExample:
         text_pair: the second of a pair, or None.
         label: index into the task's ``labels``; None where hidden, and where a score is asked for.
         score: the gold score of a regression task; None where hidden.
+        part_of: the sentence that the text is a phrase of ("" for one of several); None where there is no such thing.
     """
 
     id: str
@@ -22,6 +23,7 @@ class TextExample:
     text_pair: str | None = None
     label: int | None = None
     score: float | None = None
+    part_of: str | None = None
 
     @property
     def has_gold(self) -> bool:
@@ -32,3 +34,8 @@ class TextExample:
     def stratum(self) -> int:
         """The label."""
         return -1 if self.label is None else self.label
+
+    @property
+    def group(self) -> str:
+        """The sentence that it is a phrase of, else the text itself: the first of a pair, such as a premise."""
+        return self.text if self.part_of is None else self.part_of

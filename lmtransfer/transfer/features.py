@@ -9,7 +9,7 @@ Shape legend: S sequences, R rows (sequences or tokens), D width, E width of a c
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
@@ -44,6 +44,20 @@ class FeatureTable:
         first = np.cumsum(lengths) - lengths
         where = np.repeat(self.starts[row_ids] - first, lengths) + np.arange(lengths.sum())
         return torch.from_numpy(np.asarray(self.values[where]))
+
+    def parts(self, *, most_rows: int = 1 << 16) -> Iterator[Tensor]:
+        """The features of all sequences, end to end, a few sequences at a time.
+
+        Args:
+            most_rows: of a part, unless a single sequence has more.
+        """
+        start, rows = 0, 0
+        for stop, length in enumerate(self.lengths):
+            if rows and rows + length > most_rows:
+                yield self.rows(np.arange(start, stop))
+                start, rows = stop, 0
+            rows += int(length)
+        yield self.rows(np.arange(start, len(self.lengths)))
 
     def select(self, indices: np.ndarray) -> FeatureTable:
         """The sequences at ``indices``, in that order, over the same values."""

@@ -18,7 +18,9 @@ from lmtransfer.transfer.composing import Composition
 from lmtransfer.transfer.depth import depths_below_head
 from lmtransfer.transfer.freezing import Freezing
 from lmtransfer.transfer.heads.base import Head
+from lmtransfer.transfer.heads.layers import HeadLayers
 from lmtransfer.transfer.reading import Reading
+from lmtransfer.transfer.standardising import Standardising
 
 
 class TaskLearner(nn.Module):
@@ -34,8 +36,10 @@ class TaskLearner(nn.Module):
         head: what it sees, (B, E) or (T, E), to logits.
         freezing: what of the encoder learns.
         use_pooler: put the encoder's own pooler between composition and head (the family's published head).
+        standardise: put what the head sees on one scale, where all below the head is fixed.
 
     Attributes:
+        standardising: does so, once it is fitted to the training part; None: the head sees vectors as they are.
         depths: how far below the head each parameter of the encoder lies, by its name there; known once arranged.
     """
 
@@ -48,6 +52,7 @@ class TaskLearner(nn.Module):
         head: Head,
         freezing: Freezing,
         use_pooler: bool = False,
+        standardise: bool = False,
     ) -> None:
         super().__init__()
         self.encoder, self.reading, self.composition = encoder, reading, composition
@@ -60,6 +65,8 @@ class TaskLearner(nn.Module):
         pooler = cast(Encoder, encoder).pooler
         if pooler is not None and not use_pooler:
             pooler.requires_grad_(False)  # nothing reads it, so it would never get a gradient
+        dim = cast(Composition, composition).output_dim
+        self.standardising = Standardising(dim=dim) if standardise and self.composes_once else None
         self.train()
 
     @property
@@ -151,7 +158,15 @@ class TaskLearner(nn.Module):
         """Logits from what ``fixed`` gave for the same batch."""
         if not self.composes_once:
             fixed = self._pooled(self._compose(fixed.unbind(1), batch))
-        return self.head(fixed)
+        return self.head(fixed if self.standardising is None else self.standardising(fixed))
+
+    def fold_standardising(self) -> None:
+        """Put mean and deviation into the head's first layer, which then says the same of vectors as they are."""
+        if self.standardising is not None:
+            layers = cast(HeadLayers, self.head)
+            first = layers.output if layers.hidden is None else layers.hidden
+            layers.cancelling = self.standardising.fold_into(first)
+            self.standardising = None
 
     def _layers(self, batch: TaskBatch) -> Sequence[Tensor]:
         """The layers that the reading needs, at the real tokens that the composition looks at."""

@@ -61,6 +61,10 @@ class TransferMethod:
             ``layer_decay ** (L + 1)`` times (Howard & Ruder 2018, section 3.2; Clark et al. 2020).
         layer_decay_gap: one more factor between head and topmost layer: a quirk of the published ELECTRA code, which
             its author calls a mistake (google-research/electra, issues 51 and 64).
+        standardise: with ``freeze=frozen``, put each feature that the head sees to mean 0 and deviation 1 over the
+            training part, so that a probe does not depend on the scale of an encoder's vectors. It is for features
+            that do not change: ``layers=mix``, which learns a scale of its own, ``pooling=bilstm`` and
+            ``pooling=attention`` read vectors as they are.
         unfreeze_share: with ``freeze=gradual``, the share of the budget after which everything learns.
     """
 
@@ -78,8 +82,14 @@ class TransferMethod:
         attention_dim: int = 128,
         layer_decay: float = 1.0,
         layer_decay_gap: bool = False,
+        standardise: bool = False,
         unfreeze_share: float = 0.5,
     ) -> None:
+        if standardise and freeze != "frozen":
+            raise ConfigError(
+                f"transfer.standardise=true with transfer.freeze={freeze}: vectors of an encoder that learns have no "
+                "fixed mean and deviation; choose transfer=full or transfer=gradual, or set transfer.standardise=false"
+            )
         if not 0 < layer_decay <= 1:
             raise ConfigError(
                 f"transfer.layer_decay={layer_decay}: a layer's rate over that of the layer above it must lie in "
@@ -101,6 +111,7 @@ class TransferMethod:
         self.attention_dim = attention_dim
         self.layer_decay = layer_decay
         self.layer_decay_gap = layer_decay_gap
+        self.standardise = standardise
 
     def resolved_pooling(self, encoder: Encoder) -> Composed:
         """How the tokens of a sequence become one vector with this encoder.
@@ -168,6 +179,7 @@ class TransferMethod:
                 head=self._head(encoder, head, input_dim=composition.output_dim),
                 freezing=self.freezing,
                 use_pooler=not tokens and self.uses_pooler(encoder),
+                standardise=self.standardise,
             )
 
     def lr_scales(self, learner: TaskLearner) -> dict[str, float]:

@@ -263,15 +263,16 @@ def _batch(encoded: EncodedExamples) -> tuple[Any, dict[str, Tensor]]:
     return batch, padded
 
 
+@pytest.mark.parametrize("command", ["finetune", "probe"])
 @pytest.mark.parametrize("kind", TASKS)
-def test_transformers_gives_the_logits_of_a_run_of_each_kind_of_task(kind: str) -> None:
-    assert lmtransfer("finetune", *TASKS[kind], *TRAIN, f"name={kind}") == 0
-    folder = Path("out") / kind
-    assert lmtransfer("export", f"run=runs/finetune/{kind}", f"to={folder}") == 0
+def test_transformers_gives_the_logits_of_a_run_of_each_kind_of_task(kind: str, command: str) -> None:
+    assert lmtransfer(command, *TASKS[kind], *TRAIN, f"name={kind}", "transfer.pooling=family") == 0
+    folder = Path("out") / command / kind
+    assert lmtransfer("export", f"run=runs/{command}/{kind}", f"to={folder}") == 0
     config = json.loads((folder / "config.json").read_text())
     assert config["architectures"] == [CLASSES[kind]]
 
-    saved = open_saved(f"runs/finetune/{kind}", key="run")
+    saved = open_saved(f"runs/{command}/{kind}", key="run")
     task = task_of(saved)
     learner = cast(Any, open_trained(saved, task, setup(device="cpu", precision="fp32")))
     encoded = task.encode(task.examples("dev"), saved.tokenizer, max_length=24, num_segments=2)
@@ -285,7 +286,8 @@ def test_transformers_gives_the_logits_of_a_run_of_each_kind_of_task(kind: str) 
         theirs = torch.stack([output.start_logits[real], output.end_logits[real]], dim=1)
     else:
         theirs = output.logits[real] if kind == "tagging" else output.logits
-    torch.testing.assert_close(theirs, logits, atol=1e-5, rtol=0)
+    # Features of a random encoder hardly deviate: on the scale of a probe their rounding is tenfold.
+    torch.testing.assert_close(theirs, logits, atol=1e-5 if command == "finetune" else 1e-4, rtol=0)
     if kind in ("classification", "tagging"):
         assert [config["id2label"][str(number)] for number in range(len(task.labels))] == list(task.labels)
     if kind == "regression":

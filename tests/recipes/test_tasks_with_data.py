@@ -24,7 +24,7 @@ TASKS = {
     "rte": (["task=rte"], "dev"),
     "wnli": (["task=wnli"], "dev"),
     "stsb": (["task=stsb"], "test"),
-    "mnli": (["task=lingnli"], "mnli_dev"),
+    "mnli": (["task=lingnli"], "mnli_subset_dev"),
     "snli": (["task=nli_cad"], "test"),
     "squad": (["task=squad", "task.files.train=squadshifts/reddit_v1.0.json"], "dev"),
     "wnut17": (["task=wnut17"], "test"),

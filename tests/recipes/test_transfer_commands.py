@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from transfer_world import QUICK, TASK, lmtransfer, make_world, result, write_split
 
 from lmtransfer.commands._runs import load_encoder
+from lmtransfer.data.batch import pack
 from lmtransfer.errors import CheckpointError
 from lmtransfer.training.checkpoint import Checkpoints
 from lmtransfer.training.run_directory import RESULT_KEYS
@@ -353,3 +354,43 @@ def test_a_sweep_over_layers_ends_with_a_table(world: Path, capsys: pytest.Captu
     runs = sorted(path.parent.name for path in Path("runs/probe/layers").glob("*/result.json"))
     assert runs == ["transfer.layers=0", "transfer.layers=1", "transfer.layers=2"]
     assert capsys.readouterr().out.count("transfer.layers=1") >= 2
+
+
+def test_a_probe_keeps_the_scale_of_its_training_part(world: Path) -> None:
+    words = ["checkpoint=last", "name=p", "train.epochs=3"]
+    assert lmtransfer("probe", *QUICK, *words) == 0
+    saved = _weights("runs/probe/p", "last")
+    encoder, tokenizer, _ = load_encoder("runs/pretrain/base")
+    texts = [line.partition("\t")[0] for line in Path("data/train.tsv").read_text().splitlines()[1:]]
+    vectors = []
+    with torch.no_grad():
+        for text in texts:
+            ids = [tokenizer.cls_id, *map(int, tokenizer.encode(text).ids), tokenizer.sep_id]
+            packed = pack(
+                [torch.tensor(ids).numpy()], [torch.zeros(len(ids)).int().numpy()], capacity=len(ids), max_length=24
+            )
+            vectors.append(encoder.eval()(packed).last[: len(ids)].mean(0))
+    values = torch.stack(vectors).double()
+    torch.testing.assert_close(saved["standardising.mean"].double(), values.mean(0), atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(
+        saved["standardising.deviation"].double(), values.std(0, correction=0), atol=1e-5, rtol=1e-3
+    )
+    assert lmtransfer("evaluate", "run=runs/probe/p", "split=dev", "hardware=exact") == 0
+    assert result("runs/evaluate/probe-p-dev")["metrics"] == result("runs/probe/p")["metrics"]
+
+
+def test_a_probe_from_before_features_were_standardised_loads_scores_and_goes_on(world: Path) -> None:
+    words = ["checkpoint=last", "name=p", "train.epochs=3", "seeds=2"]
+    assert lmtransfer("probe", *QUICK, *words, "transfer.standardise=false") == 0
+    before = result("runs/probe/p")
+    for file in Path("runs/probe/p").rglob("config.yaml"):
+        config = yaml.safe_load(file.read_text())
+        del config["transfer"]["standardise"]
+        file.write_text(yaml.safe_dump(config))
+    assert lmtransfer("evaluate", "run=runs/probe/p", "split=dev", "hardware=exact") == 0
+    assert result("runs/evaluate/probe-p-dev")["metrics"] == before["metrics"]
+    shutil.rmtree("runs/probe/p/seed-1")
+    Path("runs/probe/p/result.json").unlink()
+    assert lmtransfer("probe", *QUICK, *words, "resume=true") == 0
+    assert result("runs/probe/p")["metrics"] == before["metrics"]
+    assert "standardising.mean" not in _weights("runs/probe/p/seed-1", "last")

@@ -108,6 +108,8 @@ def transfer(
     num_train: int | None = 1000,
     majority: float | None = 0.509,
     collapsed: int = 0,
+    settings: dict[str, Any] | None = None,
+    fingerprint: str | None = None,
 ) -> Path:
     """A finished probe or finetuned run on SST-2 with one accuracy a seed, as the commands lay it out."""
     config = {
@@ -122,6 +124,12 @@ def transfer(
         },
         "transfer": {"freeze": "frozen" if command == "probe" else "full"},
     }
+    for key, value in (settings or {}).items():
+        *groups, last = key.split(".")
+        node = config
+        for group in groups:
+            node[group] = node = dict(node.get(group) or {})
+        node[last] = value
     if len(scores) > 1:
         for seed, score in enumerate(scores):
             write_run(folder / f"seed-{seed}", config=config, result=_one(command, score), metrics=task_lines(score))
@@ -133,7 +141,8 @@ def transfer(
     result["majority"] = None if majority is None else {"accuracy": majority}
     result["control"] = _summary(controls) if controls else None
     own_lines = task_lines(scores[0]) if len(scores) == 1 else []
-    return write_run(folder, config=config, result=result, metrics=own_lines, versions=VERSIONS)
+    versions = VERSIONS | {"data": {"tokenizer": fingerprint}} if fingerprint else VERSIONS
+    return write_run(folder, config=config, result=result, metrics=own_lines, versions=versions)
 
 
 def _one(command: str, score: float) -> dict[str, Any]:

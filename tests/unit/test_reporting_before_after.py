@@ -75,6 +75,8 @@ def test_the_verdict_is_that_of_the_numbers(tmp_path: Path, after: list[float], 
 def test_what_differs_in_more_is_not_compared(tmp_path: Path) -> None:
     assert before_and_after(world(tmp_path / "labels", [0.7, 0.72], [0.8, 0.82], num_train=300)) == []
     assert before_and_after(world(tmp_path / "way", [0.7, 0.72], [0.8, 0.82], command="probe")) == []
+    for number, changed in enumerate(({"checkpoint": "last"}, {"learning_rates": [0.1, 0.2]}, {"schedule.end": 0.1})):
+        assert before_and_after(world(tmp_path / f"set-{number}", [0.7, 0.72], [0.8, 0.82], settings=changed)) == []
     entries = world(tmp_path / "two", [0.7, 0.72], [0.8, 0.82])
     transfer(tmp_path / "two" / "finetune" / "again", [0.5, 0.52], init=str(tmp_path / "two" / "import" / "bert"))
     assert len(before_and_after(entries)) == 1

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import shutil
 
 import pytest
@@ -209,3 +210,108 @@ def test_a_run_that_answers_one_label_is_flagged_and_not_called_better(tmp_path)
 
 def test_a_majority_worth_nothing_is_still_a_number():
     assert scores.majority({"majority": {"matthews": 0.0}}, "matthews") == 0.0
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("model.dim", 16, "model.dim (16 against 256)"),
+        ("model.num_layers", 1, "model.num_layers (1 against 4)"),
+        (
+            "model._target_",
+            "lmtransfer.models.gpt.GptEncoder",
+            "model._target_ (lmtransfer.models.gpt.GptEncoder",
+        ),
+        ("train.epochs", 1, "train.epochs (1 against 20)"),
+        ("task.max_length", 32, "task.max_length (32 against none)"),
+        ("transfer.pooling", "mean", "transfer.pooling (mean against none)"),
+        ("optimizer.learning_rate", 0.1, "learning_rates ([0.1] against [0.001])"),
+        ("learning_rates", [0.1, 0.2], "learning_rates ([0.1, 0.2] against [0.001])"),
+        ("checkpoint", "last", "checkpoint (last against best)"),
+        ("schedule.warmup_steps", 7, "schedule.warmup_steps (7 against none)"),
+    ],
+)
+def test_a_control_that_differs_in_more_than_the_weights_is_none(tmp_path, key, value, said):
+    shared = {"train.epochs": 20, "optimizer.learning_rate": 0.001, "checkpoint": "best", "train.save_every": 5}
+    transfer(tmp_path / "finetune" / "ft", [0.70, 0.72], settings=shared)
+    transfer(tmp_path / "finetune" / "scratch", [0.50, 0.52], init=None, settings=shared | {"train.save_every": 9})
+    assert entries_of(tmp_path)["ft"].difference.verdict == "better"
+    transfer(tmp_path / "finetune" / "scratch", [0.50, 0.52], init=None, settings=shared | {key: value})
+    entry = entries_of(tmp_path)["ft"]
+    assert (entry.control, entry.difference) == (None, None)
+    assert entry.without_control.startswith("scratch is no control of it, differing in ")
+    assert said in entry.without_control
+    entries = make_entries(collect(tmp_path))
+    assert "Whether pretraining helped is not known" in answer(entries)
+    assert f"No verdict on ft: {entry.without_control}." in answer(entries)
+    assert {row.run: row.note for row in table_rows(entries)}["ft"] == entry.without_control
+
+
+def test_a_control_has_the_tokenizer_of_its_run(tmp_path):
+    transfer(tmp_path / "finetune" / "ft", [0.70, 0.72], fingerprint="abc")
+    transfer(tmp_path / "finetune" / "scratch", [0.60, 0.62], init=None, fingerprint="abc")
+    assert entries_of(tmp_path)["ft"].difference.verdict == "better"
+    transfer(tmp_path / "finetune" / "scratch", [0.60, 0.62], init=None, fingerprint="xyz")
+    assert entries_of(tmp_path)["ft"].without_control == "scratch is no control of it, differing in tokenizer"
+
+
+def test_of_several_runs_the_one_that_is_the_same_is_the_control(tmp_path):
+    transfer(tmp_path / "finetune" / "ft", [0.70, 0.72], settings={"train.epochs": 20})
+    transfer(tmp_path / "finetune" / "short", [0.50, 0.52], init=None, settings={"train.epochs": 1})
+    transfer(tmp_path / "finetune" / "scratch", [0.60, 0.62], init=None, settings={"train.epochs": 20})
+    assert entries_of(tmp_path)["ft"].control.mean == pytest.approx(0.61)
+
+
+def test_an_evaluation_has_the_evaluation_of_its_control(tmp_path):
+    def scored(name, value):
+        config = {"run": f"runs/finetune/{name}", "task": {"name": "sst2"}}
+        result = {"command": "evaluate", "task": "sst2", "split": "test", "main_metric": "accuracy"}
+        write_run(
+            tmp_path / "evaluate" / f"{name}-test", config=config, result=result | {"metrics": {"accuracy": value}}
+        )
+
+    transfer(tmp_path / "finetune" / "ft", [0.70], settings={"train.epochs": 20})
+    transfer(tmp_path / "finetune" / "scratch", [0.60], init=None, settings={"train.epochs": 20})
+    scored("ft", 0.69)
+    scored("scratch", 0.59)
+    assert entries_of(tmp_path)["ft-test"].difference.delta == pytest.approx(0.1)
+    transfer(tmp_path / "finetune" / "scratch", [0.60], init=None, settings={"train.epochs": 1})
+    assert "train.epochs (1 against 20)" in entries_of(tmp_path)["ft-test"].without_control
+
+
+@pytest.mark.parametrize("controls", [[0.509] * 3, [0.491] * 3])
+def test_a_control_without_spread_makes_nothing_better(tmp_path, controls):
+    transfer(tmp_path / "finetune" / "ft", [0.69, 0.70, 0.71], controls=controls)
+    (entry,) = make_entries(collect(tmp_path))
+    assert entry.difference.verdict == ("control collapsed" if controls[0] == 0.509 else "seeds all alike")
+    assert "helped" not in answer([entry]).replace("whether pretraining helped", "")
+    assert answer([entry]).endswith("Train longer, or with another learning rate.")
+
+
+def test_a_rate_at_the_edge_of_its_grid_is_flagged(tmp_path):
+    grid = {"learning_rates": [0.001, 0.01, 0.1]}
+    for name, rate in (("low", 0.001), ("middle", 0.01), ("high", 0.1)):
+        folder = transfer(tmp_path / "finetune" / name, [0.7, 0.72], controls=[0.6, 0.62], settings=grid)
+        result = json.loads((folder / "result.json").read_text())
+        result["learning_rate"], result["control"]["learning_rate"] = rate, 0.1
+        (folder / "result.json").write_text(json.dumps(result))
+    notes = {row.run: row.note for row in table_rows(make_entries(collect(tmp_path)))}
+    assert notes["low"] == "learning rate 0.001 is the smallest of its grid: a better one may lie beyond"
+    assert notes["middle"] == ""
+    assert notes["high"] == "learning rate 0.1 is the largest of its grid: a better one may lie beyond"
+    assert notes["middle control"] == notes["high"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"checkpoint": "best"}, True),
+        ({"checkpoint": "last", "learning_rates": [0.1, 0.2]}, True),
+        ({"checkpoint": "last"}, False),
+        ({"checkpoint": "best", "task.dev_from_train": 0.1}, False),
+        ({"checkpoint": "best", "split": "test"}, False),
+    ],
+)
+def test_the_sentence_says_what_was_chosen_on_the_split_that_scores(tmp_path, changed, said):
+    transfer(tmp_path / "finetune" / "ft", [0.70, 0.72], controls=[0.60, 0.62], settings={"split": "dev"} | changed)
+    assert ("both chosen on the split that scores them (dev)" in answer(make_entries(collect(tmp_path)))) == said

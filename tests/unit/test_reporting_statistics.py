@@ -54,9 +54,16 @@ def test_verdict_needs_two_standard_errors(gain, higher, verdict):
     assert difference(run, control, higher_is_better=higher).verdict == verdict
 
 
-def test_equal_results_without_spread_show_no_difference():
-    same = Spread(mean=0.5, median=0.5, deviation=0.0, n=3)
-    assert difference(same, same).verdict == "no difference shown"
+def test_a_side_without_spread_gives_no_verdict():
+    flat = Spread(mean=0.5, median=0.5, deviation=0.0, n=3)
+    spread_out = spread([0.7, 0.71, 0.72])
+    assert difference(flat, flat).verdict == "seeds all alike"
+    assert difference(spread_out, flat).verdict == "seeds all alike"
+    assert difference(flat, spread_out).verdict == "seeds all alike"
+    assert difference(spread_out, flat, majority=0.5).verdict == "control collapsed"
+    assert difference(flat, spread_out, majority=0.5).verdict == "collapsed"
+    assert difference(spread_out, spread([0.5, 0.49, 0.51]), majority=0.5).verdict == "better"
+    assert difference(spread_out, spread([0.5, 0.49, 0.51]), control_collapsed=3).verdict == "control collapsed"
 
 
 def test_a_collapse_and_seeds_without_spread_are_no_verdict():
@@ -65,7 +72,7 @@ def test_a_collapse_and_seeds_without_spread_are_no_verdict():
     assert difference(majority, minority, collapsed=3).verdict == "collapsed"
     assert difference(majority, spread([0.45, 0.5, 0.48]), collapsed=3).verdict == "collapsed"
     assert difference(majority, minority).verdict == "seeds all alike"
-    assert difference(spread([0.7, 0.71, 0.72]), minority, collapsed=2).verdict == "better"
+    assert difference(spread([0.7, 0.71, 0.72]), spread([0.4, 0.41, 0.42]), collapsed=2).verdict == "better"
 
 
 @pytest.mark.parametrize(
@@ -97,6 +104,9 @@ def test_metrics_are_shown_in_their_unit():
         False,
         False,
     ]
+    exact = ("exact", "best_exact", "HasAns_exact", "heq_q", "unfiltered_f1", "unanswerable")
+    assert all(in_percent(name) for name in exact)
+    assert not any(in_percent(name) for name in ("best_exact_thresh", "best_f1_thresh", "pearson", "spearman"))
     assert shown(0.6963, "accuracy") == "69.6"
     assert shown(4.0816, "loss") == "4.082"
     assert shown_difference(0.028, "accuracy") == "+2.8"

@@ -60,3 +60,47 @@ def test_all_examples_are_used_by_default() -> None:
 def test_parts_that_cannot_be(num_train: int | None, dev_from_train: float | None, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         training_parts(LABELS, num_train=num_train, dev_from_train=dev_from_train, seed=0)
+
+
+@pytest.mark.parametrize("fraction", [0.1, 0.25, 0.5])
+@pytest.mark.parametrize("grouped", [False, True])
+def test_training_and_held_out_parts_of_a_learning_curve_are_nested(fraction: float, grouped: bool) -> None:
+    groups = [f"g{row % 37}" for row in range(len(LABELS))] if grouped else None
+    for seed in range(5):
+        train, held_out = set[int](), set[int]()
+        for size in (20, 30, 50, 80, 100):
+            more_train, more_held_out = (
+                set(part.tolist())
+                for part in training_parts(LABELS, num_train=size, dev_from_train=fraction, seed=seed, groups=groups)
+            )
+            assert train <= more_train
+            assert held_out <= more_held_out
+            assert len(more_train) + len(more_held_out) == size
+            assert abs(len(more_held_out) - fraction * size) <= (10 if grouped else 3)
+            train, held_out = more_train, more_held_out
+
+
+def test_a_group_is_never_on_both_sides() -> None:
+    rng = np.random.default_rng(0)
+    groups = [f"g{number}" for number in rng.integers(0, 25, len(LABELS))]
+    shared = rng.random(len(LABELS)) < 0.2
+    groups = ["" if several else group for group, several in zip(groups, shared, strict=True)]
+    for seed in range(20):
+        train, held_out = training_parts(LABELS, num_train=None, dev_from_train=0.2, seed=seed, groups=groups)
+        assert not {groups[row] for row in train} & {groups[row] for row in held_out}
+        assert "" not in {groups[row] for row in held_out}
+        assert 10 <= len(held_out) <= 30
+
+
+def test_every_label_is_held_out_in_its_share() -> None:
+    train, held_out = training_parts(LABELS, num_train=None, dev_from_train=0.1, seed=4)
+    assert np.bincount(LABELS[held_out]).tolist() == [6, 3, 1]
+    eight = np.repeat(np.arange(8), 400)
+    train, held_out = training_parts(eight, num_train=100, dev_from_train=0.1, seed=0)
+    assert len(held_out) == 10
+    assert np.bincount(eight[held_out], minlength=8).max() <= 2
+
+
+def test_one_group_cannot_be_on_two_sides() -> None:
+    with pytest.raises(ConfigError, match="holds out 0 of 100 .*stay together"):
+        training_parts(LABELS, num_train=None, dev_from_train=0.1, seed=0, groups=["one"] * 100)

@@ -91,12 +91,20 @@ PUBLISHED: dict[str, dict[str, str]] = {
         "lingnli/dev.tsv": tabbed(
             "premise | hypothesis | label | protocol | round | promptID", "A. | B. | neutral | LitL | 2 | 1"
         ),
+        "MNLI/dev_matched.tsv": tabbed("sentence1 | sentence2 | gold_label", "A. | B. | neutral"),
+        "MNLI/dev_mismatched.tsv": tabbed("sentence1 | sentence2 | gold_label", "A. | B. | neutral"),
         "mnli_subset/dev_matched.tsv": tabbed(
             "sentence1 | sentence2 | gold_label | genre | pairID", "A. | B. | contradiction | travel | 1c"
         ),
         "mnli_subset/dev_mismatched.tsv": tabbed(
             "sentence1 | sentence2 | gold_label | genre | pairID", "A. | B. | entailment | letters | 1e"
         ),
+    },
+    "mnli_subset": {
+        f"mnli_subset/{split}.tsv": tabbed(
+            "sentence1 | sentence2 | gold_label | genre | pairID", "A. | B. | contradiction | travel | 1c"
+        )
+        for split in ("train", "dev_matched", "dev_mismatched")
     },
     "snli": {f"snli_1.0/snli_1.0_{split}.txt": tabbed(SNLI, *SNLI_ROWS) for split in ("train", "dev", "test")},
     "nli_cad": {
@@ -175,9 +183,10 @@ FIRST: dict[str, dict[str, tuple[str, str | None, str | float | None]]] = {
     "lingnli": {
         "train": ("A.", "B.", "entailment"),
         "dev": ("A.", "B.", "neutral"),
-        "mnli_dev": ("A.", "B.", "contradiction"),
-        "mnli_dev_mismatched": ("A.", "B.", "entailment"),
+        "mnli_subset_dev": ("A.", "B.", "contradiction"),
+        "mnli_subset_dev_mismatched": ("A.", "B.", "entailment"),
     },
+    "mnli_subset": {"train": ("A.", "B.", "contradiction")},
     "snli": {"train": ("A person.", "A cat.", "neutral"), "test": ("A person.", "A cat.", "neutral")},
     "nli_cad": {"test": ("A man.", "A dog.", "contradiction"), "snli_dev": ("Two women .", "Sisters .", "neutral")},
     "mrpc": {"train": ('He said " no .', '" No , " he said .', "equivalent")},
@@ -263,7 +272,9 @@ def test_the_hub_order_of_labels_is_ours() -> None:
         "rte": ["entailment", "not_entailment"],
         "qnli": ["entailment", "not_entailment"],
         "wnli": ["not_entailment", "entailment"],
-        **dict.fromkeys(("mnli", "ax", "snli", "lingnli", "nli_cad"), ["entailment", "neutral", "contradiction"]),
+        **dict.fromkeys(
+            ("mnli", "mnli_subset", "ax", "snli", "lingnli", "nli_cad"), ["entailment", "neutral", "contradiction"]
+        ),
     }
     assert {name: list(OmegaConf.load(TASKS[name]).labels) for name in hub} == hub
 
@@ -277,6 +288,15 @@ def test_metrics_are_those_of_the_benchmark() -> None:
         ["f1", "accuracy"],
         ["pearson", "spearman"],
     ]
+
+
+def test_a_part_of_mnli_is_not_read_as_mnli(tmp_path: Path) -> None:
+    _write(tmp_path, PUBLISHED["mnli_subset"])
+    part, whole = _build("mnli_subset", tmp_path), _build("mnli", tmp_path)
+    for split in ("train", "dev", "dev_mismatched"):
+        assert str(tmp_path) in part.origin(split)
+        assert "mnli_subset" not in whole.origin(split)  # of the hub
+    assert (part.name, whole.name) == ("mnli_subset", "mnli")
 
 
 def test_files_of_ones_own_from_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -317,8 +337,8 @@ COUNTS = {
     "sst2": {"train": 67_349, "dev": 872, "test": 1_821},
     "sst5": {"train": 8_544, "dev": 1_101, "test": 2_210},
     "cola": {"train": 8_551, "dev": 1_043},
-    "mnli": {"train": 2_344, "dev": 3_815, "dev_mismatched": 3_912},
-    "lingnli": {"train": 44_983, "dev": 7_371, "mnli_dev": 3_815, "mnli_dev_mismatched": 3_912},
+    "mnli_subset": {"train": 2_344, "dev": 3_815, "dev_mismatched": 3_912},
+    "lingnli": {"train": 44_983, "dev": 7_371, "mnli_subset_dev": 3_815, "mnli_subset_dev_mismatched": 3_912},
     "snli": {"dev": 9_842, "test": 9_824},
     "nli_cad": {"train": 8_330, "dev": 1_000, "test": 2_000, "snli_dev": 9_842, "snli_test": 9_824},
     "mrpc": {"train": 3_668, "dev": 408, "test": 1_725},

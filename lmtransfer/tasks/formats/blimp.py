@@ -49,6 +49,11 @@ class MinimalPair:
         """0: pairs are of one kind."""
         return 0
 
+    @property
+    def group(self) -> str:
+        """The pair itself."""
+        return self.id
+
 
 def paradigm_files(folder: Path) -> dict[str, Path]:
     """The file of each paradigm in a folder by name, plain or compressed, in alphabetical order; none if missing."""

@@ -37,6 +37,10 @@ class HeadLayers(nn.Module):
         activation: of the hidden layer.
         dropout: probability of dropping an input feature of the output layer.
         hidden_dropout: the same for the hidden layer.
+
+    Attributes:
+        cancelling: the largest sum of magnitudes that cancel in its first layer, where a scale was folded into it: what
+            rounding there is to be measured by.
     """
 
     def __init__(
@@ -50,6 +54,7 @@ class HeadLayers(nn.Module):
         hidden_dropout: float,
     ) -> None:
         super().__init__()
+        self.cancelling = 0.0
         self.hidden = None if hidden_dim is None else nn.Linear(input_dim, hidden_dim)
         self.activate = _ACTIVATE[activation]
         self.hidden_dropout = Dropout(hidden_dropout)
