@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from lmtransfer import interrupts
 from lmtransfer.errors import ConfigError, Interrupted, LmtransferError
 from lmtransfer.last_resort import last_resort
+from lmtransfer.printable import printable
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -68,7 +69,7 @@ def show(error: LmtransferError) -> None:
 def _say(text: str) -> None:
     """Print to standard error, whoever reads it still."""
     try:
-        print(text, file=sys.stderr, flush=True)
+        print(printable(text), file=sys.stderr, flush=True)
     except OSError:
         interrupts.silence(sys.stderr)
 

@@ -71,6 +71,7 @@ def run_command(command: str, words: Sequence[str]) -> int:
         line.options.append("--multirun")
         line.is_sweep = True
     given = one_each
+    overrides.refuse_contradictions(given, folders)
     help_page.register(command)
     failure: list[Exception] = []
     task = functools.partial(_perform, command, failure)

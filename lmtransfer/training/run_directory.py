@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -184,7 +184,7 @@ class RunDirectory:
         """The configuration the run was made with, as plain values.
 
         Raises:
-            RunDirectoryError: it is missing or damaged.
+            RunDirectoryError: it is missing or damaged, or holds what would be looked up on this machine.
         """
         try:
             config = yaml.safe_load(self.config_path.read_text(encoding="utf-8"))
@@ -192,6 +192,11 @@ class RunDirectory:
             raise RunDirectoryError(f"cannot read {self.config_path}: {error}") from error
         if not isinstance(config, dict):
             raise RunDirectoryError(f"{self.config_path} holds no configuration: it is damaged")
+        for key, value in interpolations(config, ""):
+            raise RunDirectoryError(
+                f"{self.config_path}: {key} holds {value[:60]!r}, which would be looked up on this machine, and a run "
+                "holds plain values only: write the value itself, and beware of who sent you this run"
+            )
         return config
 
     def write_versions(self, versions: Mapping[str, Any]) -> None:
@@ -227,3 +232,15 @@ class RunDirectory:
         except (OSError, ValueError) as error:
             raise RunDirectoryError(f"cannot read {self.result_path}: {error}") from error
         return result
+
+
+def interpolations(value: Any, key: str) -> Iterator[tuple[str, str]]:
+    """The texts in a configuration that OmegaConf would replace by something else, with their keys."""
+    if isinstance(value, str) and "${" in value:
+        yield key, value
+    elif isinstance(value, Mapping):
+        for name, item in value.items():
+            yield from interpolations(item, f"{key}.{name}".removeprefix("."))
+    elif isinstance(value, list):
+        for place, item in enumerate(value):
+            yield from interpolations(item, f"{key}[{place}]")

@@ -24,6 +24,7 @@ ALLOWED: dict[str, set[str]] = {
     "durable": set(),
     "interrupts": set(),
     "last_resort": set(),
+    "printable": set(),
     "run_writer": {"durable"},
     "layers": {"errors", "randomness", BATCH},
     "models": {"errors", "randomness", "layers", BATCH},
@@ -36,11 +37,11 @@ ALLOWED: dict[str, set[str]] = {
     "transfer": {"errors", "randomness", "layers", "models", "tokenizers", "data", "metrics", "tasks", LEARNER, RANKS},
     "training": {"errors", "randomness", "durable", "interrupts", "run_writer"},
     "interop": {"errors", "layers", "models", "tokenizers", "objectives", BATCH},
-    "reporting": {"errors", "metrics"},
+    "reporting": {"errors", "metrics", "printable"},
     "config": {"errors"},
     "commands": {"*"},
     "launch": {"errors", "config", "last_resort", "run_writer"},
-    "cli": {"errors", "config", "interrupts", "last_resort", "launch"},
+    "cli": {"errors", "config", "interrupts", "last_resort", "launch", "printable"},
     "__main__": {"cli"},
 }
 
