@@ -16,6 +16,7 @@ from lmtransfer.config.values import BROKEN
 #: Largest whole number: more do not fit into 64 bits.
 LARGEST = 2**63 - 1
 _MOST = 1 << 24
+_LONGEST_NAME = 200  # file systems take 255, and files are staged under longer ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,8 @@ def out_of_range(name: str, value: Any) -> str | None:
     """
     if isinstance(value, list | tuple):
         return next((problem for item in value if (problem := out_of_range(name, item))), None)
+    if name == "name" and isinstance(value, str):
+        return _unusable_name(value)
     if value is BROKEN or isinstance(value, bool) or not isinstance(value, int | float):
         return None
     if isinstance(value, int) and abs(value) > LARGEST:
@@ -101,3 +104,11 @@ def out_of_range(name: str, value: Any) -> str | None:
     if allowed is None or allowed.holds(value):
         return None
     return f"{value} is out of range: {allowed}"
+
+
+def _unusable_name(value: str) -> str | None:
+    """What keeps a name from being that of a folder."""
+    longest = max(len(part.encode("utf-8", "surrogatepass")) for part in value.split("/"))
+    if longest > _LONGEST_NAME:
+        return f"{value[:20]}... is a name of {longest} bytes; {_LONGEST_NAME} are the most (between slashes)"
+    return f"{value[:60]!r} holds a character that no name may have" if "\0" in value else None

@@ -117,7 +117,7 @@ CASES: dict[str, Case] = {
     "start.not_finite": Case(
         (*PRETRAIN, "train.steps=50", "optimizer.learning_rate=1e38"), ("optimizer.learning_rate",)
     ),
-    "start.long_name": Case((*PRETRAIN, f"name={'n' * 300}"), ("run directory",)),
+    "start.long_name": Case((*PRETRAIN, f"name={'n' * 300}"), ("name:", "300 bytes")),
     # 24: no text
     "text.empty": Case((*PREPARE, "corpus.path=a.txt"), ("a.txt", "empty"), {"a.txt": b""}),
     "text.blank": Case((*PREPARE, "corpus.path=a.txt"), ("a.txt", "blank"), {"a.txt": b" \n\n \t\n" * 9}),
