@@ -28,8 +28,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _answered(list(arguments))
     os.environ["PYTHONSAFEPATH"] = "1"  # no process that is started here looks for modules in the current folder
     interrupts.begin()
-    code = _answered(sys.argv[1:])
-    interrupts.end()
+    try:
+        code = _answered(sys.argv[1:])
+    finally:
+        interrupts.end()
     if int(os.environ.get("WORLD_SIZE") or "1") > 1:
         from lmtransfer.launch import end_process
 

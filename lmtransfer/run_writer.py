@@ -16,6 +16,8 @@ LOCK = ".lock"
 #: What there is of a run before it has its configuration, which is written last.
 BEGINNINGS = frozenset({LOCK, "versions.json", "tokenizer", "checkpoints"})
 
+_WORTH_READING = 100  # logged steps: the curves of so long a training tell what went wrong
+
 _held: dict[Path, int] = {}
 _begun: list[Path] = []
 _above: dict[Path, list[Path]] = {}
@@ -129,6 +131,9 @@ def _remove_made(folder: Path) -> None:
 
 def _kept(folder: Path) -> bool:
     """Whether there is anything in a run that cost work."""
+    with contextlib.suppress(OSError), (folder / "metrics.jsonl").open("rb") as lines:
+        if sum(1 for _ in lines) >= _WORTH_READING:
+            return True
     patterns = ("result.json", "learning_rate_tries.json", "checkpoints/*/manifest.json")
     return any(next(folder.rglob(pattern), None) is not None for pattern in patterns)
 
