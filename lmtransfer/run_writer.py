@@ -42,7 +42,7 @@ def hold(folder: Path) -> None:
         Busy: another process writes it.
         OSError: the folder is gone or cannot be written.
     """
-    if folder in _held and _is_current(folder):
+    if holds(folder):
         return
     release(folder)
     while True:
@@ -64,6 +64,11 @@ def hold(folder: Path) -> None:
         remove(staged)
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+
+
+def holds(folder: Path) -> bool:
+    """Whether this process is the one that writes ``folder``."""
+    return folder in _held and _is_current(folder)
 
 
 def release(folder: Path) -> None:

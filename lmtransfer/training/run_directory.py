@@ -93,7 +93,9 @@ class RunDirectory:
                 run_writer.make_folder(self.path)
             if not self.path.is_dir():
                 return f"{self.path} exists and is not a folder: choose another name=, or move it away"
-            begins = not self.config_path.exists() and run_writer.is_beginning(self.path)
+            begins = not (self.config_path.exists() or run_writer.holds(self.path)) and run_writer.is_beginning(
+                self.path
+            )
             if not begins and not resume:
                 return taken
             run_writer.hold(self.path)
