@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
+
+if not sys.flags.safe_path and sys.path:
+    # "python -m" looks for every module in the current folder first, and a study may lie beside somebody's yaml.py.
+    with contextlib.suppress(OSError):
+        if sys.path[0] in ("", os.getcwd()):
+            del sys.path[0]
 
 from lmtransfer.cli import main
 

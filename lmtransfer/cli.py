@@ -9,7 +9,10 @@ import os
 import sys
 from collections.abc import Sequence
 
+from lmtransfer import interrupts
 from lmtransfer.errors import ConfigError, Interrupted, LmtransferError
+from lmtransfer.last_resort import last_resort
+from lmtransfer.printable import printable
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -21,34 +24,60 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit code: 0, or that of the error that was shown.
     """
-    words = list(sys.argv[1:] if arguments is None else arguments)
-    if _rank() > 0:
-        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for the rest of the process
+    if arguments is not None:
+        return _answered(list(arguments))
+    os.environ["PYTHONSAFEPATH"] = "1"  # no process that is started here looks for modules in the current folder
+    interrupts.begin()
     try:
-        code = _dispatch(words)
-    except LmtransferError as error:
-        show(error)
-        code = error.exit_code
-    except KeyboardInterrupt:
-        show(Interrupted("interrupted"))
-        code = 130
-    except BrokenPipeError:
-        # The reader (head, less) has left; Python would complain once more when it flushes.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        code = _answered(sys.argv[1:])
+    finally:
+        interrupts.end()
+    if int(os.environ.get("WORLD_SIZE") or "1") > 1:
         from lmtransfer.launch import end_process
 
         end_process(code)
     return code
 
 
+def _answered(words: list[str]) -> int:
+    """Run one command line and show what went wrong; the exit code."""
+    if _rank() > 0:
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for the rest of the process
+    try:
+        return _dispatch(words)
+    except LmtransferError as error:
+        interrupts.decide()
+        show(error)
+        return error.exit_code
+    except KeyboardInterrupt as interrupt:
+        interrupts.decide()
+        show(Interrupted("interrupted"))
+        return 128 + getattr(interrupt, "number", 2)
+    except BrokenPipeError:  # the reader (head, less) has left
+        for stream in (sys.stdout, sys.stderr):
+            interrupts.silence(stream)
+        return 141
+    except Exception as error:
+        _say(f"lmtransfer{_which_rank()}: {last_resort(error, words)}")
+        return 1
+
+
 def show(error: LmtransferError) -> None:
     """Print an error for the user; what every rank finds alike is printed by the first one only."""
-    if _rank() == 0:
-        print(f"lmtransfer: {error}", file=sys.stderr)
-    elif not isinstance(error, (ConfigError, Interrupted)):
-        print(f"lmtransfer (rank {_rank()}): {error}", file=sys.stderr)
+    if _rank() == 0 or not isinstance(error, (ConfigError, Interrupted)):
+        _say(f"lmtransfer{_which_rank()}: {error}")
+
+
+def _say(text: str) -> None:
+    """Print to standard error, whoever reads it still."""
+    try:
+        print(printable(text), file=sys.stderr, flush=True)
+    except OSError:
+        interrupts.silence(sys.stderr)
+
+
+def _which_rank() -> str:
+    return f" (rank {_rank()})" if _rank() else ""
 
 
 def _dispatch(words: list[str]) -> int:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import platform
+import re
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 _CHUNK_BYTES = 1 << 20
+_HERE = re.sub(r"[^A-Za-z0-9]+", "", platform.node())[:20] or "here"
 
 
 def flush(path: Path) -> None:
@@ -28,7 +31,7 @@ def flush(path: Path) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Replace the contents of ``path``, so that it holds the whole of the new text, or what it held before."""
-    staged = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    staged = _staged(path)
     staged.write_text(text, encoding="utf-8")
     flush(staged)
     staged.replace(path)
@@ -40,13 +43,46 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=1, ensure_ascii=True) + "\n")
 
 
+def clear_abandoned(folder: Path) -> None:
+    """Remove from ``folder`` what processes of this machine have staged there that were killed meanwhile."""
+    for path in folder.glob(f".*.{_HERE}-*.tmp"):
+        pid = path.name.removesuffix(".tmp").rpartition("-")[2]
+        if pid.isdigit() and not _is_alive(int(pid)):
+            remove(path)
+
+
+def remove(path: Path) -> None:
+    """Remove a file, or a folder with what is in it; of a link, the link. What cannot be removed stays."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with suppress(OSError):
+            path.unlink()
+
+
+def _staged(path: Path) -> Path:
+    """Where ``path`` is written before it is put in its place; tells which process of which machine does it."""
+    return path.with_name(f".{path.name}.{_HERE}-{os.getpid()}.tmp")
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # it is somebody else's
+        return True
+    return True
+
+
 @contextmanager
 def staged_folder(folder: Path) -> Iterator[Path]:
     """A folder to fill, which becomes ``folder`` when the block ends without an error, and vanishes otherwise.
 
     What was at ``folder`` before is replaced.
     """
-    staged = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
+    staged = _staged(folder)
+    clear_abandoned(folder.parent)
     shutil.rmtree(staged, ignore_errors=True)
     staged.mkdir(parents=True)
     try:

@@ -1,8 +1,8 @@
 """The one tree of errors that a user can cause.
 
 Each message names the key or ``file:line``, the value, what is allowed and how to mend it. The command line
-prints such an error without a traceback and exits with its ``exit_code``; any other exception is a bug of ours
-and keeps its traceback.
+prints such an error without a traceback and exits with its ``exit_code``; any other exception is a bug of ours,
+and is shown as one (``lmtransfer.last_resort``).
 """
 
 from __future__ import annotations

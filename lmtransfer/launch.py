@@ -10,7 +10,6 @@ import importlib
 import os
 import sys
 import tempfile
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,6 +28,8 @@ from lmtransfer.config.primary import drop_null_groups
 from lmtransfer.config.sweep import Point, in_sweep, read_points, sweep_name
 from lmtransfer.config.task_groups import expanded
 from lmtransfer.errors import ConfigError, Interrupted, LmtransferError
+from lmtransfer.last_resort import last_resort
+from lmtransfer.run_writer import failed_starts_removed
 
 _HYDRA_SETTINGS = (
     "hydra/help=lmtransfer",
@@ -70,6 +71,7 @@ def run_command(command: str, words: Sequence[str]) -> int:
         line.options.append("--multirun")
         line.is_sweep = True
     given = one_each
+    overrides.refuse_contradictions(given, folders)
     help_page.register(command)
     failure: list[Exception] = []
     task = functools.partial(_perform, command, failure)
@@ -122,14 +124,15 @@ def _perform_point(command: str, cfg: DictConfig) -> None:
             print(f"lmtransfer: {described}", file=sys.stderr)
         else:
             point.error = f"{type(raised).__name__}: {raised}"
-            traceback.print_exception(raised)
+            print(f"lmtransfer: {last_resort(raised, [command, *HydraConfig.get().overrides.task])}", file=sys.stderr)
     point.write(folder)
 
 
 def _run(command: str, cfg: DictConfig) -> Path | None:
     """Run the command; its run directory, if it made one."""
     settle_budget(cfg, primary=command)
-    returned = _module(command).run(cfg)
+    with failed_starts_removed():
+        returned = _module(command).run(cfg)
     if isinstance(returned, Path):
         return returned
     if cfg.get("output_root") and cfg.get("name"):

@@ -17,7 +17,7 @@ def run_steps(steps: Iterable[tuple[str, Sequence[str]]]) -> None:
     """
     for title, words in steps:
         print(f"\n\033[1m{title}\033[0m\n$ lmtransfer {shlex.join(words)}", flush=True)
-        ended = subprocess.run([sys.executable, "-m", "lmtransfer", *words], check=False)
+        ended = subprocess.run([sys.executable, "-P", "-m", "lmtransfer", *words], check=False)
         if ended.returncode:
             sys.exit(ended.returncode)
 

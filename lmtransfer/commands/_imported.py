@@ -20,12 +20,13 @@ from lmtransfer.config.build import build
 from lmtransfer.data.cache import default_cache_dir, writing
 from lmtransfer.data.digests import source_digest
 from lmtransfer.durable import staged_folder
+from lmtransfer.errors import CheckpointError
 from lmtransfer.interop.published import read_published
 from lmtransfer.interop.tokenizer_files import read_tokenizer
 from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.tokenizers.base import Tokenizer
-from lmtransfer.training.run_directory import RESULT_KEYS, RunDirectory
+from lmtransfer.training.run_directory import RESULT_KEYS, RunDirectory, interpolations
 from lmtransfer.training.state import TrainState
 from lmtransfer.training.versions import versions
 from lmtransfer.training.weights import aliases, load_weights, weights
@@ -82,6 +83,8 @@ def read_imported(folder: PublishedFolder, *, words: Path | None = None) -> Impo
         DataError: words that cannot be added.
     """
     published = read_published(folder.path)
+    for key, value in interpolations({"model": published.model, "losses": published.loss_arguments}, ""):
+        raise CheckpointError(f"{folder.path}: {key} is {value[:60]!r}, which would be looked up on this machine")
     tokenizer: Tokenizer = read_tokenizer(folder.path, vocab_size=published.vocab_size)
     base, notes = tokenizer, list(published.notes)
     if words is not None:

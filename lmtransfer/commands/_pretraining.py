@@ -95,6 +95,12 @@ def check_pretraining(cfg: DictConfig, *, primary: str, more_nodes: Mapping[str,
     check(cfg, primary=primary, nodes=nodes)
     if not losses:
         raise ConfigError("objective.losses: lists no loss; choose an objective (lmtransfer list objectives)")
+    longest, rows = cfg.model.get("max_length"), cfg.objective.get("max_length")
+    if not cfg.get("init") and isinstance(longest, int) and isinstance(rows, int) and rows > longest:
+        raise ConfigError(
+            f"objective.max_length={rows} is longer than the model reads (model.max_length={longest}): lower the one "
+            "or raise the other"
+        )
     if cfg.corpus.get("parts") and cfg.objective.rows.get("contiguous"):
         raise ConfigError(CONTIGUOUS_MIXTURE)
     if cfg.get("init"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -20,6 +20,7 @@ PRETRAIN = "pretrain"
 _COMMANDS = ("probe", "finetune")
 _SETTINGS = ("command", "task", "num_train", "split", "seeds", "control", "words")
 _NAME = re.compile(r"[\w.-]+")
+_LOOK_UP = re.compile(r"\$\{[^{}]*:")  # ${oc.env:HOME}, as itself or for the commands that are started
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +72,10 @@ def make_plan(cfg: DictConfig) -> Plan:
     Raises:
         ConfigError: every problem of the study's own keys.
     """
+    problems = _looked_up(cfg)
+    if problems:
+        raise ConfigError(problems)
     content = cast("dict[str, Any]", OmegaConf.to_container(cfg, resolve=True))
-    problems: list[str] = []
     name, transfers = _name(content, problems), _transfers(content, problems)
     recipes = _recipes(content, transfers, problems)
     shared = _shared(content, problems)
@@ -93,6 +96,28 @@ def make_plan(cfg: DictConfig) -> Plan:
             jobs.append(Job(recipe, transfer, command, tuple(own), folder / command / called))
     commands = {transfer: command for transfer, (command, _) in transfers.items()}
     return Plan(name, folder, tuple(recipes), commands, tuple(jobs))
+
+
+def _looked_up(cfg: DictConfig) -> list[str]:
+    """The texts of a study that would be looked up on this machine, which is not for the author of a study to do."""
+    content = cast("dict[str, Any]", OmegaConf.to_container(cfg, resolve=False))
+
+    def texts(value: Any, key: str) -> Iterator[tuple[str, str]]:
+        if isinstance(value, str):
+            yield key, value
+        elif isinstance(value, Mapping):
+            for name, item in value.items():
+                yield from texts(item, f"{key}.{name}")
+        elif isinstance(value, list):
+            for place, item in enumerate(value):
+                yield from texts(item, f"{key}[{place}]")
+
+    return [
+        f"{key}: {text[:60]!r} would be looked up on this machine, and a study holds plain words only: write the value"
+        for name in ("name", "only", "recipes", "pretrain", "transfers")
+        for key, text in texts(content.get(name), name)
+        if _LOOK_UP.search(text)
+    ]
 
 
 def _name(content: Mapping[str, Any], problems: list[str]) -> str:
@@ -183,7 +208,7 @@ def _text(value: Any) -> str:
 
 def _words(given: Any, where: str, problems: list[str]) -> list[str]:
     """The words of a command line: a list, or one text as it would be typed."""
-    words = [str(word) for word in given] if isinstance(given, list) else shlex.split(str(given))
+    words = [str(word) for word in given] if isinstance(given, list) else _split(str(given), where, problems)
     problems += [
         f"{where}: '{word}' is not key=value"
         for word in words
@@ -199,3 +224,12 @@ def _beside(shared: Sequence[str], own: Sequence[str]) -> list[str]:
     if keys & budgets:
         keys |= budgets
     return [*(word for word in shared if word.partition("=")[0].lstrip("+") not in keys), *own]
+
+
+def _split(text: str, where: str, problems: list[str]) -> list[str]:
+    """A text as a shell would split it."""
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        problems.append(f"{where}: {text[:60]!r} cannot be read as words ({error})")
+        return []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from lmtransfer.errors import Interrupted
+from lmtransfer.interrupts import FOLLOW, SIGNALS, decide
 
 _LOOK_EVERY_SECONDS = 0.5
 
@@ -21,7 +23,7 @@ _LOOK_EVERY_SECONDS = 0.5
 def run_apart(words: Sequence[str], log: Path, console: Console, *, heading: str) -> int:
     """Run ``lmtransfer <words>``, its output in a file, whose last line is shown meanwhile.
 
-    On Ctrl-C or SIGTERM the run is asked to save and to end.
+    On Ctrl-C (however often), SIGTERM or SIGHUP the run is asked to save and to end; so it is where this process dies.
 
     Args:
         words: the command and its words.
@@ -33,29 +35,41 @@ def run_apart(words: Sequence[str], log: Path, console: Console, *, heading: str
         Its exit code; that of an interruption where there was one.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("w", encoding="utf-8") as output, console.status(escape(heading)) as status, _sigterm_as_ctrl_c():
-        # A session of its own: Ctrl-C on the terminal reaches this process only, which passes it on once.
-        process = subprocess.Popen(
-            [sys.executable, "-m", "lmtransfer", *words],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        try:
+    followed, held = os.pipe()  # the run ends when this process, which holds one end, is no more
+    try:
+        with log.open("w", encoding="utf-8") as output, console.status(escape(heading)) as status, _asked() as asked:
+            # A session of its own: Ctrl-C on the terminal reaches this process only, which passes it on once.
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "lmtransfer", *words],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                pass_fds=(followed,),
+                env={**os.environ, **_importable(), FOLLOW: str(followed)},
+            )
+            told = False
             while True:
                 try:
-                    return process.wait(timeout=_LOOK_EVERY_SECONDS)
+                    code = process.wait(timeout=_LOOK_EVERY_SECONDS)
+                    return Interrupted.exit_code if asked else code
                 except subprocess.TimeoutExpired:
-                    status.update(escape(f"{heading}: {_lines(log)[-1]}"))
-        except KeyboardInterrupt:
-            status.update(escape(f"{heading}: saving"))
-            process.terminate()
-            process.wait()
-            return Interrupted.exit_code
-        finally:
-            if process.poll() is None:
-                process.kill()
+                    if asked and not told:
+                        process.terminate()
+                        told = True
+                    status.update(escape(f"{heading}: {'saving' if asked else _lines(log)[-1]}"))
+    finally:
+        os.close(followed)
+        os.close(held)
+
+
+def _importable() -> dict[str, str]:
+    """The environment in which a process finds this lmtransfer where it was found beside the user's own files."""
+    beside = str(Path(__file__).absolute().parents[2])
+    if beside in sys.path:
+        return {}
+    before = os.environ.get("PYTHONPATH")
+    return {"PYTHONPATH": os.pathsep.join([beside, *([before] if before else [])])}
 
 
 def last_words(log: Path) -> str:
@@ -74,12 +88,22 @@ def _lines(log: Path) -> list[str]:
 
 
 @contextmanager
-def _sigterm_as_ctrl_c() -> Iterator[None]:
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
+def _asked() -> Iterator[list[int]]:
+    """The signals that asked for an end while the block lasts, in a list that grows."""
+    asked: list[int] = []
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    def note(number: int, frame: FrameType | None) -> None:
+        asked.append(number)
+
+    before = {
+        number: signal.signal(number, note)
+        for number in SIGNALS
+        if number in (signal.SIGINT, signal.SIGTERM) or signal.getsignal(number) is not signal.SIG_IGN  # nohup
+    }
     try:
-        yield
+        yield asked
     finally:
-        signal.signal(signal.SIGTERM, before)
+        if asked:
+            decide()
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -167,10 +167,10 @@ def _setting(cfg: DictConfig, command: str, source: SavedRun, hardware: Hardware
 
 
 def _write_files(directory: RunDirectory, plain: dict[str, Any], setting: Setting) -> None:
-    directory.write_config(plain)
     if distributed.is_main():
         setting.tokenizer.save(directory.tokenizer)
     directory.write_versions(versions(data={"tokenizer": setting.tokenizer.fingerprint}))
+    directory.write_config(plain)  # last: with it the folder is a run
 
 
 @dataclass(frozen=True, slots=True)

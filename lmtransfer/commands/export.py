@@ -71,7 +71,8 @@ def run(cfg: DictConfig) -> Path:
     opened = open_run(str(cfg.run), checkpoint=cfg.checkpoint)
     folder, form = _place(cfg, opened)
     texts = _fitting(opened, texts_of(opened, data_root=cfg.data_root))
-    with export_folder(folder, overwrite=cfg.overwrite) as staged:
+    source = opened.saved.config.get("source")
+    with export_folder(folder, overwrite=cfg.overwrite, source=Path(str(source)) if source else None) as staged:
         exported = _FORMS[form](opened, staged, texts)
         card = card_of(
             opened,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
 
 from omegaconf import DictConfig
@@ -35,12 +34,8 @@ def run(cfg: DictConfig) -> Path:
         RunDirectory.create(cfg.output_root, "import", name)  # says so before the weights are read
     imported = read_imported(folder, words=words)
     directory = RunDirectory.create(cfg.output_root, "import", name)
-    try:
-        with staged_folder(directory.path) as staged:
-            write_imported(imported, RunDirectory(staged), name=name, words=words)
-    except BaseException:
-        shutil.rmtree(directory.path, ignore_errors=True)
-        raise
+    with staged_folder(directory.path) as staged:
+        write_imported(imported, RunDirectory(staged), name=name, words=words)
     console = Console(highlight=False)
     for line in [*imported_lines(imported), *next_lines(directory.path, imported)]:
         console.print(line, markup=False, soft_wrap=True)

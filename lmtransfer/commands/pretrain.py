@@ -96,7 +96,7 @@ def run(cfg: DictConfig) -> Path:
             trainer.resume()
         state = trainer.train()
         metrics = state.best_metrics  # of the checkpoint that every other command takes
-        result = {
+        result: dict[str, Any] = {
             "command": "pretrain",
             "task": None,
             "split": "validation" if metrics else None,

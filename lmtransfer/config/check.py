@@ -11,6 +11,7 @@ from lmtransfer.config.component import component_problems, is_component, outerm
 from lmtransfer.config.nearest import hint
 from lmtransfer.config.plain import join, to_plain
 from lmtransfer.config.primary import primary_config, reference_config
+from lmtransfer.config.ranges import out_of_range
 from lmtransfer.config.schema import SCHEMAS
 from lmtransfer.config.values import BROKEN, Misfit, convert
 from lmtransfer.errors import ConfigError
@@ -100,8 +101,12 @@ class _PlainKeys:
                     self.visit(value, default if isinstance(default, dict) else {}, key=where)
             elif isinstance(default, dict) and default and not is_component(default) and not is_component(value):
                 self.problems[where] = f"{value!r} stands where a group of keys should: {', '.join(default)}"
-            elif name not in described and isinstance(default, (bool, int, float)) and value is not None:
-                self._like(default, value, where)
+            elif name not in described and not is_component(value):
+                wrong = out_of_range(name, value)
+                if wrong:
+                    self.problems[where] = wrong
+                elif isinstance(default, (bool, int, float)) and value is not None:
+                    self._like(default, value, where)
 
     def _like(self, default: bool | int | float, value: Any, where: str) -> None:
         """A value of a key without a description has the type of the primary's own value."""

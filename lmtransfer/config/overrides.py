@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, Quote, QuotedString
 from hydra.errors import HydraException
 
+from lmtransfer.config import paths
 from lmtransfer.config.nearest import hint
 from lmtransfer.errors import ConfigError
 
@@ -137,6 +139,38 @@ def parse(override: str) -> Override:
             "text with brackets or commas is quoted twice: \"key='a, b'\""
         )
     return found
+
+
+#: Keys of one thing that is set either way.
+_EITHER = (("schedule.warmup_steps", "schedule.warmup_fraction"),)
+
+
+def refuse_contradictions(given: Sequence[str], folders: Sequence[Path]) -> None:
+    """Refuse words that say two things of which only one can be meant.
+
+    Args:
+        given: the command line's ``key=value``.
+        folders: those that hold the groups of configs.
+
+    Raises:
+        ConfigError: a group is chosen twice, or one thing is set in two ways.
+    """
+    chosen: dict[str, str] = {}
+    problems = []
+    for word in given:
+        key, _, value = word.partition("=")
+        if value == "null" or key.startswith("~"):
+            continue
+        if key in chosen and chosen[key] != word and paths.is_group(key, list(folders)):
+            problems.append(f"{chosen[key]} and {word} are both given: keep one")
+        chosen[key.lstrip("+")] = word
+    problems += [
+        f"{chosen[one]} and {chosen[other]} are both given: keep one, they set the same"
+        for one, other in _EITHER
+        if one in chosen and other in chosen
+    ]
+    if problems:
+        raise ConfigError(problems)
 
 
 def _is_free_text(key: str) -> bool:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 from lmtransfer.config.plain import full_key, join, to_plain
+from lmtransfer.config.ranges import out_of_range
 from lmtransfer.config.values import BROKEN, Misfit, convert
 from lmtransfer.errors import ConfigError
 
@@ -41,7 +42,7 @@ class Settings:
             except Misfit as misfit:
                 found[join(key, name)] = str(misfit)
                 continue
-            problem = _out_of_range(value, field)
+            problem = _out_of_range(value, field) or out_of_range(name, value)
             if problem:
                 found[join(key, name)] = problem
         return found

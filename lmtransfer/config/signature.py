@@ -11,6 +11,7 @@ from typing import Any
 
 from lmtransfer.config.nearest import hint
 from lmtransfer.config.plain import join
+from lmtransfer.config.ranges import out_of_range
 from lmtransfer.config.values import Misfit, convert
 
 #: Hydra's own words in a component node; only ``_target_`` means something here.
@@ -64,9 +65,13 @@ def problems_of(
             problems[where] = "is supplied by the command; leave it out"
         elif name not in runtime:
             try:
-                convert(value, arguments[name].annotation)
+                converted = convert(value, arguments[name].annotation)
             except Misfit as misfit:
                 problems[where] = str(misfit)
+                continue
+            wrong = out_of_range(name, converted)
+            if wrong:
+                problems[where] = wrong
     if complete:
         for name, argument in arguments.items():
             if argument.required and name not in values and name not in runtime:

@@ -9,6 +9,7 @@ killed goes on with the missing ones, and the result does not depend on how many
 from __future__ import annotations
 
 import errno
+import glob
 import json
 import os
 import re
@@ -17,18 +18,19 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from itertools import chain
 from pathlib import Path
 from typing import Protocol, cast
 
 from filelock import FileLock, Timeout
 
 from lmtransfer.data.documents import Corpus
-from lmtransfer.data.filling import Progress, fill
+from lmtransfer.data.filling import Progress, fill, no_text
 from lmtransfer.data.mixture import MixedStore, MixtureCorpus
 from lmtransfer.data.statistics import CorpusStatistics
 from lmtransfer.data.store import STORE_FORMAT, TokenStore
 from lmtransfer.data.tokenising import BLOCK_CHARACTERS
-from lmtransfer.durable import staged_folder, write_json
+from lmtransfer.durable import remove, staged_folder, write_json
 from lmtransfer.errors import DataError
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.tokenizers.load import load_tokenizer
@@ -179,7 +181,7 @@ def tokenizer_for(corpus: Corpus, trainer: TokenizerTrainer, *, cache_dir: str |
     with writing(folder):
         if not folder.is_dir():
             with staged_folder(folder) as staged:
-                trainer.train(_training_lines(corpus), staged)
+                trainer.train(_some(_training_lines(corpus), corpus), staged)
     return load_tokenizer(folder)
 
 
@@ -190,6 +192,20 @@ def _training_lines(corpus: Corpus) -> Iterator[str]:
     for document in corpus.documents():
         if not corpus.is_validation(document):
             yield from document.text.split("\n")
+
+
+def _some(lines: Iterator[str], corpus: Corpus) -> Iterator[str]:
+    """The lines, of which one at least has text.
+
+    Raises:
+        DataError: none has.
+    """
+    blank: list[str] = []
+    for line in lines:
+        if line and not line.isspace():
+            return chain(blank, [line], lines)
+        blank = [line]
+    raise no_text(corpus)
 
 
 def _key(*parts: str) -> str:
@@ -213,6 +229,8 @@ def writing(folder: Path) -> Iterator[None]:
             print(f"another process is preparing {folder}: waiting for it to end", file=sys.stderr, flush=True)
             lock.acquire()
         try:
+            for staged in folder.parent.glob(f".{glob.escape(folder.name)}.*.tmp"):  # of a process that was killed
+                remove(staged)
             yield
         finally:
             lock.release()

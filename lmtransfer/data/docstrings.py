@@ -5,22 +5,22 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
 from dataclasses import astuple, dataclass
 from hashlib import blake2b
-from multiprocessing import get_context
+from itertools import chain
 from pathlib import Path
 
 from lmtransfer.data.docstring_source import Docstring, read_source
 from lmtransfer.data.documents import Notes
 from lmtransfer.data.python_sources import SourceFile, find_library, source_files
-from lmtransfer.data.workers import follow_parent
+from lmtransfer.data.workers import workers
 from lmtransfer.durable import write_json
 from lmtransfer.errors import DataError
 
 _VERSION = 1  # raise it when the same sources would give other docstrings
+_AT_ONCE = 32  # files
 _WORTH_A_PROCESS = 500  # files; fewer are read sooner than a process has started
 
 
@@ -95,8 +95,9 @@ def _read(
     with ExitStack() as stack:
         results: Iterable[tuple[list[Docstring], Notes]] = map(read_source, files)
         if num_workers > 1 and len(files) > _WORTH_A_PROCESS:
-            pool = ProcessPoolExecutor(num_workers, mp_context=get_context("spawn"), initializer=follow_parent)
-            results = stack.enter_context(pool).map(read_source, files, chunksize=32)
+            pool = stack.enter_context(workers(num_workers))
+            pending = [pool.submit(_read_sources, files[at : at + _AT_ONCE]) for at in range(0, len(files), _AT_ONCE)]
+            results = chain.from_iterable(future.result() for future in pending)
         try:
             for number, (docstrings, met) in enumerate(results, start=1):
                 yield from docstrings
@@ -109,6 +110,10 @@ def _read(
                 "python_docs: a process that read source files was killed, probably for want of memory; run again "
                 "with less beside it"
             ) from None
+
+
+def _read_sources(files: Sequence[SourceFile]) -> list[tuple[list[Docstring], Notes]]:
+    return [read_source(file) for file in files]
 
 
 def _unique(docstrings: Iterable[Docstring], notes: Notes) -> Iterator[Docstring]:

@@ -26,6 +26,22 @@ COMPRESSIONS = (".gz", ".xz", ".zst")
 _BUFFER_BYTES = 1 << 20
 _BOM = b"\xef\xbb\xbf"
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
+#: How files begin that hold no lines of text.
+_NO_TEXT = {
+    b"PK\x03\x04": "a ZIP archive, as .docx, .odt, .xlsx and .epub are: save it as plain text",
+    b"\xd0\xcf\x11\xe0": "an Office document: save it as plain text",
+    b"{\\rtf": "an RTF document: save it as plain text",
+    b"%PDF-": "a PDF: extract its text",
+    b"\x1f\x8b": "gzip data: name it .gz",
+    b"\xfd7zXZ": "xz data: name it .xz",
+    b"\x28\xb5\x2f\xfd": "zstd data: name it .zst",
+    b"BZh9": "bzip2 data: unpack it",
+    b"PAR1": "a parquet file: name it .parquet",
+    b"\x7fELF": "a program",
+    b"\x89PNG": "an image",
+    b"\xff\xd8\xff": "an image",
+    b"SQLite format": "a database",
+}
 
 
 class Meter:
@@ -166,6 +182,25 @@ def decode(raw: bytes, where: str, encoding_errors: EncodingErrors, notes: Notes
         ) from None
 
 
+def _refuse_binary(path: Path, start: bytes) -> None:
+    """Refuse what is no text.
+
+    Args:
+        path: the file.
+        start: its first line, or a part of it.
+
+    Raises:
+        DataError: it begins as a file of another kind does, or is full of NUL bytes.
+    """
+    for mark, what in _NO_TEXT.items():
+        if start.startswith(mark):
+            raise DataError(f"{path}: is not text but {what}")
+    if len(start) >= 16 and start.count(0) > len(start) // 10 and not start.startswith(_UTF16_MARKS):
+        raise DataError(
+            f"{path}: is not text but binary data, or UTF-16: convert it to UTF-8 (iconv -f UTF-16 -t UTF-8)"
+        )
+
+
 def read_lines(
     path: Path, *, encoding_errors: EncodingErrors = "strict", notes: Notes | None = None, meter: Meter | None = None
 ) -> Iterator[tuple[int, str]]:
@@ -186,6 +221,8 @@ def read_lines(
     notes = Notes() if notes is None else notes
     with open_binary(path, meter) as stream:
         for number, raw in enumerate(stream, start=1):
+            if number == 1:
+                _refuse_binary(path, raw[:4096])
             if number == 1 and raw.startswith(_BOM):
                 notes.add("byte order marks dropped", f"{path}:1")
                 raw = raw[len(_BOM) :]

@@ -6,12 +6,12 @@ import pickle
 import shutil
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from collections.abc import Callable, Generator
+from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import chain, islice
-from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -26,10 +26,11 @@ from lmtransfer.data.tokenising import (
     blocks,
     hashes_path,
     record_path,
-    start_worker,
+    set_up_worker,
     tokenise_block,
     work,
 )
+from lmtransfer.data.workers import workers
 from lmtransfer.errors import DataError
 from lmtransfer.tokenizers.base import Tokenizer
 
@@ -78,15 +79,16 @@ def fill(
     total = CorpusStatistics()
     records: list[BlockRecord] = []
     kept = 0
-    for record, was_kept in _records(folder, corpus, tokenizer, num_workers):
-        records.append(record)
-        total.add(record.statistics)
-        kept += was_kept
-        if on_progress:
-            fraction = corpus.fraction_read() if isinstance(corpus, Observed) else None
-            on_progress(Progress(total.documents, total.tokens, fraction, kept))
+    with closing(_records(folder, corpus, tokenizer, num_workers)) as found:  # its workers end with it
+        for record, was_kept in found:
+            records.append(record)
+            total.add(record.statistics)
+            kept += was_kept
+            if on_progress:
+                fraction = corpus.fraction_read() if isinstance(corpus, Observed) else None
+                on_progress(Progress(total.documents, total.tokens, fraction, kept))
     if total.tokens == 0:
-        raise DataError(f"corpus={corpus.name}: there is no text in it")
+        raise no_text(corpus)
     for side in SIDES:
         finish_store(folder / side, [record.shards[side] for record in records if side in record.shards])
     total.duplicate_documents = _count_duplicates([hashes_path(folder, index) for index in range(len(records))])
@@ -95,9 +97,17 @@ def fill(
     return total
 
 
+def no_text(corpus: Corpus) -> DataError:
+    """The error of a corpus in which there is nothing to read, which names its files where it has any."""
+    files = [str(file) for file in getattr(corpus, "files", ())]
+    among = f"{', '.join(files[:3])}{f' and {len(files) - 3} more' if len(files) > 3 else ''}"
+    where = f" ({among}: {'is' if len(files) == 1 else 'are'} empty, or blank)" if files else ""
+    return DataError(f"corpus={corpus.name}: there is no text in it{where}; give a corpus with some")
+
+
 def _records(
     folder: Path, corpus: Corpus, tokenizer: Tokenizer, num_workers: int
-) -> Iterator[tuple[BlockRecord, bool]]:
+) -> Generator[tuple[BlockRecord, bool]]:
     """The record of each block in order, and whether it was there already; at most a few blocks are in memory."""
     source = blocks(corpus)
     head = list(islice(source, 2))
@@ -107,28 +117,21 @@ def _records(
             found = _kept(folder, block)
             yield found or tokenise_block(block, folder, tokenizer), found is not None
         return
-    pool = ProcessPoolExecutor(
-        num_workers,
-        mp_context=get_context("spawn"),
-        initializer=start_worker,
-        initargs=(pickle.dumps(tokenizer),),
-    )
     pending: deque[tuple[Future[BlockRecord] | BlockRecord, bool]] = deque()
     try:
-        for block in source:
-            found = _kept(folder, block)
-            pending.append((found or pool.submit(work, block, folder), found is not None))
-            if len(pending) > num_workers + 1:
+        with workers(num_workers, set_up_worker, pickle.dumps(tokenizer)) as pool:
+            for block in source:
+                found = _kept(folder, block)
+                pending.append((found or pool.submit(work, block, folder), found is not None))
+                if len(pending) > num_workers + 1:
+                    yield _finished(*pending.popleft())
+            while pending:
                 yield _finished(*pending.popleft())
-        while pending:
-            yield _finished(*pending.popleft())
     except BrokenProcessPool:
         raise DataError(
             f"corpus={corpus.name}: a worker process was killed, probably for want of memory; run again with fewer "
             f"(num_workers, now {num_workers}). What is complete is kept"
         ) from None
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
 
 
 def _finished(result: Future[BlockRecord] | BlockRecord, kept: bool) -> tuple[BlockRecord, bool]:

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from lmtransfer.data.step_plan import cut_by_tokens, lanes, micro_batches, share
 from lmtransfer.errors import ConfigError, DataError
+from lmtransfer.interrupts import SIGNALS
 from lmtransfer.randomness import permutation
 from lmtransfer.training.learner import Step
 
@@ -248,9 +249,10 @@ def _as_it_is(batch: Any) -> Any:
 
 
 def _outlive_signals(worker: int) -> None:
-    """Ctrl-C and often SIGTERM reach the whole process group, while the main process has a step to finish.
+    """Ctrl-C, SIGHUP and often SIGTERM reach the whole process group, while the main process has a step to finish.
 
-    So Ctrl-C and the first SIGTERM are ignored; the main process ends its workers itself.
+    So Ctrl-C, SIGHUP and the first SIGTERM are ignored; the main process ends its workers itself.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: signal.signal(signal.SIGTERM, signal.SIG_DFL))

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import pickle
-import signal
-import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
-from multiprocessing import connection, parent_process
 from pathlib import Path
 from typing import Any
 
@@ -185,20 +181,10 @@ def tokenise_block(block: Block, folder: Path, tokenizer: Tokenizer) -> BlockRec
 _worker_tokenizer: Tokenizer | None = None
 
 
-def start_worker(pickled_tokenizer: bytes) -> None:
-    """Set up a worker process: its tokenizer, and what happens when its parent is interrupted or killed."""
+def set_up_worker(pickled_tokenizer: bytes) -> None:
+    """Give a worker process its tokenizer."""
     global _worker_tokenizer
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
-    parent = parent_process()
-    assert parent is not None
-    threading.Thread(target=_leave_with, args=(parent.sentinel,), daemon=True).start()
     _worker_tokenizer = pickle.loads(pickled_tokenizer)
-
-
-def _leave_with(sentinel: int) -> None:
-    """End this process when its parent is gone: a parent that was killed cannot end it."""
-    connection.wait([sentinel])
-    os._exit(1)
 
 
 def work(block: Block, folder: Path) -> BlockRecord:

@@ -17,6 +17,7 @@ from typing import Any, Literal
 import yaml
 
 from lmtransfer.errors import RunDirectoryError
+from lmtransfer.printable import printable, printable_values
 
 #: The files that make a folder a run.
 RUN_FILES = ("config.yaml", "metrics.jsonl", "result.json")
@@ -116,7 +117,7 @@ def read_run(path: Path, *, key: str | None = None) -> Run:
         state = "finished" if result else "unfinished"
     return Run(
         path=path,
-        key=key or path.name,
+        key=printable(key or path.name),
         state=state,
         config=config,
         result=result,
@@ -152,7 +153,7 @@ def read_metrics(path: Path, problems: list[str]) -> tuple[tuple[Mapping[str, An
         if not line.strip():
             continue
         try:
-            value = json.loads(line)
+            value = printable_values(json.loads(line))
         except (ValueError, RecursionError):
             value = None
         if isinstance(value, dict):
@@ -199,7 +200,7 @@ def _read_mapping(path: Path, problems: list[str]) -> Mapping[str, Any]:
         problems.append(f"{path.name}: {error.strerror or error}")
         return {}
     try:
-        value = _read_yaml(raw) if path.suffix == ".yaml" else json.loads(raw)
+        value = printable_values(_read_yaml(raw) if path.suffix == ".yaml" else json.loads(raw))
     except (ValueError, yaml.YAMLError, RecursionError) as error:
         problems.append(f"{path.name}: cannot be read ({str(error).splitlines()[0]})")
         return {}

@@ -23,7 +23,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from lmtransfer.durable import flush
+from lmtransfer.durable import flush, remove
 from lmtransfer.errors import CheckpointError
 
 MANIFEST = "manifest.json"
@@ -76,9 +76,11 @@ class Checkpoints:
             state: plain numbers, strings, lists and dicts; must hold ``step``.
 
         Raises:
-            CheckpointError: the disk is full or cannot be written; what was saved before is untouched.
+            CheckpointError: the disk is full or cannot be written, or the folder is a link; what was saved before is
+                untouched.
         """
         final, staged = self.folder / name, self.folder / f".{name}.new"
+        _refuse_link(self.folder)
         try:
             self._settle(name)
             staged.mkdir(parents=True)
@@ -107,12 +109,12 @@ class Checkpoints:
     def _exchange(self, name: str) -> None:
         """Put the staged checkpoint, which is complete, in its place."""
         final, staged, old = self.folder / name, self.folder / f".{name}.new", self.folder / f".{name}.old"
-        shutil.rmtree(old, ignore_errors=True)
+        remove(old)
         if final.exists():
             final.rename(old)
         staged.rename(final)
         flush(self.folder)
-        shutil.rmtree(old, ignore_errors=True)
+        remove(old)
 
     def _settle(self, name: str) -> None:
         """Finish or undo the save that a crash has interrupted, so that the newest complete one is in its place."""
@@ -121,8 +123,8 @@ class Checkpoints:
             self._exchange(name)
         elif old.exists() and not final.exists():
             old.rename(final)
-        shutil.rmtree(staged, ignore_errors=True)
-        shutil.rmtree(old, ignore_errors=True)
+        remove(staged)
+        remove(old)
 
     def newest(self) -> tuple[Checkpoint | None, list[str]]:
         """The newest complete checkpoint, and a sentence for each one that had to be passed over.
@@ -193,8 +195,9 @@ def preflight(folder: Path, *, num_bytes: int) -> None:
         num_bytes: size of one checkpoint.
 
     Raises:
-        CheckpointError: it cannot.
+        CheckpointError: it cannot, or the folder is a link.
     """
+    _refuse_link(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / ".probe"
@@ -210,6 +213,15 @@ def preflight(folder: Path, *, num_bytes: int) -> None:
         raise CheckpointError(
             f"checkpoints need {needed / 1e6:,.0f} MB (last, best and one being written), but {folder} has "
             f"{free / 1e6:,.0f} MB free: make room, or set output_root=<a folder on another disk>"
+        )
+
+
+def _refuse_link(folder: Path) -> None:
+    """Refuse to write where a link leads: old checkpoints are deleted there, and it may be anywhere."""
+    if folder.is_symlink():
+        raise CheckpointError(
+            f"{folder} is a link to {folder.resolve()}, and nothing outside a run's own folder is replaced or deleted: "
+            "put a folder in its place, or set output_root=<a folder on another disk>"
         )
 
 

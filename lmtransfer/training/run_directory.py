@@ -13,13 +13,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from lmtransfer import run_writer
 from lmtransfer.durable import write_text
 from lmtransfer.errors import RunDirectoryError
 from lmtransfer.training import distributed
@@ -63,7 +65,8 @@ class RunDirectory:
             resume: go on with a run that exists. One that does not exist is begun.
 
         Raises:
-            RunDirectoryError: it exists and ``resume`` is false; the name leads elsewhere; it cannot be made.
+            RunDirectoryError: it exists and ``resume`` is false; another process writes it; the name leads elsewhere;
+                it cannot be made.
         """
         parts = Path(name).parts
         if not name or Path(name).is_absolute() or ".." in parts or parts != tuple(name.split("/")):
@@ -77,18 +80,36 @@ class RunDirectory:
         return run
 
     def _make(self, *, resume: bool) -> str | None:
-        """Make the directory; what went wrong, or None."""
+        """Make the directory and be the one that writes it; what went wrong, or None.
+
+        What a start has left that was killed before it wrote the configuration is no run, and is begun anew.
+        """
+        taken = (
+            f"the run {self.path} exists already: choose another name=, go on with it by resume=true, or delete the "
+            "folder"
+        )
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self.path.mkdir()
-        except FileExistsError:
+            with contextlib.suppress(FileExistsError):
+                run_writer.make_folder(self.path)
             if not self.path.is_dir():
                 return f"{self.path} exists and is not a folder: choose another name=, or move it away"
-            if not resume:
-                return (
-                    f"the run {self.path} exists already: choose another name=, go on with it by resume=true, "
-                    "or delete the folder"
-                )
+            begins = not (self.config_path.exists() or run_writer.holds(self.path)) and run_writer.is_beginning(
+                self.path
+            )
+            if not begins and not resume:
+                return taken
+            run_writer.hold(self.path)
+            if self.config_path.exists() and not resume:  # another process was faster
+                run_writer.release(self.path)
+                return taken
+            if begins and not self.config_path.exists():
+                run_writer.clear(self.path)
+        except run_writer.Busy as busy:
+            other = "another process" if busy.pid is None else f"another process ({busy.pid})"
+            return (
+                f"{other} is writing the run {self.path}, and a run has one writer: wait for it to end, or stop it by "
+                "Ctrl-C or SIGTERM, after which it has saved"
+            )
         except OSError as error:
             reason = error.strerror or str(error)
             return f"cannot make the run directory {self.path}: {reason}; set output_root=<another folder>"
@@ -165,7 +186,7 @@ class RunDirectory:
         """The configuration the run was made with, as plain values.
 
         Raises:
-            RunDirectoryError: it is missing or damaged.
+            RunDirectoryError: it is missing or damaged, or holds what would be looked up on this machine.
         """
         try:
             config = yaml.safe_load(self.config_path.read_text(encoding="utf-8"))
@@ -173,6 +194,11 @@ class RunDirectory:
             raise RunDirectoryError(f"cannot read {self.config_path}: {error}") from error
         if not isinstance(config, dict):
             raise RunDirectoryError(f"{self.config_path} holds no configuration: it is damaged")
+        for key, value in interpolations(config, ""):
+            raise RunDirectoryError(
+                f"{self.config_path}: {key} holds {value[:60]!r}, which would be looked up on this machine, and a run "
+                "holds plain values only: write the value itself, and beware of who sent you this run"
+            )
         return config
 
     def write_versions(self, versions: Mapping[str, Any]) -> None:
@@ -208,3 +234,15 @@ class RunDirectory:
         except (OSError, ValueError) as error:
             raise RunDirectoryError(f"cannot read {self.result_path}: {error}") from error
         return result
+
+
+def interpolations(value: Any, key: str) -> Iterator[tuple[str, str]]:
+    """The texts in a configuration that OmegaConf would replace by something else, with their keys."""
+    if isinstance(value, str) and "${" in value:
+        yield key, value
+    elif isinstance(value, Mapping):
+        for name, item in value.items():
+            yield from interpolations(item, f"{key}.{name}".removeprefix("."))
+    elif isinstance(value, list):
+        for place, item in enumerate(value):
+            yield from interpolations(item, f"{key}[{place}]")

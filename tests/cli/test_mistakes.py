@@ -83,13 +83,24 @@ def test_errors_of_a_command_are_shown_with_their_exit_code(
     assert (result.code, result.out, result.err) == (code, "", f"lmtransfer: {error}\n")
 
 
-def test_our_own_bugs_keep_their_traceback(lmtransfer: Any, toy: Any) -> None:
+def test_our_own_bugs_are_one_line_and_a_way_to_see_more(
+    lmtransfer: Any, toy: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def bug(cfg: Any) -> None:
-        cfg.modle  # noqa: B018 - a bug: there is no such key
+        raise ZeroDivisionError("by nought,\non two lines")
 
     toy.behave = bug
-    with pytest.raises(Exception, match="modle"):
-        lmtransfer("toy")
+    result = lmtransfer("toy", "text=a b")
+    assert result.code == 1
+    assert result.err == (
+        "lmtransfer: ZeroDivisionError: by nought, on two lines. This is a bug of lmtransfer; to see where, and to "
+        "report it: LMTRANSFER_TRACEBACK=1 lmtransfer toy 'text=a b'\n"
+    )
+    monkeypatch.setenv("LMTRANSFER_TRACEBACK", "1")
+    result = lmtransfer("toy", "text=a b")
+    assert result.code == 1
+    assert "Traceback (most recent call last)" in result.err
+    assert "in bug\n" in result.err
 
 
 @pytest.mark.parametrize(("override", "message"), [("init=${nowhere}", "nowhere"), ("init=???", "init")])

@@ -94,6 +94,38 @@ def test_the_main_page_names_every_command_and_where_configs_live(run_cli: Run) 
     assert all(len(line) <= 120 for line in page.splitlines() if "conf" not in line)
 
 
+@pytest.mark.parametrize("module", ["yaml", "hydra", "signal", "shlex", "typing", "pickle"])
+def test_no_module_of_the_current_folder_is_run(module: str, run_cli: Run, tmp_path: Path) -> None:
+    (tmp_path / f"{module}.py").write_text("open('RUN', 'w')\n")
+    result = run_cli("list", "commands", cwd=tmp_path)
+    assert not (tmp_path / "RUN").exists()
+    assert "ModuleNotFoundError" not in result.stderr + result.stdout
+
+
+@pytest.mark.slow
+def test_no_module_of_the_current_folder_is_run_by_the_runs_of_a_study_or_by_workers(
+    run_cli: Run, tmp_path: Path
+) -> None:
+    for module in ("yaml", "torch", "hydra", "pickle", "numpy"):
+        (tmp_path / f"{module}.py").write_text("open('RUN', 'w')\n")
+    (tmp_path / "a.txt").write_text("\n".join(f"bal bam {row} kit." for row in range(60_000)))
+    corpus = ["corpus=text", "corpus.path=a.txt", "corpus.boundary=line", "tokenizer.vocab_size=60"]
+    cache = f"cache_dir={tmp_path / 'cache'}"
+    result = run_cli("prepare", *corpus, "tokenizer.allow_fewer=true", "num_workers=2", cache, cwd=tmp_path)
+    assert (result.returncode, result.stderr) == (0, "")
+    own = tmp_path / "mine" / "study" / "own.yaml"
+    own.parent.mkdir(parents=True)
+    words = ", ".join([*corpus[1:], "tokenizer.allow_fewer=true", "experiment=null", "train.batch_tokens=512"])
+    own.write_text(
+        "# @package _global_\n# Mine\nname: s\nrecipes: {one: model=bert_tiny objective=mlm}\n"
+        f"pretrain: {{corpus: text, steps: 1, words: [{words}]}}\n"
+    )
+    result = run_cli("study", "-cd", "mine", "study=own", cache, cwd=tmp_path)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert (tmp_path / "runs/study/s/pretrain/one/result.json").is_file()
+    assert not (tmp_path / "RUN").exists()
+
+
 def test_a_reader_that_leaves_early_is_no_error(tmp_path: Path) -> None:
     command = f"{sys.executable} -m lmtransfer list | head -1"
     result = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True, check=False)

@@ -58,7 +58,8 @@ def test_failed_points_do_not_stop_the_others_and_are_listed(lmtransfer: Any, to
     assert result.err.endswith(
         "lmtransfer: 2 of 4 runs of the sweep failed:\n  seed=1: no such corpus\n  seed=2: ZeroDivisionError: a bug\n"
     )
-    assert result.err.count("Traceback") == 1
+    assert "lmtransfer: ZeroDivisionError: a bug. This is a bug of lmtransfer; to see where" in result.err
+    assert "Traceback" not in result.err
 
 
 @pytest.mark.parametrize("error", [Interrupted("saved"), KeyboardInterrupt()])

@@ -381,7 +381,7 @@ class _Signals(ToyStream):
         return super().micro_batch(number)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_finishes_the_step_saves_and_says_so(
     number: signal.Signals, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -396,16 +396,18 @@ def test_a_signal_finishes_the_step_saves_and_says_so(
     assert "finishing this step" in capfd.readouterr().err
 
 
-def test_a_second_interrupt_quits_at_once(tmp_path: Path) -> None:
+def test_a_second_interrupt_costs_no_step_either(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     class Twice(_Signals):
         def micro_batch(self, number: int) -> ToyBatch:
             batch = super().micro_batch(number)
             return super().micro_batch(number) if number == self.at else batch
 
     trainer = toy_trainer(stream=Twice(4, signal.SIGINT), checkpoints=Checkpoints(tmp_path))
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(Interrupted):
         trainer.train()
-    assert trainer.state.step == 2
+    assert trainer.state.step == 3
+    assert Checkpoints(tmp_path).newest()[0].step == 3
+    assert "still finishing this step" in capfd.readouterr().err
 
 
 def test_a_signal_in_an_evaluation_stops_it_and_it_comes_first_after_resuming(tmp_path: Path) -> None:

@@ -1,0 +1,114 @@
+"""Which values a setting may have, by its name: names say what they mean (``num_*`` counts, ``*_dim`` widths, ...).
+
+Looked at before anything is read or built, so that a slip is answered at once and not by a message from deep inside.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lmtransfer.config.values import BROKEN
+
+#: Largest whole number: more do not fit into 64 bits.
+LARGEST = 2**63 - 1
+_MOST = 1 << 24
+_LONGEST_NAME = 200  # file systems take 255, and files are staged under longer ones
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Bounds of a number.
+
+    Attributes:
+        least: the smallest allowed value.
+        most: the largest.
+        open_below: whether ``least`` itself is too small.
+        open_above: whether ``most`` itself is too large.
+    """
+
+    least: float
+    most: float = math.inf
+    open_below: bool = False
+    open_above: bool = False
+
+    def holds(self, value: float) -> bool:
+        """Whether the value is allowed."""
+        above = value > self.least if self.open_below else value >= self.least
+        return above and (value < self.most if self.open_above else value <= self.most)
+
+    def __str__(self) -> str:
+        lower = f"greater than {self.least:g}" if self.open_below else f"{self.least:,g} or more"
+        if math.isinf(self.most):
+            return lower
+        return f"{lower}, and {f'less than {self.most:g}' if self.open_above else f'{int(self.most):,} or less'}"
+
+
+_COUNT = Range(1, _MOST)
+_SHARE = Range(0, 1)
+_POSITIVE = Range(0, open_below=True)
+_KEPT = Range(0, 1, open_above=True)
+
+#: Ranges by patterns of names; the first that fits counts.
+RANGES: Mapping[str, Range] = {
+    "num_workers": Range(0, 4096),
+    "num_held_out": Range(0, LARGEST),
+    "num_train": _POSITIVE,
+    "num_layers": Range(1, 4096),
+    "num_heads": Range(1, 4096),
+    "dim": _COUNT,
+    "*_dim": _COUNT,
+    "vocab_size": _COUNT,
+    "max_length": _COUNT,
+    "dropout": _KEPT,
+    "*_dropout": _KEPT,
+    "mask_prob": Range(0, 1, open_below=True),
+    "*_prob": _SHARE,
+    "*_fraction": _SHARE,
+    "learning_rate": _POSITIVE,
+    "*_learning_rate": _POSITIVE,
+    "weight_decay": Range(0),
+    "*_weight_decay": Range(0),
+    "betas": _KEPT,
+    "*_betas": _KEPT,
+    "momentum": _KEPT,
+    "eps": _POSITIVE,
+    "*_eps": _POSITIVE,
+    "*_tokens": Range(1, LARGEST),
+    "warmup_steps": Range(0, LARGEST),
+    "seed": Range(0, LARGEST),
+}
+
+
+def out_of_range(name: str, value: Any) -> str | None:
+    """What is wrong with the value of a setting, to be read after its key; None where nothing is.
+
+    Args:
+        name: of the setting, without the key of its node.
+        value: plain data; each number of a list is looked at.
+    """
+    if isinstance(value, list | tuple):
+        return next((problem for item in value if (problem := out_of_range(name, item))), None)
+    if name == "name" and isinstance(value, str):
+        return _unusable_name(value)
+    if value is BROKEN or isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    if isinstance(value, int) and abs(value) > LARGEST:
+        return f"{str(value)[:30]} does not fit into 64 bits"
+    if not math.isfinite(value):
+        return f"{value} is not a finite number"
+    allowed = next((found for pattern, found in RANGES.items() if fnmatch.fnmatchcase(name, pattern)), None)
+    if allowed is None or allowed.holds(value):
+        return None
+    return f"{value} is out of range: {allowed}"
+
+
+def _unusable_name(value: str) -> str | None:
+    """What keeps a name from being that of a folder."""
+    longest = max(len(part.encode("utf-8", "surrogatepass")) for part in value.split("/"))
+    if longest > _LONGEST_NAME:
+        return f"{value[:20]}... is a name of {longest} bytes; {_LONGEST_NAME} are the most (between slashes)"
+    return f"{value[:60]!r} holds a character that no name may have" if "\0" in value else None
