@@ -70,8 +70,7 @@ def test_elmo_pretrains_on_characters_and_resumes_exactly(
 
     with monkeypatch.context() as patch:
         patch.setattr(PretrainingLearner, "losses", killed)
-        with pytest.raises(RuntimeError, match="killed"):
-            main([*words, "name=parts"])
+        assert "RuntimeError: killed" in run(*words, "name=parts", code=1)
     assert passes[0] is None
     assert passes[1] is not None
     run(*words, "name=parts", "resume=true")
