@@ -1,4 +1,4 @@
-"""The demonstration: do two and a half minutes of pretraining on documentation help to tell libraries apart?
+"""The demonstration: do two minutes of pretraining on documentation help to tell libraries apart?
 
     python scripts/demo.py [folder]
 
@@ -38,7 +38,7 @@ def main() -> None:
                 ["prepare", "corpus=python_docs", "tokenizer.vocab_size=4096"],
             ),
             (
-                "2. pretrain a small BERT on it for two and a half minutes: guess the hidden words",
+                "2. pretrain a small BERT on a million tokens of it: guess the hidden words",
                 ["pretrain", "experiment=demo", "name=bert", f"output_root={root}"],
             ),
             (

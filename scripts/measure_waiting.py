@@ -62,7 +62,7 @@ def step_milliseconds(count: str, steps: int, shown: dict[str, str]) -> float:
         variables["GOMP_SPINCOUNT"] = count
     words = [
         "experiment=demo",
-        "train.seconds=null",
+        "train.tokens=null",
         f"train.steps={steps}",
         "train.eval_every=null",
         "train.eval_tokens=128",

@@ -34,7 +34,7 @@ def main() -> None:
     control: dict[str, Any] | None = None
     for tokens in map(int, options.tokens.split(",")):
         name = f"{options.recipe}-{tokens}"
-        budget = ["train.seconds=null", f"train.tokens={tokens}", "train.eval_every=null"]
+        budget = ["train.tokens=null", f"train.tokens={tokens}", "train.eval_every=null"]
         recipe = [f"experiment={options.recipe}", "corpus=python_docs"]
         run("pretrain", *recipe, *budget, f"name={name}", f"output_root={root}")
         labels = ["task=python_docs", "task.num_train=100", "split=test", f"seeds={options.seeds}"]
