@@ -63,11 +63,15 @@ def _learn(learner: PretrainingLearner, batches: list[PretrainingBatch], done: d
 def test_generator_and_discriminator_learn_by_heart(name: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
     learner = PretrainingLearner(ENCODERS[name](), [ReplacedTokenDetection(generator_size=1.0)])  # type: ignore[list-item]
-    bounds = {"generator_mlm": lambda mean: mean < 0.1, "rtd": lambda mean: mean < 0.02}
+    # Of 300 rounds at most: 81 to 116 with AVX512 and with AVX2.
+    bounds = {
+        "generator_mlm": lambda mean: mean < 0.1,
+        "generator_accuracy": lambda mean: mean > 0.95,
+        "rtd": lambda mean: mean < 0.02,
+        "rtd_accuracy": lambda mean: mean > 0.99,
+    }
     means = _learn(learner, _batches(tmp_path, num_epochs=1), bounds)
     assert all(is_learnt(means[kind]) for kind, is_learnt in bounds.items()), means
-    assert means["generator_accuracy"] > 0.95
-    assert means["rtd_accuracy"] > 0.99
 
 
 @pytest.mark.parametrize("name", ENCODERS)
