@@ -17,7 +17,7 @@ os.environ.update({"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TRANSFORM
 # One thread a process, since tests run beside each other, and little spinning where a test starts more; a user's own
 # settings win.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+os.environ.setdefault("GOMP_SPINCOUNT", "2000")
 MAX_WORKERS = 8  # some 700 MB each
 
 _connect = socket.socket.connect

@@ -13,6 +13,7 @@ import torch
 from lmtransfer.training import hardware
 from lmtransfer.training.cores import cpu_quota, usable_cores
 from lmtransfer.training.formats import cpu_flags, cpu_format, cuda_format, fastest_format
+from lmtransfer.waiting import SPIN_COUNT
 
 
 @pytest.mark.parametrize(
@@ -98,7 +99,7 @@ def test_threads_fit_the_quota(quota: float | None, cores: int, expected: int, m
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        ({}, "1000"),
+        ({}, str(SPIN_COUNT)),
         ({"GOMP_SPINCOUNT": "7"}, "7"),
         ({"OMP_WAIT_POLICY": "passive"}, "None"),
     ],
