@@ -82,7 +82,7 @@ def start(world: Path) -> Iterator[Start]:
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "LMTRANSFER_CACHE": str(world / "cache")}
         process = subprocess.Popen(
             [sys.executable, "-m", "lmtransfer", *words],
-            cwd=world, env=environment, stdin=subprocess.DEVNULL, start_new_session=True, **streams,
+            cwd=world, env=environment, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=_heed, **streams,
         )  # fmt: skip
         found.append(Started(process, world))
         return found[-1]
@@ -92,6 +92,12 @@ def start(world: Path) -> Iterator[Start]:
         if one.process.poll() is None:
             os.killpg(one.process.pid, signal.SIGKILL)
             one.process.wait()
+
+
+def _heed() -> None:
+    """Signals as a terminal sets them up: the tests themselves may run under nohup or in a shell's background."""
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def steps(run: Path) -> list[int]:
