@@ -1,0 +1,61 @@
+"""A folder with texts, a task and a small run, to do harm to."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from bad_input import PRETRAIN, SECRET, Answer
+
+from lmtransfer import cli
+
+
+@pytest.fixture(scope="session")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with texts, a task and a small run."""
+    world = tmp_path_factory.mktemp("base")
+    words = [f"{start}{middle}{end}" for start in "bdfgk" for middle in "aeiou" for end in "lmnrst"]
+    (world / "texts").mkdir()
+    lines = (" ".join(words[(7 * row + 11 * place * place) % len(words)] for place in range(12)) for row in range(300))
+    (world / "texts" / "a.txt").write_text("\n".join(f"{line}.{'' if row % 6 else chr(10)}"
+                                                     for row, line in enumerate(lines)))  # fmt: skip
+    (world / "t.tsv").write_text("label\ttext\n" + "good\tbal bam\nbad\tkit kis\n" * 20)
+    before = Path.cwd()
+    os.chdir(world)
+    os.environ["LMTRANSFER_CACHE"], kept = str(world / "cache"), os.environ.get("LMTRANSFER_CACHE")
+    try:
+        assert cli.main([*PRETRAIN[:-1], "name=base"]) == 0
+    finally:
+        os.chdir(before)
+        if kept is None:
+            del os.environ["LMTRANSFER_CACHE"]
+        else:
+            os.environ["LMTRANSFER_CACHE"] = kept
+    return world
+
+
+@pytest.fixture
+def world(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of it to do harm to, which is the current folder."""
+    shutil.copytree(base, tmp_path / "w")
+    monkeypatch.chdir(tmp_path / "w")
+    monkeypatch.setenv("LMTRANSFER_CACHE", str(tmp_path / "w" / "cache"))
+    monkeypatch.setenv("SECRET", SECRET)
+    return tmp_path / "w"
+
+
+@pytest.fixture
+def answer(world: Path, capfd: pytest.CaptureFixture[str]) -> Answer:
+    """Run a command line in this process; its status, and all that it said."""
+
+    def run(*words: str) -> tuple[int, str]:
+        try:
+            status = cli.main(list(words))
+        except SystemExit as leave:
+            status = int(leave.code or 0)
+        out, err = capfd.readouterr()
+        return status, out + err
+
+    return run

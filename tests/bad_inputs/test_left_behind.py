@@ -1,0 +1,54 @@
+"""What killed starts have left, and what links lead to."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from bad_input import PRETRAIN, Answer
+
+
+def test_what_a_killed_start_has_left_is_begun_anew(world: Path, answer: Answer) -> None:
+    """Between its directory and its config.yaml, alone and as a point of a sweep."""
+    for left in ("runs/pretrain/x", "runs/pretrain/s/seed=1"):
+        (world / left / "tokenizer").mkdir(parents=True)
+        (world / left / "versions.json").write_text("{}")
+        (world / left / "checkpoints").mkdir()
+    status, said = answer(*PRETRAIN)
+    assert status == 0, said
+    status, said = answer(*PRETRAIN[:-1], "name=s", "-m", "seed=1,2")
+    assert status == 0, said
+    assert sorted(path.name for path in (world / "runs/pretrain/s").iterdir()) == ["seed=1", "seed=2"]
+
+
+def test_a_folder_of_somebody_else_is_no_killed_start(world: Path, answer: Answer) -> None:
+    mine = world / "runs/pretrain/x/thesis.txt"
+    mine.parent.mkdir(parents=True)
+    mine.write_text("mine")
+    status, said = answer(*PRETRAIN)
+    assert (status, "exists already" in said) == (2, True)
+    assert mine.read_text() == "mine"
+
+
+def test_what_a_killed_prepare_has_staged_goes_with_the_next(world: Path, answer: Answer) -> None:
+    tokenizers = world / "cache" / "tokenizers"
+    known = next(path for path in tokenizers.iterdir() if not path.name.startswith("."))
+    staged = tokenizers / f".{known.name}.elsewhere-4194305.tmp"
+    staged.mkdir()
+    (staged / "half").write_text("half")
+    assert answer(*PRETRAIN)[0] == 0
+    assert not staged.exists()
+
+
+def test_checkpoints_that_are_a_link_lead_nowhere(base: Path, world: Path, answer: Answer, tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    shutil.move(world / "runs/pretrain/base/checkpoints", outside)
+    (outside / ".last.old").mkdir()
+    (outside / ".last.old" / "precious").write_text("mine")
+    (world / "runs/pretrain/base/checkpoints").symlink_to(outside)
+    (world / "runs/pretrain/base/result.json").unlink()
+    before = sorted(str(path) for path in outside.rglob("*"))
+    status, said = answer(*PRETRAIN[:-1], "name=base", "resume=true", f"corpus.path={base}/texts")
+    assert status == 2
+    assert "checkpoints is a link" in said
+    assert sorted(str(path) for path in outside.rglob("*")) == before

@@ -1,0 +1,94 @@
+"""Values out of bounds, settings that exclude each other, texts that are none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from bad_input import FINETUNE, NOWHERE, PREPARE, PRETRAIN, Answer, Case, bounded, check
+
+CASES: dict[str, Case] = {
+    # 22: values out of bounds
+    **{
+        f"bounds.{key}={value}": bounded(key, value)
+        for key, values in {
+            "model.dim": ("-8", "0", "1e12", "nan"),
+            "model.hidden_dim": ("0",),
+            "model.num_layers": ("-1", "0", "1e9"),
+            "model.num_heads": ("0", "-1"),
+            "model.dropout": ("1.5", "-0.1", "nan", "1"),
+            "model.attention_dropout": ("2",),
+            "model.max_length": ("-1", "0"),
+            "objective.max_length": ("0", "-5"),
+            "objective.mask_prob": ("0", "1.5", "nan"),
+            "tokenizer.vocab_size": ("-3", "0"),
+            "optimizer.learning_rate": ("0", "-1", "nan", "inf", "1e400"),
+            "optimizer.weight_decay": ("-1", "nan"),
+            "schedule.warmup_fraction": ("1.5", "-1"),
+            "train.eval_tokens": ("-1", "0"),
+            "train.batch_tokens": ("0", "-1"),
+            "train.max_grad_norm": ("nan", "inf", "-1"),
+            "seed": ("-1", "99999999999999999999", "18446744073709551616"),
+            "corpus.validation_fraction": ("2", "nan"),
+        }.items()
+        for value in values
+    },
+    **{
+        f"bounds.adamw.{key}={value}": bounded(f"optimizer.{key}", value, "optimizer=adamw")
+        for key, value in (("betas", "[0.9,1.0]"), ("betas", "[-1,0.9]"), ("eps", "0"), ("weight_decay", "-1"))
+    },
+    "bounds.seconds=inf": Case((*NOWHERE, "train.steps=null", "train.seconds=inf"), ("train.seconds",)),
+    "bounds.seconds=nan": Case((*NOWHERE, "train.steps=null", "train.seconds=nan"), ("train.seconds",)),
+    "bounds.seconds=-1": Case((*NOWHERE, "train.steps=null", "train.seconds=-1"), ("train.seconds",)),
+    "bounds.epochs=0": Case((*NOWHERE, "train.steps=null", "train.epochs=0"), ("train.epochs",)),
+    "bounds.finetune_seed": Case((*FINETUNE, "seed=99999999999999999999"), ("seed:",)),
+    "bounds.finetune_rate": Case((*FINETUNE, "optimizer.learning_rate=nan", "learning_rates=null"), ("learning_rate",)),
+    "bounds.rows_longer_than_model": Case((*NOWHERE, "objective.max_length=9999"), ("objective.max_length=9999",)),
+    # 22: settings that exclude each other
+    "both.warmups": Case(
+        (*NOWHERE, "schedule.warmup_steps=5", "schedule.warmup_fraction=0.5"),
+        ("schedule.warmup_steps=5", "schedule.warmup_fraction=0.5"),
+    ),
+    "both.models": Case((*NOWHERE, "model=gpt_mini"), ("model=bert_tiny", "model=gpt_mini")),
+    "both.objectives": Case((*NOWHERE, "objective=lm"), ("objective=mlm", "objective=lm")),
+    # 24: a start that fails leaves nothing
+    **{
+        f"start.batch_tokens={value}": Case((*PRETRAIN, f"train.batch_tokens={value}"), ("train.batch_tokens",))
+        for value in (1, 31)
+    },
+    "start.rows_too_long": Case(
+        (*PRETRAIN, "objective.max_length=64", "train.batch_tokens=32"), ("train.batch_tokens",)
+    ),
+    "start.not_finite": Case(
+        (*PRETRAIN, "train.steps=50", "optimizer.learning_rate=1e38"), ("optimizer.learning_rate",)
+    ),
+    "start.long_name": Case((*PRETRAIN, f"name={'n' * 300}"), ("name:", "300 bytes")),
+    # 24: no text
+    "text.empty": Case((*PREPARE, "corpus.path=a.txt"), ("a.txt", "empty"), {"a.txt": b""}),
+    "text.blank": Case((*PREPARE, "corpus.path=a.txt"), ("a.txt", "blank"), {"a.txt": b" \n\n \t\n" * 9}),
+    "text.empty_jsonl": Case((*PREPARE, "corpus.path=a.jsonl"), ("a.jsonl", "empty"), {"a.jsonl": b""}),
+    **{
+        f"text.binary{name}": Case((*PREPARE, f"corpus.path=a{name}"), (f"a{name}", what), {f"a{name}": content})
+        for name, content, what in (
+            (".docx", b"PK\x03\x04\x14\x00\x06\x00word/document.xml", "ZIP"),
+            (".doc", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(64), "Office"),
+            (".pdf", b"%PDF-1.7\nstream\nhello there\n", "PDF"),
+            (".rtf", b"{\\rtf1\\ansi hello there}\n", "RTF"),
+            (".bin", bytes(range(7)) * 3 + bytes(500), "binary"),
+            (".txt", "hello there".encode("utf-16-le") + b"\n\0", "UTF-16"),
+            (".gzip", b"\x1f\x8b\x08\x00" + bytes(20), "gzip"),
+            (".png", b"\x89PNG\r\n\x1a\n" + bytes(20), "image"),
+        )
+    },
+    "text.binary_replaced": Case(
+        (*PREPARE, "corpus.path=a.odt", "corpus.encoding_errors=replace"),
+        ("a.odt",),
+        {"a.odt": b"PK\x03\x04\x14\x00\xff\xfe"},
+    ),  # fmt: skip
+    "task.binary": Case((*FINETUNE, "task.train=t.docx"), ("t.docx",), {"t.docx": b"PK\x03\x04\x14\x00"}),
+}
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_a_bad_value_is_refused(name: str, world: Path, answer: Answer) -> None:
+    check(CASES[name], world, answer)
