@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
+import torch
 from torch import nn
 
 from lmtransfer.layers.transformer import TransformerLayer
@@ -13,6 +17,21 @@ def compile_blocks(learner: nn.Module) -> None:
 
     Layers whose attention is not made for that (relative positions, LSTMs) run as they are.
     """
+    _keep_by_instructions()
     for module in learner.modules():
         if isinstance(module, TransformerLayer | ModernLayer):
             module.compile(dynamic=False)
+
+
+def _keep_by_instructions() -> None:
+    """Keep what is compiled in a folder of the processor's instructions, below the compiler's own or the user's.
+
+    The compiler finds what it has built by the code alone, and code built for AVX2 that is taken for AVX-512's (a
+    folder that machines share, a processor shown as another) writes beyond its buffers.
+    """
+    from torch._inductor.runtime.cache_dir_utils import cache_dir
+
+    instructions = torch.backends.cpu.get_cpu_capability().lower().replace(" ", "_")
+    folder = Path(cache_dir())
+    if folder.name != instructions:
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder / instructions)

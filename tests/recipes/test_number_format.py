@@ -2,31 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 import yaml
+from tiny_pretraining import SHORT, TEXT, TINY
 
 from lmtransfer.cli import main
 from lmtransfer.training.formats import Format
 
-TINY = ["model=bert_tiny", "model.dim=16", "model.num_heads=2", "model.hidden_dim=32", "model.max_length=32"]
-TEXT = ["corpus=text", "corpus.path=text.txt", "corpus.validation_fraction=0.2", "objective.max_length=16"]
-SHORT = ["tokenizer.vocab_size=40", "tokenizer.allow_fewer=true", "train.batch_tokens=64", "train.steps=2"]
+STEPS = [*SHORT, "train.steps=2"]
 HERE = ["hardware.device=cpu", "hardware.threads=1"]
-
-
-@pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("LMTRANSFER_CACHE", str(tmp_path / "cache"))
-    documents = [f"the boat lay on the shore number {number} all day while rain fell" for number in range(60)]
-    Path("text.txt").write_text("\n\n".join(documents) + "\n")
-    threads = torch.get_num_threads()
-    yield tmp_path
-    torch.set_num_threads(threads)
 
 
 def _machine(patch: pytest.MonkeyPatch, name: str) -> None:
@@ -35,7 +21,7 @@ def _machine(patch: pytest.MonkeyPatch, name: str) -> None:
 
 
 def _pretrain(*words: str) -> int:
-    return main(["pretrain", *TINY, *TEXT, *SHORT, "objective=mlm", "name=a", *HERE, *words])
+    return main(["pretrain", *TINY, *TEXT, *STEPS, "objective=mlm", "name=a", *HERE, *words])
 
 
 def _precision(run: str) -> str:
@@ -44,7 +30,7 @@ def _precision(run: str) -> str:
 
 @pytest.mark.parametrize(("first", "then"), [("fp32", "bf16"), ("bf16", "fp32")])
 def test_a_run_goes_on_in_the_format_that_it_was_begun_in(
-    first: str, then: str, world: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    first: str, then: str, text_world: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _machine(monkeypatch, first)
     assert _pretrain() == 0
@@ -60,7 +46,7 @@ def test_a_run_goes_on_in_the_format_that_it_was_begun_in(
     assert _precision("runs/pretrain/a") == first
 
 
-def test_a_run_of_before_the_format_was_named_goes_on(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_of_before_the_format_was_named_goes_on(text_world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _machine(monkeypatch, "fp32")
     assert _pretrain() == 0
     config = Path("runs/pretrain/a/config.yaml")
@@ -69,7 +55,7 @@ def test_a_run_of_before_the_format_was_named_goes_on(world: Path, monkeypatch: 
     assert _pretrain("resume=true") == 0
 
 
-def test_float16_does_not_go_on_where_there_is_none(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_float16_does_not_go_on_where_there_is_none(text_world: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert _pretrain() == 0
     config = Path("runs/pretrain/a/config.yaml")
     config.write_text(config.read_text().replace(f"precision: {_precision('runs/pretrain/a')}", "precision: fp16"))
@@ -78,7 +64,7 @@ def test_float16_does_not_go_on_where_there_is_none(world: Path, capsys: pytest.
     assert "was begun in fp16" in capsys.readouterr().err
 
 
-def test_finetuning_names_the_format_in_every_run_of_it(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finetuning_names_the_format_in_every_run_of_it(text_world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _machine(monkeypatch, "bf16")
     assert _pretrain() == 0
     rows = "\n".join(f"the boat lay {word} number {n}\t{word}" for n in range(20) for word in ("here", "there"))

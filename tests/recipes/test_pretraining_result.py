@@ -3,31 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
+from tiny_pretraining import SHORT, TEXT, TINY
 
 from lmtransfer.cli import main
 
-TINY = ["model=bert_tiny", "model.dim=16", "model.num_heads=2", "model.hidden_dim=32", "model.max_length=32"]
-TEXT = ["corpus=text", "corpus.path=text.txt", "corpus.validation_fraction=0.2", "objective.max_length=16"]
-SHORT = ["tokenizer.vocab_size=40", "tokenizer.allow_fewer=true", "train.batch_tokens=64", "hardware=exact"]
+EXACT = [*SHORT, "hardware=exact"]
 #: Rates so high that the loss rises again.
 RISING = ["optimizer=adamw", "optimizer.learning_rate=0.1", "schedule=constant", "train.steps=24", "train.eval_every=3"]
-
-
-@pytest.fixture
-def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("LMTRANSFER_CACHE", str(tmp_path / "cache"))
-    documents = [f"the boat lay on the shore number {number} all day while rain fell" for number in range(80)]
-    Path("text.txt").write_text("\n\n".join(documents) + "\n")
-    threads = torch.get_num_threads()
-    yield tmp_path
-    torch.set_num_threads(threads)
 
 
 def _result(folder: str) -> dict[str, Any]:
@@ -35,8 +21,8 @@ def _result(folder: str) -> dict[str, Any]:
     return found
 
 
-def test_the_metrics_are_those_of_the_best_checkpoint(world: Path) -> None:
-    assert main(["pretrain", *TINY, *TEXT, *SHORT, *RISING, "objective=mlm", "name=a"]) == 0
+def test_the_metrics_are_those_of_the_best_checkpoint(text_world: Path) -> None:
+    assert main(["pretrain", *TINY, *TEXT, *EXACT, *RISING, "objective=mlm", "name=a"]) == 0
     lines = [json.loads(line) for line in Path("runs/pretrain/a/metrics.jsonl").read_text().splitlines()]
     losses = {line["step"]: line["validation/loss"] for line in lines if "validation/loss" in line}
     found = _result("runs/pretrain/a")
@@ -47,8 +33,8 @@ def test_the_metrics_are_those_of_the_best_checkpoint(world: Path) -> None:
     assert _result("runs/evaluate/e")["metrics"]["loss"] == pytest.approx(found["metrics"]["loss"], rel=1e-6)
 
 
-def test_without_validation_the_last_checkpoint_is_named(world: Path) -> None:
+def test_without_validation_the_last_checkpoint_is_named(text_world: Path) -> None:
     words = [*TINY, "corpus=text", "corpus.path=text.txt", "corpus.validation_fraction=0", "objective.max_length=16"]
-    assert main(["pretrain", *words, *SHORT, "objective=mlm", "train.steps=2", "name=a"]) == 0
+    assert main(["pretrain", *words, *EXACT, "objective=mlm", "train.steps=2", "name=a"]) == 0
     found = _result("runs/pretrain/a")
     assert (found["checkpoint"], found["checkpoint_step"], found["metrics"]) == ("last", 2, {})

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import multiprocessing
+import os
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -38,9 +41,27 @@ def test_batches_of_few_sizes_have_the_same_logits() -> None:
     torch.testing.assert_close(learner.predict(one), learner.predict(other), atol=1e-6, rtol=1e-5)
 
 
+def test_other_instructions_have_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for instructions in ("AVX2", "AVX512"):
+        monkeypatch.setattr("torch.backends.cpu.get_cpu_capability", lambda shown=instructions: shown)
+        monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+        for _ in range(2):
+            compile_blocks(torch.nn.Linear(1, 1))
+            assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / instructions.lower())
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="a processor's code is compiled by g++")
-def test_compiled_layers_learn_what_plain_ones_learn() -> None:
+@pytest.mark.parametrize("check", ["_compiled_layers_learn_what_plain_ones_learn", "_compiled_layers_drop"])
+def test_what_is_compiled(check: str) -> None:
+    """Each in a process of its own: code that was compiled wrongly corrupts its memory."""
+    process = multiprocessing.get_context("spawn").Process(target=globals()[check])
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+
+
+def _compiled_layers_learn_what_plain_ones_learn() -> None:
     encoded = random_examples(24)
     source = TaskSource(encoded, few_sizes=True)
     batch = source.build(0, source.plan(0), np.arange(24))
@@ -58,8 +79,7 @@ def test_compiled_layers_learn_what_plain_ones_learn() -> None:
         torch.testing.assert_close(gradients[1][name], plain, atol=1e-5, rtol=1e-4, msg=name)
 
 
-@pytest.mark.skipif(shutil.which("g++") is None, reason="a processor's code is compiled by g++")
-def test_compiled_layers_drop() -> None:
+def _compiled_layers_drop() -> None:
     torch.manual_seed(0)
     layer = TransformerLayer(
         dim=16,
@@ -72,7 +92,7 @@ def test_compiled_layers_drop() -> None:
         attention_dropout=0.0,
         causal=False,
     )
-    layer.compile(dynamic=False)
+    compile_blocks(layer)
     states, layout = torch.randn(32, 16, requires_grad=True), Layout.of([20, 12])
     first, second = layer(states, layout), layer(states, layout)
     assert not torch.equal(first, second)
