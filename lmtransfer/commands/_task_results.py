@@ -47,6 +47,7 @@ def run_result(
         "tokens_per_second": state.tokens / state.seconds if state.seconds else 0.0,
         "num_parameters": num_parameters(outcome.learner),
         "seed": seed,
+        "pretraining_seed": setting.pretraining_seed if arm == "pretrained" else None,
         "learning_rate": learning_rate,
         "labels": list(task.labels),
         **usual_label(setting),
@@ -109,7 +110,7 @@ def summary(results: Sequence[Result]) -> Result:
     mixed = all("layer_weights" in result for result in results)
     return {
         "metrics": {name: spread([r["metrics"][name] for r in results]).mean for name in results[0]["metrics"]},
-        "seeds": [{"seed": r["seed"], "metrics": r["metrics"], "collapsed": r["collapsed"]} for r in results],
+        "seeds": [{key: r.get(key) for key in ("seed", "pretraining_seed", "metrics", "collapsed")} for r in results],
         "mean": scores.mean,
         "median": scores.median,
         "deviation": scores.deviation,

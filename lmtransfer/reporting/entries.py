@@ -95,19 +95,33 @@ def make_entries(runs: Sequence[Run]) -> list[Entry]:
     made = []
     for key, members in parts.items():
         parent = by_key.get(key) or _unfinished_parent(key, members[0])
-        seeds = tuple(run for run in members if run.is_seed and run.key.count("/") == key.count("/") + 1)
+        seeds = tuple(run for run in members if run.key != key and run.is_seed and "control" not in _below(run, key))
         controls = tuple(run for run in members if run.key != key and run not in seeds)
         made.append(_entry(parent, seeds, controls, runs))
     return [_compared(entry, made) for entry in made]
 
 
+def _below(run: Run, key: str) -> list[str]:
+    """The folders between a run and the one that it is a seed of, and its own."""
+    return run.key.removeprefix(f"{key}/").split("/")
+
+
 def _owner(run: Run, by_key: Mapping[str, Run]) -> str:
     """The key of the run that ``run`` is a seed or a control of, or its own."""
     folders = run.key.split("/")
-    while len(folders) > 1 and re.fullmatch(r"seed-\d+|control", folders[-1]):
+    while len(folders) > 1 and (_is_member(folders[-1]) or _is_nested(folders, by_key)):
         folders.pop()
     key = "/".join(folders)
     return key if run.is_seed or key in by_key else run.key
+
+
+def _is_member(folder: str) -> bool:
+    return re.fullmatch(r"seed-\d+|control", folder) is not None
+
+
+def _is_nested(folders: Sequence[str], by_key: Mapping[str, Run]) -> bool:
+    """Whether a folder is one pretraining seed inside a run, and no run itself."""
+    return re.fullmatch(r"pretraining-\d+", folders[-1]) is not None and "/".join(folders) not in by_key
 
 
 def _unfinished_parent(key: str, seed: Run) -> Run:
