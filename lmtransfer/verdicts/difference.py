@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from lmtransfer.verdicts.arms import Arm
@@ -101,7 +101,7 @@ class Difference:
         """The smallest true difference that this design finds in 80 of 100 cases, in the metric's unit."""
         if self.p_value is None or self.standard_error is None or self.degrees_of_freedom is None:
             return None
-        return smallest_detectable(self.standard_error, self.degrees_of_freedom, level=self.level, power=POWER)
+        return smallest_detectable(self.standard_error, self.degrees_of_freedom, level=self.level, chance=POWER)
 
     @property
     def seeds_needed(self) -> int | None:
@@ -113,7 +113,7 @@ class Difference:
             return None
         seeds = tuple((part.variance, part.degrees_of_freedom) for part in self.parts if part.source != "examples")
         fixed = tuple((part.variance, part.degrees_of_freedom) for part in self.parts if part.source == "examples")
-        return seeds_needed(abs(self.delta), min(self.num_seeds), seeds, fixed, level=self.level, power=POWER)
+        return seeds_needed(abs(self.delta), min(self.num_seeds), seeds, fixed, level=self.level, chance=POWER)
 
     def _interval(self, level: float) -> tuple[float, float] | None:
         if self.standard_error is None or self.degrees_of_freedom is None:
@@ -137,7 +137,7 @@ class Difference:
             "paired": self.paired,
             "num_seeds": list(self.num_seeds),
             "num_pretrainings": list(self.num_pretrainings),
-            "variance": {part.source: part.variance for part in self.parts},
+            "parts": [dataclasses.asdict(part) for part in self.parts],
             "detectable": self.detectable,
             "seeds_needed": self.seeds_needed,
             "notes": list(self.notes),
@@ -183,8 +183,13 @@ def compare_arms(
 
 
 def judged(difference: Difference) -> Difference:
-    """The difference with the verdict that its p value and its level come to."""
-    raise NotImplementedError
+    """The difference with the verdict that its p value comes to at its level."""
+    if difference.p_value is None:
+        return difference
+    gain = difference.delta if difference.higher_is_better else -difference.delta
+    shown = difference.p_value <= difference.level and gain != 0
+    verdict: Verdict = "no difference shown" if not shown else "better" if gain > 0 else "worse"
+    return replace(difference, verdict=verdict)
 
 
 def score_interval(arm: Arm, *, level: float = LEVEL) -> tuple[float, float] | None:
@@ -193,4 +198,57 @@ def score_interval(arm: Arm, *, level: float = LEVEL) -> tuple[float, float] | N
     Returns:
         Low and high end; None where one seed has no spread.
     """
-    raise NotImplementedError
+    found = score_of(arm)
+    return _around(found.value, found.standard_error, found.degrees_of_freedom, level)
+
+
+def _around(
+    value: float, standard_error: float | None, degrees_of_freedom: float | None, level: float
+) -> tuple[float, float] | None:
+    if standard_error is None or degrees_of_freedom is None:
+        return None
+    reach = critical(level, degrees_of_freedom) * standard_error
+    return value - reach, value + reach
+
+
+def _p_value(found: Estimate) -> float | None:
+    if not found.standard_error or found.degrees_of_freedom is None:
+        return None
+    return two_sided(found.value / found.standard_error, found.degrees_of_freedom)
+
+
+def _withheld(
+    arm: Arm, control: Arm, found: Estimate, majority: float | None, *, settings_differ: bool
+) -> Verdict | None:
+    """Why there is no verdict, the gravest reason first; None where there is one."""
+    if found.standard_error is None:
+        return "one seed, no spread"
+    if _has_collapsed(arm, majority):
+        return "collapsed"
+    if _has_collapsed(control, majority):
+        return "control collapsed"
+    if _is_flat(arm) or _is_flat(control) or not found.varies:
+        return "seeds all alike"
+    return "settings differ" if settings_differ else None
+
+
+def _has_collapsed(arm: Arm, majority: float | None) -> bool:
+    """Whether every seed answers one label, or scores exactly what the majority label does."""
+    values = [score.value for score in arm.scores]
+    at_majority = majority is not None and all(math.isclose(value, majority, rel_tol=1e-9) for value in values)
+    return arm.collapsed >= len(values) or at_majority
+
+
+def _is_flat(arm: Arm) -> bool:
+    values = [score.value for score in arm.scores]
+    return all(math.isclose(value, values[0], rel_tol=1e-12) for value in values)
+
+
+def _num_pretrainings(arm: Arm) -> int:
+    return sum(name is not None for name in arm.pretrainings)
+
+
+def _scope(arm: Arm, control: Arm) -> Scope:
+    """By the side with fewer checkpoints; random initialisation is drawn anew with each seed and narrows nothing."""
+    fewest = min((num for num in (_num_pretrainings(arm), _num_pretrainings(control)) if num), default=3)
+    return "this checkpoint" if fewest == 1 else "these checkpoints" if fewest == 2 else "this recipe"
