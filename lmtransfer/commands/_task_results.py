@@ -8,7 +8,9 @@ from typing import Any
 from lmtransfer.commands._task_training import Arm, Outcome, Setting
 from lmtransfer.reporting.choices import edge_of_grid
 from lmtransfer.reporting.layer_weights import joint_layer_weights
-from lmtransfer.reporting.statistics import Spread, difference, spread
+from lmtransfer.verdicts import arms
+from lmtransfer.verdicts.difference import compare_arms
+from lmtransfer.verdicts.spread import Spread, spread
 from lmtransfer.tasks.answers import LabelAnswer
 from lmtransfer.training.weights import num_parameters
 from lmtransfer.transfer.learner import TaskLearner
@@ -91,7 +93,8 @@ def joint_result(
 
     def rate_of(arm: Sequence[Result]) -> Result:
         rate = arm[0]["learning_rate"]
-        return {"learning_rate": rate, "learning_rate_edge": edge_of_grid(rate, learning_rates)}
+        edge, tried = edge_of_grid(rate, learning_rates), list(learning_rates or [])
+        return {"learning_rate": rate, "learning_rate_edge": edge, "learning_rates": tried}
 
     joint = {**first, **summary(results), "control": None, "majority": majority and dict(majority), **more}
     joint |= rate_of(results)
@@ -121,22 +124,33 @@ def summary(results: Sequence[Result]) -> Result:
 
 
 def compare(results: Sequence[Result], controls: Sequence[Result], majority: Mapping[str, float] | None) -> Result:
-    """The difference of the main metric's means with its standard error, and what it comes to.
+    """The difference of the main metric's means, its interval, and what it comes to (see ``Difference.as_values``).
 
     Args:
         results: one a seed.
         controls: likewise.
         majority: metrics of the answers that need no input; None where there are none.
     """
-    found = difference(
-        spread_of(results),
-        spread_of(controls),
+    return compare_arms(
+        arm_of(results, pretraining="its weights"),
+        arm_of(controls),
         higher_is_better=bool(results[0]["higher_is_better"]),
-        collapsed=sum(bool(result["collapsed"]) for result in results),
-        control_collapsed=sum(bool(control["collapsed"]) for control in controls),
         majority=None if majority is None else majority.get(results[0]["main_metric"]),
+    ).as_values()
+
+
+def arm_of(results: Sequence[Result], *, pretraining: str | None = None) -> arms.Arm:
+    """The main metric over seeds, as a side of a comparison.
+
+    Args:
+        results: one a seed.
+        pretraining: which weights they began from; None for random initialisation.
+    """
+    values = [result["metrics"][result["main_metric"]] for result in results]
+    scores = tuple(
+        arms.Score(value, result["seed"], pretraining) for value, result in zip(values, results, strict=True)
     )
-    return {"difference": found.delta, "standard_error": found.standard_error, "verdict": found.verdict}
+    return arms.Arm(scores, collapsed=sum(bool(result["collapsed"]) for result in results))
 
 
 def spread_of(results: Sequence[Result]) -> Spread:

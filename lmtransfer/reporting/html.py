@@ -57,6 +57,8 @@ _HEADINGS = (
     "seeds",
     "difference to control",
     "verdict",
+    "would find",
+    "seeds to settle",
     "pretraining",
     "parameters",
     "tokens/s",
@@ -102,8 +104,11 @@ def html_report(
 
 def _reading() -> str:
     return (
-        '<p class="quiet">Mean \u00b1 sample deviation over seeds; difference \u00b1 its standard error. A difference '
-        "counts as better or worse from two standard errors on. The control is the same model trained on the same "
+        '<p class="quiet">Mean \u00b1 sample deviation over seeds; difference with the 95 % interval that decides: over '
+        "seeds, in pairs where both sides had them, and over the examples where their predictions are kept, corrected "
+        "so that the whole table holds a false better or worse in at most 5 of 100 cases (Holm). Better or worse: the "
+        "interval excludes 0. Would find: the smallest difference that is found in 80 of 100 cases. Seeds to settle: "
+        "how many would find the difference observed. The control is the same model trained on the same "
         "labels from random initialisation. Tokens are real ones, since nothing is padded.</p>"
     )
 
@@ -120,7 +125,7 @@ def _main_table(rows: Sequence[Row]) -> str:
             metric = next((other.metric for other in rows if other.group == group and other.metric), "")
             heading = metric_heading(metric, of_pretraining=group == "pretraining") if metric else ""
             body.append(f'<tr class="group"><td colspan="2">{escape(group)}</td>')
-            body.append(f'<td colspan="8">{escape(heading)}</td></tr>')
+            body.append(f'<td colspan="10">{escape(heading)}</td></tr>')
         text = dict(zip(COLUMNS, cells(row), strict=True))
         what = " ".join(filter(None, (row.model, row.objective, row.corpus)))
         shown = f'{escape(text["run"])}<br><span class="quiet">{escape(what)}</span>' if what else escape(text["run"])
@@ -145,7 +150,8 @@ def _table(headings: Sequence[str], body: Sequence[str]) -> str:
 
 
 def _cell(text: str) -> str:
-    css = text if text in ("better", "worse") else "number" if re.match(r"[+-]?\d", text) else ""
+    verdict = text.partition(",")[0]
+    css = verdict if verdict in ("better", "worse") else "number" if re.match(r"[+-]?\d", text) else ""
     return f'<td class="{css}">{escape(text)}</td>' if css else f"<td>{escape(text)}</td>"
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lmtransfer.reporting.statistics import Spread
+from lmtransfer.verdicts.spread import Spread
 from lmtransfer.reporting.style import (
     GREY,
     SavedFigure,

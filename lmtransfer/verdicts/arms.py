@@ -64,13 +64,13 @@ class Arm:
         examples: their examples, where predictions were kept.
         collapsed: how many of the scores come from answering one and the same label throughout.
         design: what, beside the seed, fixes subset, order and head, such as task and settings in one string. Arms of
-            one design are paired by their seeds; of different ones they count as independent.
+            one design are paired by their seeds; of different ones they count as independent, as does one of None.
     """
 
     scores: tuple[Score, ...]
     examples: Examples | None = None
     collapsed: int = 0
-    design: str = ""
+    design: str | None = ""
 
     def __post_init__(self) -> None:
         if not self.scores:
@@ -103,7 +103,7 @@ def arm(values: Sequence[float], *, seeds: Sequence[int | str] | None = None, pr
     return Arm(tuple(Score(value, seed, pretraining) for value, seed in zip(values, names, strict=True)))
 
 
-def arm_of_summary(summary: Spread, *, pretraining: str | None = None) -> Arm:
+def arm_of_summary(summary: Spread, *, pretraining: str | None = None, collapsed: int = 0) -> Arm:
     """An arm of which no more than mean, deviation and number of seeds are known: it is never paired.
 
     Evenly spaced stand-ins have the same mean and deviation, which is all that an unpaired comparison looks at.
@@ -111,12 +111,11 @@ def arm_of_summary(summary: Spread, *, pretraining: str | None = None) -> Arm:
     Args:
         summary: of the scores.
         pretraining: the checkpoint; None for random initialisation.
+        collapsed: how many of the scores come from answering one and the same label throughout.
     """
-    if summary.values:
-        raise ValueError("the scores are known one by one")
     n = summary.n if summary.deviation is not None else 1
     steps = np.arange(n) - (n - 1) / 2
     scale = 0.0 if n == 1 else (summary.deviation or 0.0) / float(np.std(steps, ddof=1))
     values = summary.mean + scale * steps
     scores = tuple(Score(float(value), f"unknown {place}", pretraining) for place, value in enumerate(values))
-    return Arm(scores, design=f"summary {id(summary)}")
+    return Arm(scores, collapsed=collapsed, design=None)

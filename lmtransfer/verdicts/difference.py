@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -32,6 +33,18 @@ NO_VERDICT: tuple[Verdict, ...] = ("collapsed", "control collapsed", "seeds all 
 LEVEL = 0.05
 #: The chance to find what is there, for which the smallest detectable difference and the seeds needed are given.
 POWER = 0.8
+#: Attributes that are written as they are.
+_PLAIN = (
+    "verdict",
+    "scope",
+    "standard_error",
+    "degrees_of_freedom",
+    "p_value",
+    "higher_is_better",
+    "num_comparisons",
+    "level",
+    "corrected_p_value",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +129,26 @@ class Difference:
         return seeds_needed(abs(self.delta), min(self.num_seeds), seeds, fixed, level=self.level, chance=POWER)
 
     def _interval(self, level: float) -> tuple[float, float] | None:
-        if self.standard_error is None or self.degrees_of_freedom is None:
+        return _around(self.delta, self.standard_error, self.degrees_of_freedom, level)
+
+    @classmethod
+    def from_values(cls, values: Any) -> Difference | None:
+        """The difference that ``as_values`` wrote; None of anything else, such as what earlier versions wrote."""
+        if not isinstance(values, Mapping):
             return None
-        reach = critical(level, self.degrees_of_freedom) * self.standard_error
-        return self.delta - reach, self.delta + reach
+        try:
+            parts = tuple(Part(**part) for part in values["parts"])
+            return cls(
+                delta=float(values["difference"]),
+                parts=parts,
+                paired=bool(values["paired"]),
+                num_seeds=tuple(values["num_seeds"]),
+                num_pretrainings=tuple(values["num_pretrainings"]),
+                notes=tuple(values["notes"]),
+                **{name: values[name] for name in _PLAIN},
+            )
+        except (KeyError, TypeError, ValueError):
+            return None
 
     def as_values(self) -> dict[str, Any]:
         """Plain values for a ``result.json``, a table or ``report.json``, in the metric's unit."""
@@ -132,6 +161,7 @@ class Difference:
             "level": self.level,
             "p_value": self.p_value,
             "corrected_p_value": self.corrected_p_value,
+            "higher_is_better": self.higher_is_better,
             "num_comparisons": self.num_comparisons,
             "degrees_of_freedom": self.degrees_of_freedom,
             "paired": self.paired,

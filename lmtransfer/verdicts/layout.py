@@ -106,7 +106,7 @@ def paired(one: Arm, other: Arm, rows: Rows, others: Rows) -> tuple[Rows, Rows, 
         rows: of the one.
         others: of the other.
     """
-    if one.design != other.design:
+    if one.design is None or one.design != other.design:
         return None
     if rows.nested != others.nested:
         regrouped = others.grouped(rows.keys) if rows.nested else rows.grouped(others.keys)
