@@ -17,6 +17,7 @@ from lmtransfer.transfer.learner import TaskLearner
 from lmtransfer.transfer.reading import ScalarMix
 
 Result = dict[str, Any]
+BothExamples = tuple[arms.Examples | None, arms.Examples | None]
 
 
 def run_result(
@@ -78,6 +79,7 @@ def joint_result(
     majority: Mapping[str, float] | None,
     *,
     learning_rates: Sequence[float] | None = None,
+    examples: BothExamples = (None, None),
     **more: Any,
 ) -> Result:
     """The ``result.json`` of a whole command, over its seeds and with its control.
@@ -87,6 +89,7 @@ def joint_result(
         controls: likewise; empty without a control.
         majority: metrics of the answers that need no input; None where there are none.
         learning_rates: those that were tried; None where none was chosen.
+        examples: what each example contributed to the results, and to the controls.
         more: further entries.
     """
     first = results[0]
@@ -103,7 +106,7 @@ def joint_result(
     joint["tokens_per_second"] = joint["tokens"] / joint["seconds"] if joint["seconds"] else 0.0
     if controls:
         joint["control"] = {**summary(controls), **rate_of(controls)}
-        joint["difference"] = compare(results, controls, majority)
+        joint["difference"] = compare(results, controls, majority, examples=examples)
     return joint
 
 
@@ -123,34 +126,48 @@ def summary(results: Sequence[Result]) -> Result:
     }
 
 
-def compare(results: Sequence[Result], controls: Sequence[Result], majority: Mapping[str, float] | None) -> Result:
+def compare(
+    results: Sequence[Result],
+    controls: Sequence[Result],
+    majority: Mapping[str, float] | None,
+    *,
+    examples: BothExamples = (None, None),
+) -> Result:
     """The difference of the main metric's means, its interval, and what it comes to (see ``Difference.as_values``).
 
     Args:
         results: one a seed.
         controls: likewise.
         majority: metrics of the answers that need no input; None where there are none.
+        examples: what each example contributed to the results, and to the controls.
     """
     return compare_arms(
-        arm_of(results, pretraining="its weights"),
-        arm_of(controls),
+        arm_of(results, pretraining="its weights", examples=examples[0]),
+        arm_of(controls, examples=examples[1]),
         higher_is_better=bool(results[0]["higher_is_better"]),
         majority=None if majority is None else majority.get(results[0]["main_metric"]),
     ).as_values()
 
 
-def arm_of(results: Sequence[Result], *, pretraining: str | None = None) -> arms.Arm:
+def arm_of(
+    results: Sequence[Result], *, pretraining: str | None = None, examples: arms.Examples | None = None
+) -> arms.Arm:
     """The main metric over seeds, as a side of a comparison.
 
     Args:
         results: one a seed.
         pretraining: which weights they began from; None for random initialisation.
+        examples: what each example contributed to each.
     """
-    values = [result["metrics"][result["main_metric"]] for result in results]
     scores = tuple(
-        arms.Score(value, result["seed"], pretraining) for value, result in zip(values, results, strict=True)
+        arms.Score(
+            result["metrics"][result["main_metric"]],
+            result["seed"],
+            None if pretraining is None else f"{pretraining} {result.get('pretraining_seed')}",
+        )
+        for result in results
     )
-    return arms.Arm(scores, collapsed=sum(bool(result["collapsed"]) for result in results))
+    return arms.Arm(scores, examples, collapsed=sum(bool(result["collapsed"]) for result in results))
 
 
 def spread_of(results: Sequence[Result]) -> Spread:

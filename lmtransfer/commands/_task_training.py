@@ -173,9 +173,9 @@ def train_once(
     return Outcome(
         learner=learner,
         state=state,
-        evaluation=None if run is None else score(
-            setting, learner, examples.split("evaluation", data.evaluation), keep=True
-        ),
+        evaluation=None
+        if run is None
+        else score(setting, learner, examples.split("evaluation", data.evaluation), keep=True),
         choosing_score=_choosing_score(setting, state) if choose else None,
         num_held_out=len(choosing.encoded.examples) if choose else 0,
         num_train=len(source.encoded.examples),

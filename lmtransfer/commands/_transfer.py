@@ -34,6 +34,7 @@ from lmtransfer.durable import write_text
 from lmtransfer.errors import ConfigError
 from lmtransfer.predictions.file import file_name, write_predictions
 from lmtransfer.predictions.scored import Kept
+from lmtransfer.reporting.kept import examples_of, kept_answers, kept_of
 from lmtransfer.reporting.units import shown
 from lmtransfer.tasks.base import Task
 from lmtransfer.training import distributed
@@ -43,6 +44,7 @@ from lmtransfer.training.resume import check_resumable
 from lmtransfer.training.run_directory import RunDirectory
 from lmtransfer.training.versions import versions
 from lmtransfer.transfer.method import TransferMethod
+from lmtransfer.verdicts.arms import Examples
 
 
 def run_transfer(cfg: DictConfig, *, command: str) -> Path:
@@ -182,8 +184,8 @@ def _settings(
         replace(setting, weights=weights, init=str(one.path), pretraining_seed=pretraining_seed(one), features={})
         for one, weights in begun
     ] or [setting]
-    for one in settings:
-        new_learner(one, arm="pretrained", seed=cfg.seed)  # whether method and weights fit the encoder
+    for begun_from in settings:
+        new_learner(begun_from, arm="pretrained", seed=cfg.seed)  # whether method and weights fit the encoder
     return settings
 
 
@@ -224,13 +226,14 @@ class _Runs:
             arm: [self._run(arm, setting, seed, rates[arm]) for setting in self._of(arm) for seed in self.seeds]
             for arm in self.arms
         }
-        tries = self._tries()
+        tries, controls = self._tries(), trained.get("control", [])
         return joint_result(
             trained["pretrained"],
-            trained.get("control", []),
+            controls,
             majority_of(self.setting),
             learning_rates=self.plain["learning_rates"],
             init=self.cfg.get("init"),
+            examples=(self._examples(trained["pretrained"]), self._examples(controls, is_control=True)),
             **({"learning_rate_tries": tries} if tries else {}),
         )
 
@@ -247,9 +250,7 @@ class _Runs:
             return float(rates[0])
         means = {}
         for rate in rates:
-            scores = [
-                self._try(arm, setting, seed, float(rate)) for setting in self._of(arm) for seed in self.seeds
-            ]
+            scores = [self._try(arm, setting, seed, float(rate)) for setting in self._of(arm) for seed in self.seeds]
             means[float(rate)] = sum(scores) / len(scores)
             self._say(f"{_who(arm)}, learning rate {rate:g}: {self._shown(means[float(rate)])} on {self._chosen_on}")
         return max(means, key=lambda rate: means[rate])
@@ -257,15 +258,13 @@ class _Runs:
     def _try(self, arm: Arm, setting: Setting, seed: int, rate: float) -> float:
         """The main metric on held-out examples of a run that is not kept, remembered for ``resume``."""
         tries = self._tries()
-        which = {"arm": arm, "seed": seed, "learning_rate": rate}
+        which: dict[str, Any] = {"arm": arm, "seed": seed, "learning_rate": rate}
         if len(self._of(arm)) > 1:
             which["pretraining_seed"] = setting.pretraining_seed
         for tried in tries:
             if all(tried.get(key) == value for key, value in which.items()):
                 return float(tried["score"])
-        outcome = train_once(
-            setting, arm=arm, seed=seed, learning_rate=rate, run=None, progress=Progress(quiet=True)
-        )
+        outcome = train_once(setting, arm=arm, seed=seed, learning_rate=rate, run=None, progress=Progress(quiet=True))
         assert outcome.choosing_score is not None
         tries.append({**which, "score": outcome.choosing_score})
         if distributed.is_main():
@@ -328,6 +327,14 @@ class _Runs:
         )
         if distributed.is_main():
             write_predictions(directory.path, {file_name(kept, alone=True): kept})
+        distributed.barrier()
+
+    def _examples(self, results: Sequence[Result], *, is_control: bool = False) -> Examples | None:
+        """What each example contributed to the scores of an arm; None where that was not kept."""
+        seeds = [(result["seed"], result.get("pretraining_seed")) for result in results]
+        split, metric = self.setting.data.split, self.setting.task.main_metric
+        kept = kept_of(kept_answers(self.directory.path), seeds, split=split, is_control=is_control)
+        return None if kept is None else examples_of(kept, metric)
 
     def _own_config(self, arm: Arm, setting: Setting, seed: int, rate: float) -> dict[str, Any]:
         """The configuration that would make this one run alone."""

@@ -87,7 +87,7 @@ def evaluate_zero_shot(cfg: DictConfig) -> Path:
             seed=None,
             pretraining_seed=pretraining_seed(saved),
             is_control=False,
-            examples=task.scored_examples(pairs, good_and_bad.tolist()),
+            examples=task.scored_examples(pairs, [(good, bad) for good, bad in good_and_bad.tolist()]),
         )
         if distributed.is_main() and is_kept(kept.examples):
             write_predictions(directory.path, {file_name(kept, alone=True): kept})

@@ -34,6 +34,7 @@ from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import Encoder
 from lmtransfer.predictions.file import file_name, write_predictions
 from lmtransfer.predictions.scored import Kept
+from lmtransfer.reporting.kept import examples_of
 from lmtransfer.tasks.answers import LabelAnswer
 from lmtransfer.tasks.base import Example, Task
 from lmtransfer.tasks.source import TaskSource
@@ -90,8 +91,8 @@ def run(cfg: DictConfig) -> Path:
         directory = RunDirectory.create(cfg.output_root, "evaluate", name, resume=cfg.overwrite or in_sweep())
         directory.write_config(cast("dict[str, Any]", OmegaConf.to_container(cfg, resolve=True)))
         directory.write_versions(versions())
-        result = _joint(results, control_results, members[0], scoring)
         kept = [replace(one, is_control=place >= len(members)) for place, (_, one) in enumerate(scored) if one]
+        result = _joint(results, control_results, members[0], scoring, kept)
         if distributed.is_main():
             write_predictions(directory.path, {file_name(one, alone=len(scored) == 1): one for one in kept})
         directory.write_result(result)
@@ -166,7 +167,9 @@ def _score(saved: SavedRun, scoring: _Scoring) -> tuple[Result, Kept | None]:
     )
 
 
-def _joint(results: list[Result], controls: list[Result], member: SavedRun, scoring: _Scoring) -> Result:
+def _joint(
+    results: list[Result], controls: list[Result], member: SavedRun, scoring: _Scoring, kept: list[Kept]
+) -> Result:
     """The ``result.json`` over seeds, with the control's if there is one."""
     first, seconds = results[0], sum(result["seconds"] for result in results)
     tokens = sum(result["tokens"] for result in results)
@@ -188,7 +191,10 @@ def _joint(results: list[Result], controls: list[Result], member: SavedRun, scor
         "num_truncated": {scoring.split: first["num_truncated"]},
     }
     if controls:
-        joint["difference"] = compare(results, controls, joint["majority"])
+        whole = len(kept) == len(results) + len(controls)
+        arms = (kept[: len(results)], kept[len(results) :]) if whole else ([], [])
+        examples = (examples_of(arms[0], first["main_metric"]), examples_of(arms[1], first["main_metric"]))
+        joint["difference"] = compare(results, controls, joint["majority"], examples=examples)
     return joint
 
 

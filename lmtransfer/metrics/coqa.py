@@ -46,9 +46,7 @@ def coqa_scores(
     return scores
 
 
-def coqa_questions(
-    answers: Mapping[str, str], references: Mapping[str, Sequence[str]]
-) -> dict[str, dict[str, float]]:
+def coqa_questions(answers: Mapping[str, str], references: Mapping[str, Sequence[str]]) -> dict[str, dict[str, float]]:
     """What each question is worth in ``coqa_scores``: by metric and id, 0 to 1."""
     check_same_questions(answers, references)
     exact, f1 = {}, {}

@@ -28,9 +28,7 @@ def squad_scores(answers: Mapping[str, str], references: Mapping[str, Sequence[s
     return {name: mean(scores.values()) for name, scores in squad_questions(answers, references).items()}
 
 
-def squad_questions(
-    answers: Mapping[str, str], references: Mapping[str, Sequence[str]]
-) -> dict[str, dict[str, float]]:
+def squad_questions(answers: Mapping[str, str], references: Mapping[str, Sequence[str]]) -> dict[str, dict[str, float]]:
     """What each question is worth in ``squad_scores``: by metric and id, 0 to 1."""
     check_same_questions(answers, references)
     for question, texts in references.items():

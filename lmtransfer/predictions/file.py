@@ -185,12 +185,29 @@ def _unpacked(path: Path) -> Kept:
         **whole,
     )
     _check(examples)
-    of_run = {name: about[name] for name in _ABOUT_RUN}
-    for name, value in of_run.items():
-        wanted = bool if name == "is_control" else int | None if name.endswith("seed") else str
-        if not isinstance(value, wanted):
-            raise ValueError(f"{name} is {value!r}")
-    return Kept(**{name: printable(v) if isinstance(v, str) else v for name, v in of_run.items()}, examples=examples)
+    return Kept(
+        task=_text(about, "task"),
+        split=_text(about, "split"),
+        main_metric=_text(about, "main_metric"),
+        seed=_whole(about, "seed"),
+        pretraining_seed=_whole(about, "pretraining_seed"),
+        is_control=about.get("is_control") is True,
+        examples=examples,
+    )
+
+
+def _text(about: Mapping[str, Any], key: str) -> str:
+    found = about.get(key)
+    if not isinstance(found, str):
+        raise ValueError(f"{key} is no text")
+    return printable(found)
+
+
+def _whole(about: Mapping[str, Any], key: str) -> int | None:
+    found = about.get(key)
+    if not isinstance(found, int | None):
+        raise ValueError(f"{key} is no whole number")
+    return found
 
 
 def _array(packed: bytes) -> np.ndarray:
@@ -246,8 +263,11 @@ def _check(examples: ScoredExamples) -> None:
         raise ValueError("offsets do not divide the answers")
     if len(np.unique(examples.keys)) != size:
         raise ValueError("keys has an example twice")
-    if not -1 <= examples.classes.min(initial=-1) <= examples.classes.max(initial=-1) < max(
-        1, len(examples.class_names)
+    if (
+        not -1
+        <= examples.classes.min(initial=-1)
+        <= examples.classes.max(initial=-1)
+        < max(1, len(examples.class_names))
     ):
         raise ValueError("classes has one without a name")
     if examples.kind in ("classification", "tagging"):

@@ -119,7 +119,9 @@ def _unlike(one: Side, other: Side) -> str:
         ("metric", one.metric, other.metric),
     ):
         if first != second:
-            return f"no difference: the sides were scored on another {what} each ({first or 'none'}, {second or 'none'})"
+            return (
+                f"no difference: the sides were scored on another {what} each ({first or 'none'}, {second or 'none'})"
+            )
     return ""
 
 
@@ -128,7 +130,9 @@ def _uneven(one: Side, other: Side) -> list[str]:
     counts = [len(side.members) for side in (one, other)]
     if min(counts) == 1:
         single = " and ".join(side.name for side, n in zip((one, other), counts, strict=True) if n == 1)
-        return [f"no verdict: {single} {'have' if max(counts) == 1 else 'has'} one seed, and its luck is not known; train with seeds=5"]
+        return [
+            f"no verdict: {single} {'have' if max(counts) == 1 else 'has'} one seed, and its luck is not known; train with seeds=5"
+        ]
     seeds = [sorted(str(member.seed) for member in side.members) for side in (one, other)]
     if counts[0] != counts[1]:
         return [f"the sides have {counts[0]} and {counts[1]} scored seeds"]
@@ -144,7 +148,9 @@ def _judged_apart(one: Side, other: Side) -> str:
     first, second = one.first.settings, other.first.settings
     free = [key for key in {*first, *second} if key == TOKENIZER or key.split(".")[0] == "model"] if pretrained else []
     keys = differing(first, second, but=free)
-    unlike = [side.name for side in (one, other) if any(differing(side.first.settings, e.settings) for e in side.entries)]
+    unlike = [
+        side.name for side in (one, other) if any(differing(side.first.settings, e.settings) for e in side.entries)
+    ]
     if unlike:
         return f"no verdict: the runs of {' and of '.join(unlike)} were not trained alike"
     if not keys:
@@ -254,9 +260,7 @@ def _by_example(
     if kept is None:
         return (), (), None
     examples = kept[0][0].examples
-    by_class = [
-        (name, np.flatnonzero(examples.classes == place)) for place, name in enumerate(examples.class_names)
-    ]
+    by_class = [(name, np.flatnonzero(examples.classes == place)) for place, name in enumerate(examples.class_names)]
     by_class = [(name, rows) for name, rows in by_class if len(rows)]
     by_class = sorted(by_class, key=lambda pair: -len(pair[1]))[:_MOST_CLASSES]
     of_class = "accuracy" if examples.kind == "classification" else metric

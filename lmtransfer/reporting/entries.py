@@ -7,9 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from lmtransfer.predictions.scored import Kept
 from lmtransfer.reporting import scores
 from lmtransfer.reporting.arms import Scored, scored
 from lmtransfer.reporting.collect import Run
+from lmtransfer.reporting.kept import examples_behind, kept_answers
 from lmtransfer.reporting.labels import model_label, node_label, objective_label
 from lmtransfer.reporting.lineage import (
     PRETRAINED,
@@ -151,8 +153,13 @@ def _entry(run: Run, seeds: tuple[Run, ...], controls: tuple[Run, ...], runs: Se
     is_pretraining = _is_pretraining(run)
     transfer = "" if is_pretraining or (run.command == "evaluate" and adapted is None) else _transfer(run, own)
     weights = None if transfer == "control" else str(own.get("init") if source is None else source.path)
-    own_score = None if metric is None else scored(run.result, metric, results, pretraining=weights)
-    control = None if metric is None else _inside_control(run, controls, metric)
+    own_score = control = None
+    if metric is not None:
+        kept = [] if is_pretraining else kept_answers(run.path)
+        split = next((str(result["split"]) for result in [run.result, *results] if result.get("split")), "")
+        behind = examples_behind(kept, run.result, metric, results, split=split)
+        own_score = scored(run.result, metric, results, pretraining=weights, examples=behind)
+        control = _inside_control(run, controls, metric, kept, split)
     return Entry(
         run=run,
         seeds=seeds,
@@ -214,14 +221,18 @@ def _first(results: Sequence[Mapping[str, Any]], name: str) -> float | None:
     return next((value for result in results if (value := scores.number(result.get(name))) is not None), None)
 
 
-def _inside_control(run: Run, controls: Sequence[Run], metric: str) -> Scored | None:
+def _inside_control(run: Run, controls: Sequence[Run], metric: str, kept: Sequence[Kept], split: str) -> Scored | None:
     """The control that was made with the run: in its result, else in the runs inside its directory."""
-    stated = scored(run.result.get("control"), metric)
+    node = run.result.get("control")
+    behind = examples_behind(kept, node, metric, split=split, is_control=True)
+    stated = scored(node, metric, examples=behind)
     if stated is not None:
         return stated
     seeds = [control.result for control in controls if control.is_seed and control.result]
     parents = [control.result for control in controls if not control.is_seed and control.result]
-    return scored(parents[0] if parents else {}, metric, seeds)
+    node = parents[0] if parents else {}
+    behind = examples_behind(kept, node, metric, seeds, split=split, is_control=True)
+    return scored(node, metric, seeds, examples=behind)
 
 
 def _compared(entry: Entry, others: Sequence[Entry]) -> Entry:

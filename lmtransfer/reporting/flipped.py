@@ -91,7 +91,7 @@ def flipped(one: Sequence[Kept], other: Sequence[Kept]) -> Flipped | None:
                 examples.ids[row], _gold(examples, row), _said(one, row), _said(other, row),
                 (float(first[row]), float(second[row])),
             )
-            for row in rows
+            for row in rows.tolist()
         )  # fmt: skip
 
     return Flipped(score, counts, flips(better), flips(worse))

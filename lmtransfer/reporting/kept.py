@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from lmtransfer.errors import RunDirectoryError
 from lmtransfer.predictions.file import prediction_files, read_predictions
 from lmtransfer.predictions.scored import Kept
 from lmtransfer.predictions.values import contributions
+from lmtransfer.reporting import scores
 from lmtransfer.verdicts.arms import Examples
 
 
@@ -44,16 +46,16 @@ def examples_of(kept: Sequence[Kept], metric: str) -> Examples | None:
     if not kept:
         return None
     keys, order = np.unique(kept[0].examples.keys, return_index=True)
-    scores = []
+    rows = []
     for one in kept:
         found = contributions(one.examples, metric)
         own, place = np.unique(one.examples.keys, return_index=True)
         if found is None or not np.array_equal(own, keys):
             return None
-        scores.append(found[place])
+        rows.append(found[place])
     clusters = kept[0].examples.clusters[order]
     alone = len(np.unique(clusters)) == len(clusters)
-    return Examples(np.stack(scores), keys, None if alone else clusters)
+    return Examples(np.stack(rows), keys, None if alone else clusters)
 
 
 def kept_of(
@@ -80,3 +82,28 @@ def kept_of(
             return None
         found.append(fitting[0])
     return found
+
+
+def examples_behind(
+    kept: Sequence[Kept],
+    node: Any,
+    metric: str,
+    seeds: Sequence[Mapping[str, Any]] = (),
+    *,
+    split: str,
+    is_control: bool = False,
+) -> Examples | None:
+    """What each example contributed to the scores of a result, in the order of ``scores.seed_values``.
+
+    Args:
+        kept: what the run has kept.
+        node: its result, or the control's part of one.
+        metric: of the scores.
+        seeds: the results of the seeds' own run directories.
+        split: that was scored.
+        is_control: whether ``node`` is the control's.
+    """
+    values = scores.seed_values(node, metric, seeds)
+    named = [(value.seed, value.pretraining_seed) for value in values]
+    found = kept_of(kept, named, split=split, is_control=is_control) if kept else None
+    return None if found is None else examples_of(found, metric)

@@ -304,7 +304,9 @@ class Tagging:
             counts = np.array([spans.counts(*pair) for pair in pairs], dtype=np.float64).reshape(-1, 3)
             right, said, gold = counts.T
             ratios |= {
-                "f1": Ratio(2 * right, said + gold), "precision": Ratio(right, said), "recall": Ratio(right, gold)
+                "f1": Ratio(2 * right, said + gold),
+                "precision": Ratio(right, said),
+                "recall": Ratio(right, gold),
             }
         return scored_examples(
             examples,
