@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from lmtransfer.predictions.scored import Kept, ScoredExamples
+from lmtransfer.predictions.scored import Kept, Ratio, ScoredExamples
 from lmtransfer.predictions.values import metric_value
 from lmtransfer.reporting import scores
 from lmtransfer.reporting.flipped import Flipped, flipped
@@ -24,13 +24,30 @@ _LENGTHS = 4
 _MOST_CLASSES = 20
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Group:
+    """Some of the examples, or of their words.
+
+    Attributes:
+        name: what it is called.
+        rows: which examples.
+        num: how many examples, or words.
+        tag: the gold tag whose words are meant; None: whole examples.
+    """
+
+    name: str
+    rows: np.ndarray
+    num: int
+    tag: str | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class GroupDifference:
     """The comparison on some of the examples.
 
     Attributes:
         name: which: a class, or a range of lengths.
-        num: how many examples.
+        num: how many examples, or words.
         metric: what is compared on them.
         one: mean of the first side.
         other: of the second.
@@ -131,7 +148,8 @@ def _uneven(one: Side, other: Side) -> list[str]:
     if min(counts) == 1:
         single = " and ".join(side.name for side, n in zip((one, other), counts, strict=True) if n == 1)
         return [
-            f"no verdict: {single} {'have' if max(counts) == 1 else 'has'} one seed, and its luck is not known; train with seeds=5"
+            f"no verdict: {single} {'have' if max(counts) == 1 else 'has'} one seed, whose luck is not known; "
+            "seeds=5 can tell"
         ]
     seeds = [sorted(str(member.seed) for member in side.members) for side in (one, other)]
     if counts[0] != counts[1]:
@@ -160,11 +178,13 @@ def _judged_apart(one: Side, other: Side) -> str:
 
 
 def _settings(one: Side, other: Side) -> tuple[Setting, ...]:
-    found = []
-    for prefix, first, second in (
-        ("", one.first.settings, other.first.settings),
-        ("pretraining: ", one.pretraining_settings(), other.pretraining_settings()),
-    ):
+    """The weights first, then the settings of the task, then those of pretraining where both sides had one."""
+    weights = [", ".join(dict.fromkeys(member.pretraining or "random" for member in s.members)) for s in (one, other)]
+    found = [] if weights[0] == weights[1] else [Setting("weights", *weights)]
+    settings = [("", one.first.settings, other.first.settings)]
+    before = one.pretraining_settings(), other.pretraining_settings()
+    settings += [("pretraining: ", *before)] if all(before) else []
+    for prefix, first, second in settings:
         found += [Setting(f"{prefix}{key}", first.get(key), second.get(key)) for key in differing(first, second)]
     return tuple(found)
 
@@ -179,8 +199,8 @@ def _common(one: Side, other: Side) -> tuple[tuple[list[Kept], list[Kept]] | Non
     lacking = [side.name for side in (one, other) if any(member.kept is None for member in side.members)]
     if lacking:
         told = [
-            f"{' and '.join(lacking)} kept no predictions (or not of every seed): the luck of the examples is not counted, "
-            "and there are no classes, lengths and flipped examples; lmtransfer evaluate keeps them"
+            f"{' and '.join(lacking)} kept no predictions, or not of every seed: no classes, lengths and flipped "
+            "examples, and the luck of the examples is not counted; lmtransfer evaluate keeps them"
         ]
         numbers = [side.num_scored for side in (one, other)]
         if None not in numbers and numbers[0] != numbers[1]:
@@ -207,8 +227,7 @@ def _only(kept: Kept, keys: np.ndarray) -> Kept:
     """Answers to the examples of these keys, in their order."""
     order = np.argsort(kept.examples.keys)
     rows = order[np.searchsorted(kept.examples.keys[order], keys)]
-    return Kept(kept.task, kept.split, kept.main_metric, kept.seed, kept.pretraining_seed, kept.is_control,
-                kept.examples.select(rows))  # fmt: skip
+    return replace(kept, examples=kept.examples.select(rows))
 
 
 def _gold_differs(one: ScoredExamples, other: ScoredExamples) -> int:
@@ -260,17 +279,37 @@ def _by_example(
     if kept is None:
         return (), (), None
     examples = kept[0][0].examples
-    by_class = [(name, np.flatnonzero(examples.classes == place)) for place, name in enumerate(examples.class_names)]
-    by_class = [(name, rows) for name, rows in by_class if len(rows)]
-    by_class = sorted(by_class, key=lambda pair: -len(pair[1]))[:_MOST_CLASSES]
-    of_class = "accuracy" if examples.kind == "classification" else metric
+    by_class = _class_groups(examples)[:_MOST_CLASSES]
+    of_class = "accuracy" if examples.kind in ("classification", "tagging") else metric
     classes = _groups(by_class, kept, sides, of_class, settings_differ) if len(by_class) > 1 else ()
     by_length = _length_groups(examples.lengths)
     lengths = _groups(by_length, kept, sides, metric, settings_differ) if len(by_length) > 1 else ()
     return classes, lengths, flipped(kept[0], kept[1])
 
 
-def _length_groups(lengths: np.ndarray) -> list[tuple[str, np.ndarray]]:
+def _class_groups(examples: ScoredExamples) -> list[Group]:
+    """By gold label, by kind of question or phenomenon; of tagged sentences the words of each gold tag; most first."""
+    if examples.kind == "tagging":
+        owners = np.repeat(np.arange(len(examples)), np.diff(examples.offsets))
+        words = [(name, np.flatnonzero(examples.gold == tag)) for tag, name in enumerate(examples.labels)]
+        groups = [Group(name, np.unique(owners[places]), len(places), name) for name, places in words]
+    else:
+        rows = [(name, np.flatnonzero(examples.classes == place)) for place, name in enumerate(examples.class_names)]
+        groups = [Group(name, of_class, len(of_class)) for name, of_class in rows]
+    return sorted((group for group in groups if group.num), key=lambda group: -group.num)
+
+
+def _of_tag(kept: Kept, tag: str) -> Kept:
+    """The answers to the words of a gold tag alone."""
+    examples = kept.examples
+    wanted = np.array([label == tag for label in examples.labels])[examples.gold]
+    right = wanted & (examples.predicted == examples.gold)
+    starts = examples.offsets[:-1]  # no sentence without words is chosen
+    parts, counts = (np.add.reduceat(of_word, starts).astype(np.float64) for of_word in (right, wanted))
+    return replace(kept, examples=replace(examples, ratios={"accuracy": Ratio(parts, counts)}))
+
+
+def _length_groups(lengths: np.ndarray) -> list[Group]:
     """Quarters of the examples by their length in characters."""
     edges = np.unique(np.quantile(lengths, np.arange(1, _LENGTHS) / _LENGTHS, method="lower"))
     place = np.searchsorted(edges, lengths, side="left")
@@ -279,12 +318,13 @@ def _length_groups(lengths: np.ndarray) -> list[tuple[str, np.ndarray]]:
         rows = np.flatnonzero(place == number)
         if len(rows):
             low, high = int(lengths[rows].min()), int(lengths[rows].max())
-            groups.append((f"{low:,} to {high:,} characters" if low < high else f"{low:,} characters", rows))
+            name = f"{low:,} to {high:,} characters" if low < high else f"{low:,} characters"
+            groups.append(Group(name, rows, len(rows)))
     return groups
 
 
 def _groups(
-    groups: Sequence[tuple[str, np.ndarray]],
+    groups: Sequence[Group],
     kept: tuple[list[Kept], list[Kept]],
     sides: tuple[Side, Side],
     metric: str,
@@ -293,9 +333,11 @@ def _groups(
     """The comparison on each of some groups of examples, judged together."""
     made: list[GroupDifference] = []
     differences: list[Difference] = []
-    for name, rows in groups:
-        keys = kept[0][0].examples.keys[rows]
+    for group in groups:
+        keys = kept[0][0].examples.keys[group.rows]
         parts = [[_only(one, keys) for one in side] for side in kept]
+        if group.tag is not None:
+            parts = [[_of_tag(one, group.tag) for one in side] for side in parts]
         values = [[metric_value(one.examples, metric) for one in side] for side in parts]
         if any(value is None for side in values for value in side):
             continue
@@ -310,7 +352,7 @@ def _groups(
         found = compare_arms(*arms, settings_differ=settings_differ)
         differences.append(found)
         means = [arm.spread.mean for arm in arms]
-        made.append(GroupDifference(name, len(rows), metric, means[0], means[1], None))
+        made.append(GroupDifference(group.name, group.num, metric, means[0], means[1], None))
     together = corrected(differences)
     return tuple(
         GroupDifference(g.name, g.num, g.metric, g.one, g.other, d) for g, d in zip(made, together, strict=True)

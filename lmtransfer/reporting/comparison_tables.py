@@ -13,7 +13,7 @@ from lmtransfer.reporting.flipped import Flip
 from lmtransfer.reporting.tables import PLUS_MINUS, metric_heading, score_text
 from lmtransfer.reporting.units import in_percent, shown, shown_difference
 from lmtransfer.reporting.verdict_text import grounds, interval_text, reach, verdict_text
-from lmtransfer.verdicts.difference import JUDGED
+from lmtransfer.verdicts.difference import JUDGED, Difference
 from lmtransfer.verdicts.spread import spread
 
 #: Longer texts in a table are cut.
@@ -50,13 +50,35 @@ def headline(found: Comparison) -> str:
     lead = f"On {where}, {one.name} against {other.name}: {shown_difference(difference.delta, metric)}{points} {metric}"
     if difference.verdict in JUDGED:
         return f"{lead}, {verdict_text(difference)} ({grounds(difference, metric)})."
-    return f"{lead}: no verdict ({difference.verdict})."
+    known = f" ({grounds(difference, metric)})" if difference.interval else ""
+    return f"{lead}{known}: no verdict."
 
 
 def remarks(found: Comparison) -> list[str]:
     """What was not compared and why, and what the design could show; one line each."""
-    said = [] if found.difference is None else [reach(found.difference, found.sides[0].metric)]
+    if found.difference is None:
+        return [printable(line) for line in found.missing]
+    one, other = (side.name for side in found.sides)
+    alike = "answers one and the same label, or scores what the majority does"
+    why = {
+        "collapsed": f"no verdict: every seed of {one} {alike}",
+        "control collapsed": f"no verdict: every seed of {other} {alike}",
+        "seeds all alike": "no verdict: the seeds of a side, or the differences of all pairs, are alike",
+    }.get(found.difference.verdict, "")
+    said = [why, reach(found.difference, found.sides[0].metric), _variance(found.difference)]
     return [printable(line) for line in (*found.missing, *said) if line]
+
+
+def _variance(difference: Difference) -> str:
+    """Where the variance of the difference comes from; empty where that is not known."""
+    shares: dict[str, float] = {}
+    for part in difference.parts:
+        shares[part.source] = shares.get(part.source, 0.0) + part.variance
+    whole = sum(shares.values())
+    if not whole:
+        return ""
+    listed = ", ".join(f"{source} {100 * share / whole:.0f} %" for source, share in shares.items())
+    return f"variance of the difference: {listed}"
 
 
 def sections(found: Comparison, *, most: int, plus_minus: str = PLUS_MINUS) -> list[Section]:
@@ -188,7 +210,10 @@ def _settings(found: Comparison) -> Section:
 
 
 def _value(value: object) -> str:
-    return "" if value is None else _cut(str(value))
+    text = "" if value is None else str(value)
+    if text.startswith("/") and len(text) > _LONGEST:  # the end of a path says more than its beginning
+        text = f"...{text[3 - _LONGEST :]}"
+    return _cut(text)
 
 
 def _cut(text: str) -> str:

@@ -294,7 +294,7 @@ class Tagging:
         return {name: found[name] for name in ("f1", "precision", "recall")} | accuracy
 
     def scored_examples(self, examples: Sequence[TaggedExample], answers: Sequence[TagsAnswer]) -> ScoredExamples:
-        """The tags, said and gold, with the words and the spans of each sentence that are right; see ``KeepsAnswers``."""
+        """The tags, said and gold, and how many words and spans of each sentence are right; see ``KeepsAnswers``."""
         pairs = [(answer.tags, example.tags or ()) for example, answer in zip(examples, answers, strict=True)]
         words = np.array([len(gold) for _, gold in pairs], dtype=np.float64)
         right = np.array([sum(a == b for a, b in zip(*pair, strict=True)) for pair in pairs], dtype=np.float64)
