@@ -94,11 +94,11 @@ class Difference:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """Low and high end of the interval that decides: at ``1 - level``; None where there is no standard error.
+        """Low and high end of the interval that decides: at ``1 - level``; None where there is nothing to judge by.
 
         It excludes 0 exactly where Holm's procedure says so. Alone it is the 95 % interval.
         """
-        if self.standard_error and self.num_comparisons > 1:
+        if self.num_comparisons > 1 and self.p_value is not None:
             half = reach(self.level, self._variances)
             return self.delta - half, self.delta + half
         return self.plain_interval
@@ -106,6 +106,8 @@ class Difference:
     @property
     def plain_interval(self) -> tuple[float, float] | None:
         """The 95 % interval of this comparison alone, uncorrected."""
+        if self.p_value is None:
+            return None
         return _around(self.delta, self.standard_error, self.degrees_of_freedom, LEVEL)
 
     @property
@@ -127,7 +129,7 @@ class Difference:
     def seeds_needed(self) -> int | None:
         """How many seeds a side would show a true difference as large as the observed one in 80 of 100 cases.
 
-        None where nothing was judged, or where no number up to 1,000 would: the examples are too few for it.
+        None where there is nothing to judge by, or where no number up to 1,000 would: the examples are too few for it.
         """
         if self.p_value is None:
             return None
@@ -206,7 +208,7 @@ def compare_arms(
     """
     found = difference_of(arm, control)
     withheld = _withheld(arm, control, found, majority, settings_differ=settings_differ)
-    p_value = None if withheld is not None else _p_value(found)
+    p_value = _p_value(found) if withheld in (None, "settings differ") else None
     made = Difference(
         delta=found.value,
         verdict="no difference shown" if withheld is None else withheld,
@@ -222,7 +224,7 @@ def compare_arms(
         higher_is_better=higher_is_better,
         corrected_p_value=p_value,
     )
-    return made if p_value is None else judged(made, shown=p_value <= LEVEL)
+    return made if p_value is None or withheld is not None else judged(made, shown=p_value <= LEVEL)
 
 
 def judged(difference: Difference, *, shown: bool) -> Difference:

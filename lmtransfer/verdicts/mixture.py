@@ -2,9 +2,9 @@
 
 Satterthwaite's degrees of freedom are good at 5 %, and promise too much at the 0.2 % at which one of 24 comparisons
 is judged: of tables of 24 unpaired comparisons of 5 and 3 seeds with spreads of 1 and 3, 17 % held a false verdict.
-There the parts are kept apart: the difference is held against a sum of independent t variables, each with the deviation and
-the degrees of freedom of its part (Behrens 1929, Fisher 1935), which errs on the safe side (Robinson 1976). With one
-part it is Student's distribution itself.
+There the parts are kept apart: the difference is held against a sum of independent t variables, each with the
+deviation and the degrees of freedom of its part (Behrens 1929, Fisher 1935), which errs on the safe side (Robinson
+1976). With one part it is Student's distribution itself.
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ def test_pairs_are_matched_by_seed_and_the_rest_is_left_out() -> None:
 def test_what_is_no_verdict(one: Arm, other: Arm, options: dict, verdict: str) -> None:
     found = compare_arms(one, other, **options)
     assert found.verdict == verdict
-    assert (found.p_value is None) == (verdict != "better")
+    assert (found.p_value is None) == (found.interval is None) == (verdict not in ("better", "settings differ"))
     assert found.delta == pytest.approx(one.spread.mean - other.spread.mean)
     if verdict == "one seed, no spread":
         assert (found.standard_error, found.interval, found.detectable, found.seeds_needed) == (None,) * 4
