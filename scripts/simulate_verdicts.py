@@ -189,7 +189,8 @@ WORLDS: Mapping[str, World] = {
     "5 seeds, correlated 0.7": seeds_world(5, correlation=0.7),
     "5 seeds, one control for all": seeds_world(5, one_control=True),
     "5 seeds, not paired": seeds_world(5, paired=False),
-    "5 seeds against 3, not paired, spreads 1 : 3": seeds_world(5, control_seeds=3, paired=False, control_deviation=3.0),
+    "5 against 3, not paired, spreads 1 : 3": seeds_world(5, control_seeds=3, paired=False, control_deviation=3.0),
+    "5 seeds, not paired, spreads 1 : 3": seeds_world(5, paired=False, control_deviation=3.0),
     "3 seeds, not paired, spreads 1 : 3": seeds_world(3, paired=False, control_deviation=3.0),
     "3 x 3 of pretraining and finetuning": pretraining_world(3, 3),
     "5 x 3 of pretraining and finetuning": pretraining_world(5, 3),
@@ -217,11 +218,15 @@ def main() -> None:
     for name, world in WORLDS.items():
         if given.only in name:
             found = simulate(world, given.tables, seed=0)
-            print(f"{name:48} {found.false_tables:12.2%} {found.coverage:17.2%} {found.score_coverage:12.2%}", flush=True)
-    for correlation in (0.0, 0.3, 0.7):
-        world = seeds_world(5, correlation=correlation, comparisons=1)
+            print(
+                f"{name:48} {found.false_tables:12.2%} {found.coverage:17.2%} {found.score_coverage:12.2%}", flush=True
+            )
+    shared = {
+        f"pairs, correlated {rho}": seeds_world(5, correlation=rho, comparisons=1) for rho in (0.0, 0.1, 0.3, 0.7)
+    }
+    for name, world in {"not paired": seeds_world(5, paired=False, comparisons=1), **shared}.items():
         found = simulate(world, 10 * given.tables, seed=0, difference=2.5)
-        print(f"5 seeds, correlated {correlation}: a true difference of 2.5 deviations is found in {found.found:.1%}")
+        print(f"5 seeds, {name}: a true difference of 2.5 deviations is found in {found.found:.1%}", flush=True)
 
 
 def _arm(values: np.ndarray, pretraining: str | None, design: str | None) -> Arm:

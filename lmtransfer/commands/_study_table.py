@@ -226,6 +226,6 @@ def _metric(rows: Sequence[StudyRow], transfer: str) -> str:
 def caption() -> str:
     return (
         f"Mean {PLUS_MINUS} deviation over seeds; control: the same architecture without pretraining; difference "
-        "with the 95 % interval that decides, corrected for the whole table (Holm). Losses of different objectives do not compare, nor do "
-        "perplexities of different vocabularies."
+        "with the 95 % interval that decides, corrected for the whole table (Holm). Losses of different objectives do "
+        "not compare, nor do perplexities of different vocabularies."
     )

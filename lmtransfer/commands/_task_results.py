@@ -8,13 +8,13 @@ from typing import Any
 from lmtransfer.commands._task_training import Arm, Outcome, Setting
 from lmtransfer.reporting.choices import edge_of_grid
 from lmtransfer.reporting.layer_weights import joint_layer_weights
-from lmtransfer.verdicts import arms
-from lmtransfer.verdicts.difference import compare_arms
-from lmtransfer.verdicts.spread import Spread, spread
 from lmtransfer.tasks.answers import LabelAnswer
 from lmtransfer.training.weights import num_parameters
 from lmtransfer.transfer.learner import TaskLearner
 from lmtransfer.transfer.reading import ScalarMix
+from lmtransfer.verdicts import arms
+from lmtransfer.verdicts.difference import compare_arms
+from lmtransfer.verdicts.spread import Spread, spread
 
 Result = dict[str, Any]
 BothExamples = tuple[arms.Examples | None, arms.Examples | None]

@@ -21,7 +21,6 @@ from lmtransfer.verdicts.holm import corrected
 Result = Mapping[str, Any]
 
 
-
 def print_result(console: Console, result: Result, *, name: str, next_commands: list[str]) -> None:
     """Print a result.
 

@@ -8,10 +8,10 @@ from lmtransfer.reporting.before_after import before_and_after, going_on
 from lmtransfer.reporting.choices import chosen_on_what_is_scored
 from lmtransfer.reporting.entries import Entry
 from lmtransfer.reporting.rows import group_name, run_name
-from lmtransfer.verdicts.difference import NO_VERDICT
-from lmtransfer.verdicts.spread import Spread
 from lmtransfer.reporting.units import in_percent, shown, shown_difference
 from lmtransfer.reporting.verdict_text import grounds, reach
+from lmtransfer.verdicts.difference import NO_VERDICT
+from lmtransfer.verdicts.spread import Spread
 
 
 def answer(entries: Sequence[Entry]) -> str:

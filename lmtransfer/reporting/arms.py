@@ -72,15 +72,15 @@ def difference_in(result: Mapping[str, Any]) -> Difference | None:
     )
 
 
-def _arm(
-    found: Sequence[scores.SeedValue], pretraining: str | None, collapsed: int, examples: Examples | None
-) -> Arm:
+def _arm(found: Sequence[scores.SeedValue], pretraining: str | None, collapsed: int, examples: Examples | None) -> Arm:
     """An arm of single values; where a seed is not stated, or stated twice, it is paired with nothing."""
     known = [
         Score(
             one.value,
             one.seed if one.seed is not None else f"unknown {place}",
-            pretraining if pretraining is None or one.pretraining_seed is None else f"{pretraining}/{one.pretraining_seed}",
+            pretraining
+            if pretraining is None or one.pretraining_seed is None
+            else f"{pretraining}/{one.pretraining_seed}",
         )
         for place, one in enumerate(found)
     ]

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from lmtransfer.verdicts.difference import Difference
-from lmtransfer.verdicts.spread import Spread
 from lmtransfer.reporting.style import GREY, INK, PALETTE, SavedFigure, drawing, new_figure, save, shorten, subtitle
 from lmtransfer.reporting.units import in_percent, shown, shown_difference
+from lmtransfer.verdicts.difference import Difference
+from lmtransfer.verdicts.spread import Spread
 
 BarKind = Literal["majority", "control", "frozen", "finetuned"]
 

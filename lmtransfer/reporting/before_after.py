@@ -11,10 +11,10 @@ from lmtransfer.reporting.lineage import PRETRAINED, lineage
 from lmtransfer.reporting.rows import group_name, run_name
 from lmtransfer.reporting.scores import higher_is_better
 from lmtransfer.reporting.settings import TOKENIZER, differing
-from lmtransfer.verdicts.difference import Difference, compare_arms
-from lmtransfer.verdicts.holm import corrected
 from lmtransfer.reporting.units import in_percent, shown, shown_difference
 from lmtransfer.reporting.verdict_text import grounds
+from lmtransfer.verdicts.difference import Difference, compare_arms
+from lmtransfer.verdicts.holm import corrected
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from lmtransfer.reporting.part_curves import part_figures
 from lmtransfer.reporting.points import Series, draw_points
 from lmtransfer.reporting.rows import group_name, run_name, table_rows
 from lmtransfer.reporting.scores import number
+from lmtransfer.reporting.searches import search_figures
 from lmtransfer.reporting.source_curves import source_figures
 from lmtransfer.reporting.style import SavedFigure
 from lmtransfer.reporting.sweeps import Sweep
@@ -41,7 +42,7 @@ def draw_figures(entries: Sequence[Entry], sweeps: Sequence[Sweep], folder: Path
         if figure is not None:
             figures.append(figure)
     labels = {entry.run.key: run_name(entry) for entry in entries} | _point_labels(sweeps)
-    figures += loss_against_figures(entries, folder)
+    figures += loss_against_figures(entries, folder) + search_figures(entries, folder)
     pretrained = [
         (run, _seed_label(e, run, labels)) for e in entries if e.is_pretraining for run in e.seeds or (e.run,)
     ]

@@ -72,11 +72,11 @@ def html_report(
 
 def _reading() -> str:
     return (
-        '<p class="quiet">Mean \u00b1 sample deviation over seeds; difference with the 95 % interval that decides: over '
-        "seeds, in pairs where both sides had them, and over the examples where their predictions are kept, corrected "
-        "so that the whole table holds a false better or worse in at most 5 of 100 cases (Holm). Better or worse: the "
-        "interval excludes 0. Would find: the smallest difference that is found in 80 of 100 cases. Seeds to settle: "
-        "how many would find the difference observed. The control is the same model trained on the same "
+        '<p class="quiet">Mean \u00b1 sample deviation over seeds; difference with the 95 % interval that decides: '
+        "over seeds, in pairs where both sides had them, and over the examples where their predictions are kept, "
+        "corrected so that the whole table holds a false better or worse in at most 5 of 100 cases (Holm). Better or "
+        "worse: the interval excludes 0. Would find: the smallest difference that is found in 80 of 100 cases. Seeds "
+        "to settle: how many would find the difference observed. The control is the same model trained on the same "
         "labels from random initialisation. Tokens are real ones, since nothing is padded.</p>"
     )
 

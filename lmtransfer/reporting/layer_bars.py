@@ -88,7 +88,7 @@ def read_layer_weights(
 
 
 def draw_layer_weights(mixtures: Sequence[LayerWeights], folder: Path, *, name: str, title: str) -> SavedFigure:
-    """A group of bars a layer, one bar a run, with deviation and dots of the seeds; a dashed line where all weigh alike."""
+    """A group of bars a layer, one bar a run, deviation and dots over seeds; a dashed line where all weigh alike."""
     num_layers = len(mixtures[0].weights)
     width = 0.8 / len(mixtures)
     with drawing(name):

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lmtransfer.verdicts.spread import Spread
 from lmtransfer.reporting.style import (
     GREY,
     SavedFigure,
@@ -21,6 +20,7 @@ from lmtransfer.reporting.style import (
     subtitle,
 )
 from lmtransfer.reporting.units import count_formatter, in_percent, shown
+from lmtransfer.verdicts.spread import Spread
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from lmtransfer.reporting.rows import Row
-from lmtransfer.verdicts.difference import Difference
-from lmtransfer.verdicts.spread import Spread
 from lmtransfer.reporting.sweeps import Sweep
 from lmtransfer.reporting.units import count, duration, in_percent, shown, shown_difference
 from lmtransfer.reporting.verdict_text import detectable_text, interval_text, needed_text, verdict_text
+from lmtransfer.verdicts.difference import Difference
+from lmtransfer.verdicts.spread import Spread
 
 if TYPE_CHECKING:
     from rich.table import Table

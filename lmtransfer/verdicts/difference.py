@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from lmtransfer.verdicts.arms import Arm
+from lmtransfer.verdicts.mixture import chance, degrees_in_the_tail, reach
 from lmtransfer.verdicts.power import seeds_needed, smallest_detectable
 from lmtransfer.verdicts.student import critical, two_sided
 from lmtransfer.verdicts.variance import Estimate, Part, difference_of, score_of
@@ -54,10 +55,10 @@ class Difference:
     Attributes:
         delta: mean of the arm minus mean of the control, in the metric's unit.
         verdict: "better" or "worse" only where the corrected interval excludes 0 and nothing below speaks against it;
-            "no difference shown" where it does not. The others are no verdict at all: "one seed, no spread"; "collapsed"
-            and "control collapsed" where every seed of a side answers one label or scores what the majority label
-            does; "seeds all alike" where a side, or the paired differences, do not vary; "settings differ" where more
-            than the weights is different.
+            "no difference shown" where it does not. The others are no verdict at all: "one seed, no spread";
+            "collapsed" and "control collapsed" where every seed of a side answers one label or scores what the majority
+            label does; "seeds all alike" where a side, or the paired differences, do not vary; "settings differ" where
+            more than the weights is different.
         scope: what it may be said of: "this checkpoint" with one pretraining seed on a side, "these checkpoints" with
             two, "this recipe" from three on.
         standard_error: of ``delta``; None with one seed on a side.
@@ -93,16 +94,21 @@ class Difference:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """Low and high end of the interval that decides: at ``1 - level``; None where there is no standard error.
+        """Low and high end of the interval that decides: at ``1 - level``; None where there is nothing to judge by.
 
         It excludes 0 exactly where Holm's procedure says so. Alone it is the 95 % interval.
         """
-        return self._interval(self.level)
+        if self.num_comparisons > 1 and self.p_value is not None:
+            half = reach(self.level, self._variances)
+            return self.delta - half, self.delta + half
+        return self.plain_interval
 
     @property
     def plain_interval(self) -> tuple[float, float] | None:
         """The 95 % interval of this comparison alone, uncorrected."""
-        return self._interval(LEVEL)
+        if self.p_value is None:
+            return None
+        return _around(self.delta, self.standard_error, self.degrees_of_freedom, LEVEL)
 
     @property
     def counts_examples(self) -> bool:
@@ -114,13 +120,16 @@ class Difference:
         """The smallest true difference that this design finds in 80 of 100 cases, in the metric's unit."""
         if self.p_value is None or self.standard_error is None or self.degrees_of_freedom is None:
             return None
-        return smallest_detectable(self.standard_error, self.degrees_of_freedom, level=self.level, chance=POWER)
+        df = self.degrees_of_freedom
+        if self.num_comparisons > 1:
+            df = degrees_in_the_tail(self.level, self._variances)
+        return smallest_detectable(self.standard_error, df, level=self.level, chance=POWER)
 
     @property
     def seeds_needed(self) -> int | None:
         """How many seeds a side would show a true difference as large as the observed one in 80 of 100 cases.
 
-        None where nothing was judged, or where no number up to 1,000 would: the examples are too few for it.
+        None where there is nothing to judge by, or where no number up to 1,000 would: the examples are too few for it.
         """
         if self.p_value is None:
             return None
@@ -128,8 +137,14 @@ class Difference:
         fixed = tuple((part.variance, part.degrees_of_freedom) for part in self.parts if part.source == "examples")
         return seeds_needed(abs(self.delta), min(self.num_seeds), seeds, fixed, level=self.level, chance=POWER)
 
-    def _interval(self, level: float) -> tuple[float, float] | None:
-        return _around(self.delta, self.standard_error, self.degrees_of_freedom, level)
+    @property
+    def tail(self) -> float | None:
+        """The chance that luck alone makes such a difference, as it is judged in a column (see ``mixture``)."""
+        return None if self.p_value is None else chance(self.delta, self._variances)
+
+    @property
+    def _variances(self) -> tuple[tuple[float, float], ...]:
+        return tuple((part.variance, part.degrees_of_freedom) for part in self.parts)
 
     @classmethod
     def from_values(cls, values: Any) -> Difference | None:
@@ -193,7 +208,7 @@ def compare_arms(
     """
     found = difference_of(arm, control)
     withheld = _withheld(arm, control, found, majority, settings_differ=settings_differ)
-    p_value = None if withheld is not None else _p_value(found)
+    p_value = _p_value(found) if withheld in (None, "settings differ") else None
     made = Difference(
         delta=found.value,
         verdict="no difference shown" if withheld is None else withheld,
@@ -209,15 +224,12 @@ def compare_arms(
         higher_is_better=higher_is_better,
         corrected_p_value=p_value,
     )
-    return made if withheld is not None else judged(made)
+    return made if p_value is None or withheld is not None else judged(made, shown=p_value <= LEVEL)
 
 
-def judged(difference: Difference) -> Difference:
-    """The difference with the verdict that its p value comes to at its level."""
-    if difference.p_value is None:
-        return difference
+def judged(difference: Difference, *, shown: bool) -> Difference:
+    """The difference with its verdict, given whether one is shown."""
     gain = difference.delta if difference.higher_is_better else -difference.delta
-    shown = difference.p_value <= difference.level and gain != 0
     verdict: Verdict = "no difference shown" if not shown else "better" if gain > 0 else "worse"
     return replace(difference, verdict=verdict)
 
@@ -237,8 +249,8 @@ def _around(
 ) -> tuple[float, float] | None:
     if standard_error is None or degrees_of_freedom is None:
         return None
-    reach = critical(level, degrees_of_freedom) * standard_error
-    return value - reach, value + reach
+    half = critical(level, degrees_of_freedom) * standard_error
+    return value - half, value + half
 
 
 def _p_value(found: Estimate) -> float | None:

@@ -25,7 +25,7 @@ def power(shift: float, degrees_of_freedom: float, level: float) -> float:
         degrees_of_freedom: of the standard error, at least 1.
         level: of the two-sided test.
     """
-    nodes, weights = _deviations(degrees_of_freedom)
+    nodes, weights = deviations(degrees_of_freedom)
     reach = critical(level, degrees_of_freedom)
     return sum(
         weight * 0.5 * math.erfc((reach * node - shift) / math.sqrt(2))
@@ -107,11 +107,18 @@ def _detectable_shift(degrees_of_freedom: float, level: float, chance: float) ->
 
 
 @functools.lru_cache(maxsize=256)
-def _deviations(degrees_of_freedom: float) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Nodes and weights to integrate over sqrt(chi-squared / df), whose density is s^(df - 1) exp(-df s^2 / 2) / Z."""
+def deviations(degrees_of_freedom: float, num: int = 96) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Nodes and weights to integrate over the estimated deviation of something whose true one is 1.
+
+    It is sqrt(chi-squared / df), with a density of s^(df - 1) exp(-df s^2 / 2) / Z.
+
+    Args:
+        degrees_of_freedom: at least 1.
+        num: of nodes.
+    """
     width = 10 / math.sqrt(2 * degrees_of_freedom)
     low, high = max(0.0, 1 - width), 1 + width
-    places, weights = np.polynomial.legendre.leggauss(96)
+    places, weights = np.polynomial.legendre.leggauss(num)
     nodes = low + (high - low) * (places + 1) / 2
     log_density = (degrees_of_freedom - 1) * np.log(nodes) - degrees_of_freedom * nodes**2 / 2
     masses = weights * np.exp(log_density - log_density.max())

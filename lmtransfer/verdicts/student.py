@@ -11,7 +11,9 @@ _NORMAL = 1e8
 
 
 def two_sided(t: float, degrees_of_freedom: float) -> float:
-    """The chance of a value further from 0 than ``t``: the regularised incomplete beta I_x(df / 2, 1 / 2), x = df / (df + t^2).
+    """The chance of a value further from 0 than ``t``.
+
+    It is the regularised incomplete beta function I_x(df / 2, 1 / 2) at x = df / (df + t^2).
 
     Args:
         t: a statistic; infinity has chance 0.
@@ -23,10 +25,8 @@ def two_sided(t: float, degrees_of_freedom: float) -> float:
         return 0.0
     if degrees_of_freedom >= _NORMAL:
         return math.erfc(abs(t) / math.sqrt(2))
-    square = t * t
-    return _incomplete_beta(
-        degrees_of_freedom / 2, 0.5, degrees_of_freedom / (degrees_of_freedom + square), square / (degrees_of_freedom + square)
-    )
+    total = degrees_of_freedom + t * t
+    return _incomplete_beta(degrees_of_freedom / 2, 0.5, degrees_of_freedom / total, t * t / total)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -1,11 +1,12 @@
 """How far a mean score, or the difference of two, may be from what other seeds and examples would give.
 
-A score is the sum of a true value and of the luck of its pretraining seed, of its finetuning seed (subset, order, head),
-of the examples that happen to be scored, and of their interplay. The variance of each is estimated by the method of
-moments from sums of squares, and their sum has Satterthwaite's degrees of freedom (1946). The luck of the examples is
-the closed form that a bootstrap over examples (or over passages, where examples share one) comes to as its draws grow:
-the scores are means over examples, so nothing need be drawn. What the seeds' spread and the examples' both hold, an
-example's luck in one run, is counted once (Cameron, Gelbach and Miller 2011, with the interplay taken by residuals).
+A score is the sum of a true value and of the luck of its pretraining seed, of its finetuning seed (subset, order,
+head), of the examples that happen to be scored, and of their interplay. The variance of each is estimated by the
+method of moments from sums of squares, and their sum has Satterthwaite's degrees of freedom (1946). The luck of the
+examples is the closed form that a bootstrap over examples (or over passages, where examples share one) comes to as
+its draws grow: the scores are means over examples, so nothing need be drawn. What the seeds' spread and the examples'
+both hold, an example's luck in one run, is counted once (Cameron, Gelbach and Miller 2011, with the interplay taken
+by residuals).
 
 Shape letters: ``R`` rows (see ``layout``), ``P`` pretrainings, ``F`` finetuning seeds, ``N`` examples, ``G`` clusters.
 """
@@ -123,7 +124,9 @@ def _estimate(
     of_rows = sum(part.variance for part in parts)
     parts += [_of_pretraining(rows.crossed) for rows in sides if rows.crossed is not None]
     if all(rows.examples is not None for rows in independent):
-        parts.append(_of_examples([rows.examples for rows in independent if rows.examples is not None], clusters, of_rows))
+        parts.append(
+            _of_examples([rows.examples for rows in independent if rows.examples is not None], clusters, of_rows)
+        )
     error, degrees = combined([(part.variance, part.degrees_of_freedom) for part in parts])
     return Estimate(value, error, degrees, tuple(parts), paired, varies, num_seeds, tuple(notes))
 
@@ -135,9 +138,7 @@ def _of_pretraining(table: np.ndarray) -> Part:
     residuals = table - means[:, None] - table.mean(axis=0) + table.mean()
     between = float(means.var(ddof=1)) / num
     within = float((residuals**2).sum()) / ((num - 1) * (seeds - 1)) / (num * seeds)
-    variance = max(0.0, between - within)
-    spent = between**2 / (num - 1) + within**2 / ((num - 1) * (seeds - 1))
-    return Part("pretraining", variance, variance**2 / spent if spent > 0 and variance > 0 else float(num - 1))
+    return Part("pretraining", max(0.0, between - within), num - 1)
 
 
 def _of_examples(scores: Sequence[np.ndarray], clusters: np.ndarray | None, of_rows: float) -> Part:

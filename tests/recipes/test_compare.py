@@ -195,7 +195,7 @@ def test_two_runs_are_compared_on_the_terminal_and_as_a_page(world: Path, capsys
     assert found["difference"]["paired"]
     assert found["examples"] == 60
     settings = {setting["key"]: (setting["one"], setting["other"]) for setting in found["settings"]}
-    assert settings["weights"][1] == str(world / "runs/pretrain/other")
+    assert settings["weights"][1].endswith("runs/pretrain/other")
     assert not [key for key in settings if key.startswith("transfer")]
 
 
