@@ -158,8 +158,8 @@ def pretraining_seeds(run: SavedRun) -> list[SavedRun]:
     wanted = run.config.get("seeds")
     if isinstance(wanted, int) and len(folders) < wanted:
         raise RunDirectoryError(
-            f"the run {run.path} has {len(folders)} of its {wanted} seeds so far: go on with it by resume=true, or name "
-            f"one of them, such as {folders[0]}"
+            f"the run {run.path} has {len(folders)} of its {wanted} seeds so far: go on with it by resume=true, or "
+            f"name one of them, such as {folders[0]}"
         )
     found = [open_saved(folder, key="init") for folder in folders]
     for one in found:
