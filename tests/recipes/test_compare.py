@@ -261,3 +261,17 @@ def test_a_run_is_compared_with_its_control_and_a_group_with_a_run(world: Path) 
     assert len(group["sides"][0]["scores"]) == 2
     assert len({score["pretraining"] for score in group["sides"][0]["scores"]}) == 2
     assert any("2 and 4 scored seeds" in line for line in group["missing"])
+
+
+def test_predictions_that_are_too_many_are_not_kept(
+    world: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("lmtransfer.transfer.evaluation.MOST_EXAMPLES", 30)
+    words = [*FILES["regression"], *QUICK, INIT, "name=many", "control=true"]
+    assert lmtransfer("finetune", *words) == 0
+    assert "predictions are not kept" in capsys.readouterr().out
+    assert not [*Path("runs/finetune/many").rglob("*.npz")]
+    found = compared("runs/finetune/many", "runs/finetune/regression")
+    assert any("many kept no predictions" in line for line in found["missing"])
+    assert found["difference"]["difference"] == 0
+    assert (found["classes"], found["lengths"], found["flipped"]) == ([], [], None)

@@ -69,6 +69,11 @@ def test_pretraining_with_several_seeds(world: Path, capsys: pytest.CaptureFixtu
     assert [seed["seed"] for seed in result("runs/pretrain/two")["seeds"]] == [0, 1, 2]
     assert lmtransfer("pretrain", *SMALL, "seeds=3", "name=two", "resume=true", "train.steps=4") == 2
     assert "train.steps was 3" in capsys.readouterr().err
+    old = Path("runs/pretrain/alone/config.yaml")  # as before there were several seeds
+    old.write_text(old.read_text().replace("seeds: 1\n", ""))
+    assert lmtransfer("pretrain", *SMALL, "seed=1", "name=alone", "resume=true") == 0
+    assert lmtransfer("pretrain", *SMALL, "seed=1", "seeds=2", "name=alone", "resume=true") == 2
+    assert "seeds was" in capsys.readouterr().err
     entry = next(entry for entry in make_entries(collect(Path("runs"))) if entry.run.name == "two")
     assert entry.score is not None
     assert entry.score.n == 3
