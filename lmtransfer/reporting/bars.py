@@ -113,4 +113,4 @@ def _draw_differences(axes: Any, bars: Sequence[Bar], metric: str, factor: float
     axes.set_xlim(low - room, high + room)
     axes.grid(visible=False, axis="y")
     axes.set_xlabel("difference to control" + (" (points)" if factor == 100.0 else ""))
-    subtitle(axes, "whisker: the interval that decides (95 %, corrected for the table)")
+    subtitle(axes, "whisker: the interval that decides")

@@ -18,9 +18,10 @@ from lmtransfer.verdicts.spread import spread
 
 def search_figures(entries: Sequence[Entry], folder: Path) -> list[SavedFigure]:
     """One figure a run that chose among three learning rates or more, with its control in grey."""
-    figures = []
+    figures: list[SavedFigure] = []
     for entry in entries:
-        metric, series = entry.metric or "", []
+        metric = entry.metric or ""
+        series: list[Series] = []
         for arm, is_control in (("pretrained", False), ("control", True)):
             tried = list(tried_rates(entry.run, arm).values())
             if len(tried) > 2:
@@ -33,9 +34,9 @@ def search_figures(entries: Sequence[Entry], folder: Path) -> list[SavedFigure]:
                     series,
                     folder,
                     name=f"search-{len(figures) + 1}",
-                    title=f"{group_name(entry)}: expected best {metric} of {run_name(entry)} by rates tried",
+                    title=f"{group_name(entry)}: expected best held-out {metric} of {run_name(entry)}",
                     key="learning rates tried",
-                    metric=f"held-out/{metric}",
+                    metric=metric,
                     counts=True,
                 )
             )

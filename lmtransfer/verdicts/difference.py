@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from lmtransfer.verdicts.arms import Arm
 from lmtransfer.verdicts.mixture import chance, degrees_in_the_tail, reach
@@ -34,18 +34,6 @@ NO_VERDICT: tuple[Verdict, ...] = ("collapsed", "control collapsed", "seeds all 
 LEVEL = 0.05
 #: The chance to find what is there, for which the smallest detectable difference and the seeds needed are given.
 POWER = 0.8
-#: Attributes that are written as they are.
-_PLAIN = (
-    "verdict",
-    "scope",
-    "standard_error",
-    "degrees_of_freedom",
-    "p_value",
-    "higher_is_better",
-    "num_comparisons",
-    "level",
-    "corrected_p_value",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,15 +140,25 @@ class Difference:
         if not isinstance(values, Mapping):
             return None
         try:
-            parts = tuple(Part(**part) for part in values["parts"])
+            verdict, scope = values["verdict"], values["scope"]
+            if verdict not in get_args(Verdict) or scope not in get_args(Scope):
+                return None
             return cls(
                 delta=float(values["difference"]),
-                parts=parts,
+                verdict=verdict,
+                scope=scope,
+                standard_error=_number(values["standard_error"]),
+                degrees_of_freedom=_number(values["degrees_of_freedom"]),
+                p_value=_number(values["p_value"]),
                 paired=bool(values["paired"]),
-                num_seeds=tuple(values["num_seeds"]),
-                num_pretrainings=tuple(values["num_pretrainings"]),
-                notes=tuple(values["notes"]),
-                **{name: values[name] for name in _PLAIN},
+                num_seeds=_two(values["num_seeds"]),
+                num_pretrainings=_two(values["num_pretrainings"]),
+                parts=tuple(Part.from_values(part) for part in values["parts"]),
+                notes=tuple(map(str, values["notes"])),
+                higher_is_better=bool(values["higher_is_better"]),
+                num_comparisons=int(values["num_comparisons"]),
+                level=float(values["level"]),
+                corrected_p_value=_number(values["corrected_p_value"]),
             )
         except (KeyError, TypeError, ValueError):
             return None
@@ -294,3 +292,12 @@ def _scope(arm: Arm, control: Arm) -> Scope:
     """By the side with fewer checkpoints; random initialisation is drawn anew with each seed and narrows nothing."""
     fewest = min((num for num in (_num_pretrainings(arm), _num_pretrainings(control)) if num), default=3)
     return "this checkpoint" if fewest == 1 else "these checkpoints" if fewest == 2 else "this recipe"
+
+
+def _number(value: Any) -> float | None:
+    return None if value is None else float(value)
+
+
+def _two(values: Any) -> tuple[int, int]:
+    one, other = values
+    return int(one), int(other)

@@ -20,7 +20,7 @@ from lmtransfer.verdicts.student import critical, two_sided
 
 #: From so many degrees of freedom on the estimate of a part is taken for its variance.
 _KNOWN = 200.0
-_NODES = 48
+_NODES = 40
 
 
 def chance(difference: float, parts: Sequence[tuple[float, float]]) -> float:

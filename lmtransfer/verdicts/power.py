@@ -119,8 +119,9 @@ def deviations(degrees_of_freedom: float, num: int = 96) -> tuple[tuple[float, .
     width = 10 / math.sqrt(2 * degrees_of_freedom)
     low, high = max(0.0, 1 - width), 1 + width
     places, weights = np.polynomial.legendre.leggauss(num)
-    nodes = low + (high - low) * (places + 1) / 2
+    roots = (places + 1) / 2  # more nodes near 0, where a small estimate makes a far tail
+    nodes = low + (high - low) * roots**2
     log_density = (degrees_of_freedom - 1) * np.log(nodes) - degrees_of_freedom * nodes**2 / 2
-    masses = weights * np.exp(log_density - log_density.max())
+    masses = weights * roots * np.exp(log_density - log_density.max())
     masses /= masses.sum()
     return tuple(nodes.tolist()), tuple(masses.tolist())

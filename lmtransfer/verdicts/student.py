@@ -39,20 +39,28 @@ def critical(level: float, degrees_of_freedom: float) -> float:
     """
     if not 0 < level < 1:
         raise ValueError(f"a level of {level}")
-    low = high = max(NormalDist().inv_cdf(1 - level / 2), 1e-3)
-    while two_sided(high, degrees_of_freedom) > level:
-        low, high = high, 2 * high
-    while two_sided(low, degrees_of_freedom) < level:
-        low, high = low / 2, low
-    for _ in range(200):  # on a logarithmic scale, since one degree of freedom has tails without bound
-        middle = math.sqrt(low * high)
-        if not low < middle < high:
+    low, high = 0.0, math.inf
+    t = max(NormalDist().inv_cdf(1 - level / 2), 1e-9)
+    for _ in range(200):  # Newton's method for log t and the logarithm of the chance, kept inside a bracket
+        found = two_sided(t, degrees_of_freedom)
+        low, high = (t, high) if found > level else (low, t)
+        slope = 2 * t * _density(t, degrees_of_freedom)
+        step = found * math.log(found / level) / slope if slope > 0 and found > 0 else math.inf
+        if abs(step) < 1e-14:
             break
-        if two_sided(middle, degrees_of_freedom) > level:
-            low = middle
-        else:
-            high = middle
-    return high
+        following = t * math.exp(min(step, 2.0))
+        if not low < following < high:
+            following = (low + high) / 2 if math.isfinite(high) else 2 * t
+        if following == t:
+            break
+        t = following
+    return t
+
+
+def _density(t: float, degrees_of_freedom: float) -> float:
+    half = (degrees_of_freedom + 1) / 2
+    front = math.lgamma(half) - math.lgamma(degrees_of_freedom / 2) - math.log(degrees_of_freedom * math.pi) / 2
+    return math.exp(front - half * math.log1p(t * t / degrees_of_freedom))
 
 
 def _incomplete_beta(a: float, b: float, x: float, rest: float) -> float:

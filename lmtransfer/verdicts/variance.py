@@ -13,9 +13,10 @@ Shape letters: ``R`` rows (see ``layout``), ``P`` pretrainings, ``F`` finetuning
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -40,6 +41,20 @@ class Part:
     source: Source
     variance: float
     degrees_of_freedom: float
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, Any]) -> Part:
+        """The part that was written as a mapping.
+
+        Raises:
+            KeyError: an entry is missing.
+            TypeError: an entry, or the whole, is of another type.
+            ValueError: the source is none, or a number is below 0 or not finite.
+        """
+        source, variance, df = values["source"], float(values["variance"]), float(values["degrees_of_freedom"])
+        if source not in get_args(Source) or not 0 <= variance < math.inf or not 0 < df < math.inf:
+            raise ValueError(f"no part of a variance: {values}")
+        return cls(source, variance, df)
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ def test_a_search_is_drawn_with_its_control(tmp_path: Path) -> None:
     assert tried_rates(entries[0].run, "pretrained") == pytest.approx({0.001: 0.605, 0.01: 0.685, 0.1: 0.625})
     (figure,) = search_figures(entries, tmp_path)
     drawn = figure.svg.read_text()
-    for part in ("expected best accuracy of ft by rates tried", "learning rates tried", "control"):
+    for part in ("expected best held-out accuracy of ft", "learning rates tried", "control"):
         assert part in drawn
     result["learning_rate_tries"] = "damaged"
     (folder / "result.json").write_text(json.dumps(result))

@@ -175,7 +175,9 @@ def test_a_study_makes_one_table(world: Path, fake: Fake, capsys: pytest.Capture
     assert [float(row["validation_loss"]) for row in rows] == [4.5, 5.5]
     markdown = (folder / "tiny.md").read_text().splitlines()
     assert markdown[2].startswith("| masked | bert 4x256 pre-norm | mlm+nsp | 5.3M | 410k | 13.7k | 4.500 |")
-    assert markdown[2].endswith("| 71.0 \u00b1 1.4 | 59.1 \u00b1 1.6 | +11.8 (+8.0 to +15.7) better, of this checkpoint |")
+    assert markdown[2].endswith(
+        "| 71.0 \u00b1 1.4 | 59.1 \u00b1 1.6 | +11.8 (+8.0 to +15.7) better, of this checkpoint |"
+    )
 
 
 def test_what_is_finished_is_skipped_and_what_failed_is_done_again(

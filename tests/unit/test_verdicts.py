@@ -308,7 +308,11 @@ def test_values_are_plain_and_read_back() -> None:
         assert Difference.from_values(written) == one
     alone = compare_arms(arm([0.9]), arm([0.5]))
     assert Difference.from_values(json.loads(json.dumps(alone.as_values()))) == alone
-    for other in (None, {}, {"difference": 0.1, "standard_error": 0.1, "verdict": "better"}, "x"):
+    written = alone.as_values()
+    earlier = {"difference": 0.1, "standard_error": 0.1, "verdict": "better"}
+    parts = [{"source": "examples", "variance": -1.0, "degrees_of_freedom": 2.0}]
+    damaged = [written | change for change in ({"verdict": 3}, {"num_seeds": 5}, {"parts": parts}, {"parts": ["x"]})]
+    for other in (None, {}, "x", earlier, *damaged, written | {"level": "low"}, written | {"p_value": []}):
         assert Difference.from_values(other) is None
 
 

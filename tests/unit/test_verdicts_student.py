@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 
+from lmtransfer.verdicts.mixture import chance, degrees_in_the_tail, reach
 from lmtransfer.verdicts.power import MOST_SEEDS, combined, power, seeds_needed, smallest_detectable
 from lmtransfer.verdicts.student import critical, two_sided
 
@@ -95,3 +96,27 @@ def test_satterthwaite_of_two_equal_parts_has_their_degrees_together() -> None:
     assert (error, degrees) == (2.0, 8.0)
     assert combined([(2.0, 4.0), (0.0, 9.0)])[1] == 4.0
     assert combined([(0.0, 3.0)]) == (0.0, 3.0)
+
+
+@pytest.mark.parametrize("difference", [1.0, 10.0, 30.0])
+def test_a_sum_of_two_cauchy_variables_is_one(difference: float) -> None:
+    found = chance(difference, [(1.0, 1.0), (4.0, 1.0)])
+    assert found == pytest.approx(two_sided(difference / 3, 1), rel=1e-3)
+
+
+@pytest.mark.parametrize("parts", [[(1.0, 4.0), (9.0, 2.0)], [(1.0, 4.0), (0.2, 3.0)], [(1.0, 4.0), (1.0, 900.0)]])
+def test_the_chance_of_several_parts_is_the_share_of_draws(parts: list[tuple[float, float]]) -> None:
+    rng = np.random.default_rng(0)
+    drawn = sum(math.sqrt(variance) * rng.standard_t(df, 1_000_000) for variance, df in parts)
+    for difference in (2.0, 8.0):
+        wanted = (np.abs(drawn) > difference).mean()
+        assert chance(difference, parts) == pytest.approx(wanted, rel=0.06)
+    half = reach(0.01, tuple(parts))
+    assert chance(half, parts) == pytest.approx(0.01, rel=1e-6)
+    assert critical(0.01, degrees_in_the_tail(0.01, tuple(parts))) * combined(parts)[0] == pytest.approx(half, rel=1e-3)
+
+
+def test_one_part_is_students_distribution() -> None:
+    assert chance(3.0, [(4.0, 3.0), (0.0, 2.0)]) == two_sided(1.5, 3.0)
+    assert degrees_in_the_tail(0.002, ((4.0, 3.0),)) == pytest.approx(3.0, rel=1e-3)
+    assert chance(3.0, [(4.0, 300.0), (5.0, 400.0)]) == pytest.approx(math.erfc(1 / math.sqrt(2)))
