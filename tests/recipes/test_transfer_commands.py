@@ -91,11 +91,13 @@ def test_seeds_and_control_give_statistics_in_closed_form(world: Path) -> None:
         run["metrics"]["accuracy"] - control["metrics"]["accuracy"] for run, control in zip(ours, theirs, strict=True)
     ]
     error = statistics.stdev(pairs) / math.sqrt(3)
-    assert difference["standard_error"] == pytest.approx(error)
+    of_parts = {part["source"]: part["variance"] for part in difference["parts"]}
+    assert of_parts["finetuning"] == pytest.approx(error**2)
+    assert difference["standard_error"] == pytest.approx(math.sqrt(of_parts["finetuning"] + of_parts["examples"]))
     assert difference["difference"] == pytest.approx(found["mean"] - found["control"]["mean"])
     assert error > 0
-    beyond = abs(difference["difference"]) > 4.3027 * error  # t with 2 degrees of freedom
-    assert (difference["verdict"] in ("better", "worse")) == beyond
+    low, high = difference["interval"]
+    assert (difference["verdict"] in ("better", "worse")) == (low > 0 or high < 0)
     assert (difference["paired"], difference["num_seeds"], difference["scope"]) == (True, [3, 3], "this checkpoint")
     assert all(run["control"] is None for run in ours)
     assert all(run["control"] is True for run in theirs)
