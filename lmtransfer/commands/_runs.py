@@ -153,7 +153,7 @@ def pretraining_seeds(run: SavedRun) -> list[SavedRun]:
         RunDirectoryError: a seed is not there or holds no checkpoint yet, or their tokenizers are not one and the same.
     """
     folders = seed_folders(run.path)
-    if not folders or (run.path / "checkpoints").is_dir():
+    if not folders or "task" in run.config or (run.path / "checkpoints").is_dir():
         return [run]
     wanted = run.config.get("seeds")
     if isinstance(wanted, int) and len(folders) < wanted:
