@@ -51,7 +51,7 @@ def test_what_is_there_is_found(simulation: ModuleType) -> None:
         "3 seeds",
         "5 seeds, spreads 1 : 3",
         "3 seeds, correlated 0.7",
-        "5 against 3, not paired, spreads 1 : 3",
+        "5 seeds, not paired, spreads 1 : 3",
         "3 x 3 of pretraining and finetuning",
         "5 x 5 of pretraining and finetuning",
         "5 seeds, 300 examples",
