@@ -43,7 +43,7 @@ _HYDRA_SETTINGS = (
 )
 
 #: The key that words without "=" set, for commands that take such words.
-BARE_WORDS = {"list": "what", "report": "runs"}
+BARE_WORDS = {"compare": "runs", "list": "what", "report": "runs"}
 
 
 class _StopSweep(BaseException):

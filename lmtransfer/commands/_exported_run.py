@@ -134,8 +134,8 @@ def open_run(path: str, *, checkpoint: CheckpointName | None) -> OpenRun:
         CheckpointError: its weights do not fit its configuration.
     """
     saved = open_saved(_folder(path), key="run")
-    is_seed_of = Path(path).expanduser().absolute() == saved.path.parent
-    named = saved.path.parent if is_seed_of else saved.path
+    typed = Path(path).expanduser().absolute()
+    named = typed if typed in saved.path.parents else saved.path
     folder = saved.checkpoint(checkpoint)
     learner, kind, labels = _own_learner(saved, new_encoder(saved.model_node, saved.tokenizer, seed=0))
     tensors = read_weights(folder)

@@ -57,7 +57,7 @@ class SavedRun:
             RunDirectoryError: there is no such checkpoint.
         """
         folder = self.path / "checkpoints"
-        seeds = sorted(self.path.glob("seed-*"))
+        seeds = seed_folders(self.path)
         if seeds and not folder.is_dir():
             raise RunDirectoryError(f"the run {self.path} has several seeds: name one of them, such as {seeds[0]}")
         if name is None:
@@ -143,8 +143,52 @@ def folders_with_checkpoints(path: Path) -> list[Path]:
     """A run's folder, or those of its seeds in their order; none where nothing has been saved."""
     if (path / "checkpoints").is_dir():
         return [path]
-    seeds = [folder for folder in path.glob("seed-*") if (folder / "checkpoints").is_dir()]
-    return sorted(seeds, key=lambda folder: int(folder.name.removeprefix("seed-")))
+    return [folder for folder in seed_folders(path) if (folder / "checkpoints").is_dir()]
+
+
+def pretraining_seeds(run: SavedRun) -> list[SavedRun]:
+    """A run, or its seeds in their order where it was pretrained with several.
+
+    Raises:
+        RunDirectoryError: a seed is not there or holds no checkpoint yet, or their tokenizers are not one and the same.
+    """
+    folders = seed_folders(run.path)
+    if not folders or "task" in run.config or (run.path / "checkpoints").is_dir():
+        return [run]
+    wanted = run.config.get("seeds")
+    if isinstance(wanted, int) and len(folders) < wanted:
+        raise RunDirectoryError(
+            f"the run {run.path} has {len(folders)} of its {wanted} seeds so far: go on with it by resume=true, or "
+            f"name one of them, such as {folders[0]}"
+        )
+    found = [open_saved(folder, key="init") for folder in folders]
+    for one in found:
+        one.checkpoint()
+        if one.tokenizer.fingerprint != run.tokenizer.fingerprint:
+            raise RunDirectoryError(
+                f"the seeds of {run.path} have different tokenizers ({one.path.name} has another one): name one of "
+                f"them, such as {one.path}"
+            )
+    return found
+
+
+def pretraining_seed(run: SavedRun) -> int | None:
+    """The seed of the pretraining behind a run, where that is known."""
+    seed = run.config.get("seed")
+    if "task" in run.config:
+        seed = run.directory.read_result().get("pretraining_seed") if run.directory.is_finished else None
+    return seed if isinstance(seed, int) else None
+
+
+def seed_folders(path: Path) -> list[Path]:
+    """The folders of a run's seeds: those of one pretraining seed together, in ascending order."""
+    found: dict[tuple[int, int], Path] = {}
+    for folder in [*path.glob("seed-*"), *path.glob("pretraining-*/seed-*")]:
+        parts = folder.relative_to(path).parts
+        numbers = [part.rpartition("-")[2] for part in parts]
+        if all(number.isdigit() for number in numbers):
+            found[int(numbers[0]) if len(parts) > 1 else -1, int(numbers[-1])] = folder
+    return [found[place] for place in sorted(found)]
 
 
 def new_encoder(model_node: DictConfig | Mapping[str, Any], tokenizer: Tokenizer, *, seed: int) -> Encoder:

@@ -173,6 +173,7 @@ def _shared(content: Mapping[str, Any], problems: list[str]) -> list[str]:
         problems.append(f"{given}: keep one budget, and set the other to null")
     words = [] if settings["corpus"] is None else [f"corpus={settings['corpus']}"]
     words += [f"train.{kind}={settings[kind]}" for kind in budgets]
+    words += [f"seeds={settings['seeds']}"] if settings.get("seeds") is not None else []
     return _beside(words, _words(settings["words"], f"{PRETRAIN}.words", problems))
 
 

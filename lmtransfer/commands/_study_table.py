@@ -6,7 +6,7 @@ import csv
 import io
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,8 @@ from lmtransfer.reporting.entries import Entry, make_entries
 from lmtransfer.reporting.scores import number
 from lmtransfer.reporting.tables import PLUS_MINUS, difference_text, metric_heading, score_text, without_empty
 from lmtransfer.reporting.units import count, shown
+from lmtransfer.reporting.verdict_text import verdict_text
+from lmtransfer.verdicts.difference import Difference
 
 #: Losses that are the cross entropy of each token given all tokens before it (or all after it).
 _LANGUAGE_MODELS = ("lm", "backward_lm", "bilm")
@@ -116,10 +118,20 @@ def _record(row: StudyRow, plan: Plan) -> dict[str, Any]:
         if entry.difference is not None:
             record |= {
                 f"{name}_difference": entry.difference.delta,
+                **{f"{name}_{end}": value for end, value in _ends(entry.difference)},
                 f"{name}_standard_error": entry.difference.standard_error,
+                f"{name}_p_value": entry.difference.corrected_p_value,
+                f"{name}_scope": entry.difference.scope,
+                f"{name}_detectable": entry.difference.detectable,
+                f"{name}_seeds_needed": entry.difference.seeds_needed,
                 f"{name}_verdict": entry.difference.verdict,
             }
     return record
+
+
+def _ends(difference: Difference) -> Iterator[tuple[str, float | None]]:
+    """The ends of the interval that decides, by name."""
+    return zip(("low", "high"), difference.interval or (None, None), strict=True)
 
 
 def markdown(rows: Sequence[StudyRow], plan: Plan) -> str:
@@ -198,7 +210,7 @@ def transfer_cells(entry: Entry | None) -> list[str]:
     if entry is None or entry.metric is None or entry.score is None:
         return ["" if entry is None else entry.run.state, "", ""]
     difference = difference_text(entry.difference, entry.metric)
-    verdict = "" if entry.difference is None else f" {entry.difference.verdict}"
+    verdict = f" {verdict_text(entry.difference)}".rstrip()
     return [score_text(entry.score, entry.metric), score_text(entry.control, entry.metric), difference + verdict]
 
 
@@ -214,6 +226,6 @@ def _metric(rows: Sequence[StudyRow], transfer: str) -> str:
 def caption() -> str:
     return (
         f"Mean {PLUS_MINUS} deviation over seeds; control: the same architecture without pretraining; difference "
-        f"{PLUS_MINUS} standard error, shown from two on. Losses of different objectives do not compare, nor do "
-        "perplexities of different vocabularies."
+        "with the 95 % interval that decides, corrected for the whole table (Holm). Losses of different objectives do "
+        "not compare, nor do perplexities of different vocabularies."
     )

@@ -8,13 +8,16 @@ from typing import Any
 from lmtransfer.commands._task_training import Arm, Outcome, Setting
 from lmtransfer.reporting.choices import edge_of_grid
 from lmtransfer.reporting.layer_weights import joint_layer_weights
-from lmtransfer.reporting.statistics import Spread, difference, spread
 from lmtransfer.tasks.answers import LabelAnswer
 from lmtransfer.training.weights import num_parameters
 from lmtransfer.transfer.learner import TaskLearner
 from lmtransfer.transfer.reading import ScalarMix
+from lmtransfer.verdicts import arms
+from lmtransfer.verdicts.difference import compare_arms
+from lmtransfer.verdicts.spread import Spread, spread
 
 Result = dict[str, Any]
+BothExamples = tuple[arms.Examples | None, arms.Examples | None]
 
 
 def run_result(
@@ -47,6 +50,7 @@ def run_result(
         "tokens_per_second": state.tokens / state.seconds if state.seconds else 0.0,
         "num_parameters": num_parameters(outcome.learner),
         "seed": seed,
+        "pretraining_seed": setting.pretraining_seed if arm == "pretrained" else None,
         "learning_rate": learning_rate,
         "labels": list(task.labels),
         **usual_label(setting),
@@ -75,6 +79,7 @@ def joint_result(
     majority: Mapping[str, float] | None,
     *,
     learning_rates: Sequence[float] | None = None,
+    examples: BothExamples = (None, None),
     **more: Any,
 ) -> Result:
     """The ``result.json`` of a whole command, over its seeds and with its control.
@@ -84,13 +89,15 @@ def joint_result(
         controls: likewise; empty without a control.
         majority: metrics of the answers that need no input; None where there are none.
         learning_rates: those that were tried; None where none was chosen.
+        examples: what each example contributed to the results, and to the controls.
         more: further entries.
     """
     first = results[0]
 
     def rate_of(arm: Sequence[Result]) -> Result:
         rate = arm[0]["learning_rate"]
-        return {"learning_rate": rate, "learning_rate_edge": edge_of_grid(rate, learning_rates)}
+        edge, tried = edge_of_grid(rate, learning_rates), list(learning_rates or [])
+        return {"learning_rate": rate, "learning_rate_edge": edge, "learning_rates": tried}
 
     joint = {**first, **summary(results), "control": None, "majority": majority and dict(majority), **more}
     joint |= rate_of(results)
@@ -99,7 +106,7 @@ def joint_result(
     joint["tokens_per_second"] = joint["tokens"] / joint["seconds"] if joint["seconds"] else 0.0
     if controls:
         joint["control"] = {**summary(controls), **rate_of(controls)}
-        joint["difference"] = compare(results, controls, majority)
+        joint["difference"] = compare(results, controls, majority, examples=examples)
     return joint
 
 
@@ -109,7 +116,7 @@ def summary(results: Sequence[Result]) -> Result:
     mixed = all("layer_weights" in result for result in results)
     return {
         "metrics": {name: spread([r["metrics"][name] for r in results]).mean for name in results[0]["metrics"]},
-        "seeds": [{"seed": r["seed"], "metrics": r["metrics"], "collapsed": r["collapsed"]} for r in results],
+        "seeds": [{key: r.get(key) for key in ("seed", "pretraining_seed", "metrics", "collapsed")} for r in results],
         "mean": scores.mean,
         "median": scores.median,
         "deviation": scores.deviation,
@@ -119,23 +126,48 @@ def summary(results: Sequence[Result]) -> Result:
     }
 
 
-def compare(results: Sequence[Result], controls: Sequence[Result], majority: Mapping[str, float] | None) -> Result:
-    """The difference of the main metric's means with its standard error, and what it comes to.
+def compare(
+    results: Sequence[Result],
+    controls: Sequence[Result],
+    majority: Mapping[str, float] | None,
+    *,
+    examples: BothExamples = (None, None),
+) -> Result:
+    """The difference of the main metric's means, its interval, and what it comes to (see ``Difference.as_values``).
 
     Args:
         results: one a seed.
         controls: likewise.
         majority: metrics of the answers that need no input; None where there are none.
+        examples: what each example contributed to the results, and to the controls.
     """
-    found = difference(
-        spread_of(results),
-        spread_of(controls),
+    return compare_arms(
+        arm_of(results, pretraining="its weights", examples=examples[0]),
+        arm_of(controls, examples=examples[1]),
         higher_is_better=bool(results[0]["higher_is_better"]),
-        collapsed=sum(bool(result["collapsed"]) for result in results),
-        control_collapsed=sum(bool(control["collapsed"]) for control in controls),
         majority=None if majority is None else majority.get(results[0]["main_metric"]),
+    ).as_values()
+
+
+def arm_of(
+    results: Sequence[Result], *, pretraining: str | None = None, examples: arms.Examples | None = None
+) -> arms.Arm:
+    """The main metric over seeds, as a side of a comparison.
+
+    Args:
+        results: one a seed.
+        pretraining: which weights they began from; None for random initialisation.
+        examples: what each example contributed to each.
+    """
+    scores = tuple(
+        arms.Score(
+            result["metrics"][result["main_metric"]],
+            result["seed"],
+            None if pretraining is None else f"{pretraining} {result.get('pretraining_seed')}",
+        )
+        for result in results
     )
-    return {"difference": found.delta, "standard_error": found.standard_error, "verdict": found.verdict}
+    return arms.Arm(scores, examples, collapsed=sum(bool(result["collapsed"]) for result in results))
 
 
 def spread_of(results: Sequence[Result]) -> Spread:

@@ -10,18 +10,15 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from lmtransfer.reporting.choices import edge_text
+from lmtransfer.reporting.arms import difference_in
+from lmtransfer.reporting.choices import edge_text, searched_text
 from lmtransfer.reporting.layer_weights import layer_weights_text
-from lmtransfer.reporting.units import count, duration, in_percent, shown, shown_difference
+from lmtransfer.reporting.units import count, duration, in_percent, shown
+from lmtransfer.reporting.verdict_text import brief, told
 from lmtransfer.training.run_directory import RunDirectory
+from lmtransfer.verdicts.holm import corrected
 
 Result = Mapping[str, Any]
-
-_WHY_NO_VERDICT = {
-    "collapsed": "every seed answers one and the same label",
-    "control collapsed": "every seed of the control answers one and the same label",
-    "seeds all alike": "the seeds of a side are all alike",
-}
 
 
 def print_result(console: Console, result: Result, *, name: str, next_commands: list[str]) -> None:
@@ -65,12 +62,14 @@ def print_sweep(run_dirs: Sequence[Path]) -> None:
     said = metrics.pop() if one_task else "mean"
     head = ["run", *([] if one_task else ["metric"]), said, "deviation", "seeds", "control", "difference"]
     table = Table(*head, box=box.SIMPLE_HEAD)
-    for label, result in results:
+    found = [difference_in(result) for _, result in results]
+    together = iter(corrected([difference for difference in found if difference is not None]))
+    for (label, result), difference in zip(results, found, strict=True):
         metric = str(result["main_metric"])
         deviation = "" if result["deviation"] is None else shown(result["deviation"], metric)
         cells = [shown(result["mean"], metric), deviation, str(result["n"]), "", ""]
-        if result.get("control"):
-            cells[3:] = [shown(result["control"]["mean"], metric), verdict(result["difference"], metric, brief=True)]
+        if difference is not None:
+            cells[3:] = [shown(result["control"]["mean"], metric), brief(next(together), metric)]
         table.add_row(label, *([] if one_task else [metric]), *cells)
     Console(highlight=False).print(table)
 
@@ -78,8 +77,9 @@ def print_sweep(run_dirs: Sequence[Path]) -> None:
 def remarks(result: Result) -> list[str]:
     """What there is to say below the table, the verdict first."""
     lines = []
-    if result.get("difference"):
-        lines.append(verdict(result["difference"], str(result["main_metric"])))
+    found = difference_in(result)
+    if found is not None:
+        lines += told(found, str(result["main_metric"]))
     for label, part in (("of this run", result), ("of the control", result.get("control"))):
         if part and part["collapsed"]:
             lines.append(
@@ -89,8 +89,10 @@ def remarks(result: Result) -> list[str]:
     lines += filter(None, [layer_weights_text(result.get("layer_weights"))])
     for label, part in (("of this run", result), ("of the control", result.get("control"))):
         if part and part.get("learning_rate_edge"):
-            found = edge_text(part["learning_rate"], part["learning_rate_edge"])
-            lines.append(f"warning: {label}, {found}; widen learning_rates")
+            edge = edge_text(part["learning_rate"], part["learning_rate_edge"])
+            lines.append(f"warning: {label}, {edge}; widen learning_rates")
+    searched = searched_text(result.get("learning_rates"))
+    lines += [f"{searched}, chosen for each side"] if searched else []
     cut = {split: number for split, number in result.get("num_truncated", {}).items() if number}
     if cut:
         lines.append("examples cut at max_length: " + ", ".join(f"{n:,} of {split}" for split, n in cut.items()))
@@ -100,24 +102,6 @@ def remarks(result: Result) -> list[str]:
             f"{duration(result['seconds'])}; {result['chosen_by']}"
         )
     return lines
-
-
-def verdict(difference: Result, metric: str, *, brief: bool = False) -> str:
-    """The difference to the control: in a sentence, or in a few words for a table."""
-    delta, error = shown_difference(difference["difference"], metric), difference["standard_error"]
-    points = " points" if in_percent(metric) else ""
-    if error is None:
-        if brief:
-            return delta
-        return f"difference to the control {delta}{points}: one seed has no spread; seeds=5 can tell"
-    numbers = f"{delta} +- {shown_difference(error, metric).lstrip('+')}"
-    if brief:
-        return f"{numbers} ({difference['verdict']})"
-    if difference["verdict"] in _WHY_NO_VERDICT:
-        why = _WHY_NO_VERDICT[difference["verdict"]]
-        return f"difference to the control {numbers}{points}: no verdict, since {why}"
-    rule = "less than" if difference["verdict"] == "no difference shown" else "at least"
-    return f"difference to the control {numbers}{points}: {difference['verdict']} ({rule} two standard errors)"
 
 
 def short(path: Path) -> str:

@@ -60,6 +60,8 @@ class Setting:
         hardware: where to compute.
         checkpoint: which checkpoint of a run is scored.
         cache_dir: where large features may lie.
+        init: the run that the weights are of; None: random initialisation.
+        pretraining_seed: of that run; None where it is not known.
         features: what frozen encoders gave, by arm (and seed, for controls).
     """
 
@@ -76,6 +78,8 @@ class Setting:
     hardware: Hardware
     checkpoint: Literal["best", "last"]
     cache_dir: Path
+    init: str | None = None
+    pretraining_seed: int | None = None
     features: dict[str, dict[str, FeatureTable]] = field(default_factory=dict)
 
 
@@ -169,7 +173,9 @@ def train_once(
     return Outcome(
         learner=learner,
         state=state,
-        evaluation=None if run is None else score(setting, learner, examples.split("evaluation", data.evaluation)),
+        evaluation=None
+        if run is None
+        else score(setting, learner, examples.split("evaluation", data.evaluation), keep=True),
         choosing_score=_choosing_score(setting, state) if choose else None,
         num_held_out=len(choosing.encoded.examples) if choose else 0,
         num_train=len(source.encoded.examples),
@@ -206,11 +212,18 @@ def _optimizer(setting: Setting, learner: TaskLearner, source: TaskSource, learn
     return optimizer
 
 
-def score(setting: Setting, learner: TaskLearner, source: TaskSource) -> Evaluation:
-    """The task's metrics of a learner."""
+def score(setting: Setting, learner: TaskLearner, source: TaskSource, *, keep: bool = False) -> Evaluation:
+    """The task's metrics of a learner; with ``keep``, and what it answers to each example."""
     hardware = setting.hardware
     with torch.compiler.set_stance("force_eager"):  # each batch is of another shape, and met once
-        return evaluate(learner, setting.task, source, device=hardware.device, autocast=hardware.precision.autocast)
+        return evaluate(
+            learner,
+            setting.task,
+            source,
+            device=hardware.device,
+            autocast=hardware.precision.autocast,
+            keep=keep,
+        )
 
 
 class Examples:

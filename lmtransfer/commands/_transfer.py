@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,12 +12,19 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from rich.console import Console
 
 from lmtransfer.commands._hardware import training_hardware
-from lmtransfer.commands._runs import SavedRun, encoder_weights, new_encoder, open_saved
+from lmtransfer.commands._runs import (
+    SavedRun,
+    encoder_weights,
+    new_encoder,
+    open_saved,
+    pretraining_seed,
+    pretraining_seeds,
+)
 from lmtransfer.commands._start_token import with_trained_start
 from lmtransfer.commands._task_data import noted, read_task_data
 from lmtransfer.commands._task_results import Result, joint_result, majority_of, run_result
 from lmtransfer.commands._task_table import print_result, short
-from lmtransfer.commands._task_training import Arm, Setting, new_learner, train_once
+from lmtransfer.commands._task_training import Arm, Outcome, Setting, new_learner, train_once
 from lmtransfer.config.budget import effective_train
 from lmtransfer.config.build import build
 from lmtransfer.config.check import check
@@ -25,6 +32,9 @@ from lmtransfer.config.sweep import in_sweep, sweep_name
 from lmtransfer.data.cache import default_cache_dir
 from lmtransfer.durable import write_text
 from lmtransfer.errors import ConfigError
+from lmtransfer.predictions.file import file_name, write_predictions
+from lmtransfer.predictions.scored import Kept
+from lmtransfer.reporting.kept import examples_of, kept_answers, kept_of
 from lmtransfer.reporting.units import shown
 from lmtransfer.tasks.base import Task
 from lmtransfer.training import distributed
@@ -34,6 +44,7 @@ from lmtransfer.training.resume import check_resumable
 from lmtransfer.training.run_directory import RunDirectory
 from lmtransfer.training.versions import versions
 from lmtransfer.transfer.method import TransferMethod
+from lmtransfer.verdicts.arms import Examples
 
 
 def run_transfer(cfg: DictConfig, *, command: str) -> Path:
@@ -60,7 +71,9 @@ def run_transfer(cfg: DictConfig, *, command: str) -> Path:
     hardware = training_hardware(cfg, run=run, compile_by_itself=False)  # few labels take less time than compiling
     with distributed.process_group():
         console = Console(highlight=False, quiet=not distributed.is_main())
-        setting = _setting(cfg, command, source, hardware, console)
+        sources = pretraining_seeds(source) if cfg.get("init") else [source]
+        settings = _settings(cfg, command, sources, hardware, console)
+        setting = settings[0]
         directory = RunDirectory.create(cfg.output_root, command, name, resume=resume)
         plain = cast("dict[str, Any]", OmegaConf.to_container(cfg, resolve=True))
         if directory.config_path.is_file():
@@ -70,7 +83,7 @@ def run_transfer(cfg: DictConfig, *, command: str) -> Path:
             console.print(f"{short(directory.path)} is finished; nothing is left to do")
             result = directory.read_result()
         else:
-            result = _Runs(cfg, plain, command, setting, directory, console).result()
+            result = _Runs(cfg, plain, command, settings, directory, console).result()
             directory.write_result(result)
         others = [split for split in setting.task.splits if split not in ("train", result["split"])]
         print_result(console, result, name=name, next_commands=_next_commands(cfg, directory, result, others))
@@ -125,21 +138,26 @@ def check_transfer(cfg: DictConfig, command: str) -> None:
         raise ConfigError(problems)
 
 
-def _setting(cfg: DictConfig, command: str, source: SavedRun, hardware: Hardware, console: Console) -> Setting:
-    """Read all that the runs have in common; a probe's or task's mistakes come out here, before any training."""
+def _settings(
+    cfg: DictConfig, command: str, sources: Sequence[SavedRun], hardware: Hardware, console: Console
+) -> list[Setting]:
+    """Read all that the runs have in common; a probe's or task's mistakes come out here, before any training.
+
+    Returns:
+        One for each pretraining seed, which differ in their weights; a single one without ``init``.
+    """
+    source = sources[0]
     train = effective_train(cfg, primary=command)
     cache_dir = default_cache_dir() if cfg.cache_dir is None else Path(cfg.cache_dir).expanduser().absolute()
     task: Task = build(cfg.task, data_root=cfg.data_root, cache_dir=str(cache_dir))
     if cfg.task.get("labels", "") is None:
         cfg.task.labels = list(task.labels)  # as found in the training file: they travel with the run by name
     method: TransferMethod = build(cfg.transfer)
-    weights = None
-    if cfg.get("init"):
-        weights = encoder_weights(source)
-        console.print(f"encoder: {short(source.checkpoint())}, on {hardware}", soft_wrap=True)
     encoder = new_encoder(cfg.model, source.tokenizer, seed=0)
-    if weights is not None:
-        weights = with_trained_start(weights, encoder, source.tokenizer, source.config)
+    begun = []
+    for one in sources if cfg.get("init") else ():
+        console.print(f"encoder: {short(one.checkpoint())}, on {hardware}", soft_wrap=True)
+        begun.append((one, with_trained_start(encoder_weights(one), encoder, one.tokenizer, one.config)))
     if "pieces" in cfg.transfer:
         cfg.transfer.pieces = method.resolved_pieces(encoder)  # what the run reads, and will be read with
     seeds = range(cfg.seed, cfg.seed + cfg.seeds)
@@ -151,7 +169,7 @@ def _setting(cfg: DictConfig, command: str, source: SavedRun, hardware: Hardware
         task=task,
         tokenizer=source.tokenizer,
         model_node=cfg.model,
-        weights=weights,
+        weights=None,
         method=method,
         data=data,
         optimizer=cfg.optimizer,
@@ -162,8 +180,13 @@ def _setting(cfg: DictConfig, command: str, source: SavedRun, hardware: Hardware
         checkpoint=cfg.checkpoint,
         cache_dir=cache_dir,
     )
-    new_learner(setting, arm="pretrained", seed=cfg.seed)  # whether method and weights fit the encoder
-    return setting
+    settings = [
+        replace(setting, weights=weights, init=str(one.path), pretraining_seed=pretraining_seed(one), features={})
+        for one, weights in begun
+    ] or [setting]
+    for begun_from in settings:
+        new_learner(begun_from, arm="pretrained", seed=cfg.seed)  # whether method and weights fit the encoder
+    return settings
 
 
 def _write_files(directory: RunDirectory, plain: dict[str, Any], setting: Setting) -> None:
@@ -180,9 +203,13 @@ class _Runs:
     cfg: DictConfig
     plain: dict[str, Any]
     command: str
-    setting: Setting
+    settings: Sequence[Setting]
     directory: RunDirectory
     console: Console
+
+    @property
+    def setting(self) -> Setting:
+        return self.settings[0]
 
     @property
     def seeds(self) -> Sequence[int]:
@@ -195,16 +222,24 @@ class _Runs:
     def result(self) -> Result:
         """Train whatever is not there yet, and put it together."""
         rates = {arm: self._learning_rate(arm) for arm in self.arms}
-        trained = {arm: [self._run(arm, seed, rates[arm]) for seed in self.seeds] for arm in self.arms}
-        tries = self._tries()
+        trained = {
+            arm: [self._run(arm, setting, seed, rates[arm]) for setting in self._of(arm) for seed in self.seeds]
+            for arm in self.arms
+        }
+        tries, controls = self._tries(), trained.get("control", [])
         return joint_result(
             trained["pretrained"],
-            trained.get("control", []),
+            controls,
             majority_of(self.setting),
             learning_rates=self.plain["learning_rates"],
             init=self.cfg.get("init"),
+            examples=(self._examples(trained["pretrained"]), self._examples(controls, is_control=True)),
             **({"learning_rate_tries": tries} if tries else {}),
         )
+
+    def _of(self, arm: Arm) -> Sequence[Setting]:
+        """One setting for each pretraining seed; random weights are of none."""
+        return self.settings if arm == "pretrained" else self.settings[:1]
 
     def _learning_rate(self, arm: Arm) -> float:
         """The arm's own choice: the rate whose main metric is best in the mean over seeds, on held-out examples."""
@@ -215,22 +250,23 @@ class _Runs:
             return float(rates[0])
         means = {}
         for rate in rates:
-            scores = [self._try(arm, seed, float(rate)) for seed in self.seeds]
+            scores = [self._try(arm, setting, seed, float(rate)) for setting in self._of(arm) for seed in self.seeds]
             means[float(rate)] = sum(scores) / len(scores)
             self._say(f"{_who(arm)}, learning rate {rate:g}: {self._shown(means[float(rate)])} on {self._chosen_on}")
         return max(means, key=lambda rate: means[rate])
 
-    def _try(self, arm: Arm, seed: int, rate: float) -> float:
+    def _try(self, arm: Arm, setting: Setting, seed: int, rate: float) -> float:
         """The main metric on held-out examples of a run that is not kept, remembered for ``resume``."""
         tries = self._tries()
+        which: dict[str, Any] = {"arm": arm, "seed": seed, "learning_rate": rate}
+        if len(self._of(arm)) > 1:
+            which["pretraining_seed"] = setting.pretraining_seed
         for tried in tries:
-            if (tried["arm"], tried["seed"], tried["learning_rate"]) == (arm, seed, rate):
+            if all(tried.get(key) == value for key, value in which.items()):
                 return float(tried["score"])
-        outcome = train_once(
-            self.setting, arm=arm, seed=seed, learning_rate=rate, run=None, progress=Progress(quiet=True)
-        )
+        outcome = train_once(setting, arm=arm, seed=seed, learning_rate=rate, run=None, progress=Progress(quiet=True))
         assert outcome.choosing_score is not None
-        tries.append({"arm": arm, "seed": seed, "learning_rate": rate, "score": outcome.choosing_score})
+        tries.append({**which, "score": outcome.choosing_score})
         if distributed.is_main():
             write_text(self._tries_path, json.dumps(tries, indent=1) + "\n")
         distributed.barrier()
@@ -245,10 +281,12 @@ class _Runs:
             return []
         return cast("list[dict[str, Any]]", json.loads(self._tries_path.read_text(encoding="utf-8")))
 
-    def _run(self, arm: Arm, seed: int, rate: float) -> Result:
+    def _run(self, arm: Arm, setting: Setting, seed: int, rate: float) -> Result:
         """Train one run, or read its result if it has finished."""
         parts = ["control"] if arm == "control" else []
-        parts += [f"seed-{seed}"] if len(self.seeds) > 1 else []
+        nested = len(self._of(arm)) > 1
+        parts += [f"pretraining-{setting.pretraining_seed}"] if nested else []
+        parts += [f"seed-{seed}"] if nested or len(self.seeds) > 1 else []
         directory = RunDirectory(self.directory.path.joinpath(*parts))
         if parts and directory.is_finished:
             return directory.read_result()
@@ -256,24 +294,53 @@ class _Runs:
             if distributed.is_main():
                 directory.path.mkdir(parents=True, exist_ok=True)
             distributed.barrier()
-            _write_files(directory, self._own_config(arm, seed, rate), self.setting)
-        alone = len(self.seeds) == 1 and len(self.arms) == 1
+            _write_files(directory, self._own_config(arm, setting, seed, rate), setting)
+        alone = len(self.seeds) * len(self.settings) * len(self.arms) == 1
         outcome = train_once(
-            self.setting, arm=arm, seed=seed, learning_rate=rate, run=directory, progress=Progress(quiet=not alone)
+            setting, arm=arm, seed=seed, learning_rate=rate, run=directory, progress=Progress(quiet=not alone)
         )
+        self._keep(directory, setting, outcome, arm, seed)
         result = run_result(
-            self.setting, outcome, command=self.command, arm=arm, seed=seed, learning_rate=rate, rule=self._rule
+            setting, outcome, command=self.command, arm=arm, seed=seed, learning_rate=rate, rule=self._rule
         )
         if parts:
             directory.write_result(result)
         scored = f"{self._shown(result['metrics'][self.setting.task.main_metric])} on {self.setting.data.split}"
-        self._say(f"{_who(arm)}, seed {seed}, learning rate {rate:g}: {scored} after {result['seconds']:.0f} s")
+        which = f"{_who(arm)}, pretraining seed {setting.pretraining_seed}" if nested else _who(arm)
+        self._say(f"{which}, seed {seed}, learning rate {rate:g}: {scored} after {result['seconds']:.0f} s")
         return result
 
-    def _own_config(self, arm: Arm, seed: int, rate: float) -> dict[str, Any]:
+    def _keep(self, directory: RunDirectory, setting: Setting, outcome: Outcome, arm: Arm, seed: int) -> None:
+        """Write what was answered to each example."""
+        assert outcome.evaluation is not None
+        if outcome.evaluation.answers is None:
+            self._say("predictions are not kept: the task cannot tell them one by one, or they are too many")
+            return
+        kept = Kept(
+            task=setting.task.name,
+            split=setting.data.split,
+            main_metric=setting.task.main_metric,
+            seed=seed,
+            pretraining_seed=setting.pretraining_seed if arm == "pretrained" else None,
+            is_control=arm == "control",
+            examples=outcome.evaluation.answers,
+        )
+        if distributed.is_main():
+            write_predictions(directory.path, {file_name(kept, alone=True): kept})
+        distributed.barrier()
+
+    def _examples(self, results: Sequence[Result], *, is_control: bool = False) -> Examples | None:
+        """What each example contributed to the scores of an arm; None where that was not kept."""
+        seeds = [(result["seed"], result.get("pretraining_seed")) for result in results]
+        split, metric = self.setting.data.split, self.setting.task.main_metric
+        kept = kept_of(kept_answers(self.directory.path), seeds, split=split, is_control=is_control)
+        return None if kept is None else examples_of(kept, metric)
+
+    def _own_config(self, arm: Arm, setting: Setting, seed: int, rate: float) -> dict[str, Any]:
         """The configuration that would make this one run alone."""
         return {
             **self.plain,
+            "init": setting.init,
             "seed": seed,
             "seeds": 1,
             "control": False,

@@ -13,11 +13,13 @@ from rich.console import Console
 from rich.table import Table
 
 from lmtransfer.commands._hardware import eager_hardware
-from lmtransfer.commands._runs import SavedRun, open_saved
+from lmtransfer.commands._runs import SavedRun, open_saved, pretraining_seed
 from lmtransfer.commands._saved_objectives import SavedObjectives, open_objectives
 from lmtransfer.commands._task_table import short
 from lmtransfer.config.build import build
 from lmtransfer.config.sweep import in_sweep, sweep_name
+from lmtransfer.predictions.file import file_name, is_kept, write_predictions
+from lmtransfer.predictions.scored import Kept
 from lmtransfer.reporting.units import shown
 from lmtransfer.scoring.predictors import Predictor, token_predictor
 from lmtransfer.scoring.sentence_log_probability import SentenceScorer, SentenceScores
@@ -65,6 +67,7 @@ def evaluate_zero_shot(cfg: DictConfig) -> Path:
             "zero_shot": _method(predictor, task),
             "metrics": task.score(pairs, ((good, bad) for good, bad in good_and_bad.tolist())),
             "main_metric": task.main_metric,
+            "pretraining_seed": pretraining_seed(saved),
             "higher_is_better": True,
             "control": None,
             "chance": CHANCE,
@@ -77,6 +80,17 @@ def evaluate_zero_shot(cfg: DictConfig) -> Path:
             "num_paradigms": len({pair.paradigm for pair in pairs}),
             "num_ties": int((good_and_bad[:, 0] == good_and_bad[:, 1]).sum()),
         }
+        kept = Kept(
+            task=task.name,
+            split=cfg.split,
+            main_metric=task.main_metric,
+            seed=None,
+            pretraining_seed=pretraining_seed(saved),
+            is_control=False,
+            examples=task.scored_examples(pairs, [(good, bad) for good, bad in good_and_bad.tolist()]),
+        )
+        if distributed.is_main() and is_kept(kept.examples):
+            write_predictions(directory.path, {file_name(kept, alone=True): kept})
         directory.write_result(result)
         if distributed.is_main():
             _print(result, saved, directory, Console(highlight=False))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,7 +13,14 @@ from rich.console import Console
 
 from lmtransfer.commands._evaluate_pretrained import evaluate_pretrained
 from lmtransfer.commands._hardware import eager_hardware
-from lmtransfer.commands._runs import SavedRun, folders_with_checkpoints, is_pretrained, open_saved, trained_folders
+from lmtransfer.commands._runs import (
+    SavedRun,
+    folders_with_checkpoints,
+    is_pretrained,
+    open_saved,
+    pretraining_seed,
+    trained_folders,
+)
 from lmtransfer.commands._task_data import encode_split
 from lmtransfer.commands._task_results import Result, compare, layer_weights, summary
 from lmtransfer.commands._task_table import print_result, short
@@ -25,6 +32,9 @@ from lmtransfer.config.parts import settle_parts
 from lmtransfer.config.sweep import in_sweep, sweep_name
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import Encoder
+from lmtransfer.predictions.file import file_name, write_predictions
+from lmtransfer.predictions.scored import Kept
+from lmtransfer.reporting.kept import examples_of
 from lmtransfer.tasks.answers import LabelAnswer
 from lmtransfer.tasks.base import Example, Task
 from lmtransfer.tasks.source import TaskSource
@@ -72,15 +82,19 @@ def run(cfg: DictConfig) -> Path:
     with distributed.process_group():
         console = Console(highlight=False, quiet=not distributed.is_main())
         scoring = _Scoring(task, cfg.split, task.examples(cfg.split), hardware)
-        results = [_score(member, scoring) for member in members]
-        control_results = [_score(control, scoring) for control in controls]
+        scored = [_score(member, scoring) for member in [*members, *controls]]
+        results = [result for result, _ in scored[: len(members)]]
+        control_results = [result for result, _ in scored[len(members) :]]
         with open_dict(cfg):
             cfg.run, cfg.task = str(parent), cfg.task if chosen_task else members[0].config["task"]
         name = sweep_name(cfg.name or _default_name(parent, task.name, cfg.split, own_task=not chosen_task))
         directory = RunDirectory.create(cfg.output_root, "evaluate", name, resume=cfg.overwrite or in_sweep())
         directory.write_config(cast("dict[str, Any]", OmegaConf.to_container(cfg, resolve=True)))
         directory.write_versions(versions())
-        result = _joint(results, control_results, members[0], scoring)
+        kept = [replace(one, is_control=place >= len(members)) for place, (_, one) in enumerate(scored) if one]
+        result = _joint(results, control_results, members[0], scoring, kept)
+        if distributed.is_main():
+            write_predictions(directory.path, {file_name(one, alone=len(scored) == 1): one for one in kept})
         directory.write_result(result)
         root = short(directory.path.parent.parent)
         print_result(console, result, name=parent.name, next_commands=[f"lmtransfer report {root}"])
@@ -116,31 +130,46 @@ def _members(path: str) -> tuple[list[SavedRun], list[SavedRun], Path]:
     return members, control_members, parent
 
 
-def _score(saved: SavedRun, scoring: _Scoring) -> Result:
-    """The metrics of one run."""
+def _score(saved: SavedRun, scoring: _Scoring) -> tuple[Result, Kept | None]:
+    """The metrics of one run, and what it answered to each example, where that is to be kept."""
     task, hardware = scoring.task, scoring.hardware
     learner = open_trained(saved, task, hardware)
     encoder = cast(Encoder, learner.encoder)
     encoded = encode_split(task, scoring.examples, saved.tokenizer, encoder, split=scoring.split)
     began = time.monotonic()
     evaluation = evaluate(
-        learner, task, TaskSource(encoded), device=hardware.device, autocast=hardware.precision.autocast
+        learner, task, TaskSource(encoded), device=hardware.device, autocast=hardware.precision.autocast, keep=True
     )
-    return {
+    seed, behind = saved.config.get("seed"), pretraining_seed(saved)
+    result = {
         "metrics": evaluation.metrics,
         "main_metric": task.main_metric,
         "higher_is_better": True,
         "collapsed": evaluation.collapsed,
-        "seed": saved.config.get("seed"),
+        "seed": seed,
+        "pretraining_seed": behind,
         "seconds": time.monotonic() - began,
         "tokens": int(encoded.lengths.sum()),
         "num_truncated": encoded.num_truncated,
         "num_parameters": sum(parameter.numel() for parameter in learner.parameters()),
         **layer_weights(learner),
     }
+    if evaluation.answers is None:
+        return result, None
+    return result, Kept(
+        task=task.name,
+        split=scoring.split,
+        main_metric=task.main_metric,
+        seed=seed,
+        pretraining_seed=behind,
+        is_control=False,
+        examples=evaluation.answers,
+    )
 
 
-def _joint(results: list[Result], controls: list[Result], member: SavedRun, scoring: _Scoring) -> Result:
+def _joint(
+    results: list[Result], controls: list[Result], member: SavedRun, scoring: _Scoring, kept: list[Kept]
+) -> Result:
     """The ``result.json`` over seeds, with the control's if there is one."""
     first, seconds = results[0], sum(result["seconds"] for result in results)
     tokens = sum(result["tokens"] for result in results)
@@ -162,7 +191,10 @@ def _joint(results: list[Result], controls: list[Result], member: SavedRun, scor
         "num_truncated": {scoring.split: first["num_truncated"]},
     }
     if controls:
-        joint["difference"] = compare(results, controls, joint["majority"])
+        whole = len(kept) == len(results) + len(controls)
+        arms = (kept[: len(results)], kept[len(results) :]) if whole else ([], [])
+        examples = (examples_of(arms[0], first["main_metric"]), examples_of(arms[1], first["main_metric"]))
+        joint["difference"] = compare(results, controls, joint["majority"], examples=examples)
     return joint
 
 

@@ -24,6 +24,7 @@ from lmtransfer.commands._pretraining import (
 )
 from lmtransfer.commands._pretraining_data import PretrainingData
 from lmtransfer.commands._pretraining_messages import closing, opening
+from lmtransfer.commands._pretraining_seeds import pretrain_seeds
 from lmtransfer.commands._trainer import make_trainer
 from lmtransfer.commands._unigrams import masked_entropy, masked_loss
 from lmtransfer.commands._utilisation import pretraining_flops
@@ -57,7 +58,7 @@ from lmtransfer.training.watchers import UnigramPlateau, Watcher
 
 
 def run(cfg: DictConfig) -> Path:
-    """Train, and leave a run directory behind.
+    """Train, and leave a run directory behind; of several seeds, one with a folder for each.
 
     Returns:
         The run directory.
@@ -68,58 +69,69 @@ def run(cfg: DictConfig) -> Path:
     name = sweep_name(cfg.name)
     hardware = training_hardware(cfg, run=Path(cfg.output_root) / "pretrain" / name, compile_by_itself=True)
     with distributed.process_group():
-        resume = cfg.resume or in_sweep()
-        plain = with_absolute_paths(cast(dict[str, Any], OmegaConf.to_container(cfg, resolve=True)))
-        found = _found(cfg, name, plain, resume=resume)
-        if found is not None and found.is_finished:
-            print(f"{found.path} is finished; nothing is left to do")
-            return found.path
-        console = Console(stderr=True, highlight=False, quiet=not distributed.is_main())
-        with console.status("reading the corpus"):
-            text = read_text(cfg)
-        parts = build_parts(cfg, text.tokenizer)
-        if found is not None:
-            _check_tokenizer(found, text)
-        learner, heads = _learner(parts, seed=cfg.seed, hardware=hardware)
-        directory = found or _new_directory(cfg, name, plain, text)
-        console.print(opening(directory.path, text, parts, hardware, train), soft_wrap=True)
-        for note in text.notes:
-            console.print(f"note: {note}", markup=False, soft_wrap=True)
-        if cfg.init:
-            console.print(f"going on from {cfg.init}; {heads}", markup=False, soft_wrap=True)
-            if remark := recipe_remark():
-                console.print(f"note: {remark}", markup=False, soft_wrap=True)
-        entropy = masked_entropy(cfg, text.prepared.train)
-        data = PretrainingData(text, parts, train=train, hardware=hardware, seed=cfg.seed)
-        trainer = _trainer(cfg, train, directory, data, learner, hardware, entropy)
-        if found is not None:
-            trainer.resume()
-        state = trainer.train()
-        metrics = state.best_metrics  # of the checkpoint that every other command takes
-        result: dict[str, Any] = {
-            "command": "pretrain",
-            "task": None,
-            "split": "validation" if metrics else None,
-            "metrics": metrics,
-            "main_metric": "loss" if metrics else None,
-            "checkpoint": "best" if metrics else "last",
-            "checkpoint_step": state.best_step if metrics else state.step,
-            "control": None,
-            "seconds": state.seconds,
-            "tokens": state.tokens,
-            "tokens_per_second": state.tokens / state.seconds if state.seconds else None,
-            "num_parameters": sum(p.numel() for p in cast(nn.Module, parts.encoder).parameters()),
-            "steps": state.step,
-            "epochs": state.epoch,
-            **({} if entropy is None else {"unigram_entropy": entropy}),
-        }
-        shares = shares_of(text.prepared, text.tokenizer)
-        if shares:
-            result["parts"] = {name: share.as_dict() for name, share in shares.items()}
-        directory.write_result(result)
-        if distributed.is_main():
-            closing(directory.path, result, output_root=Path(cfg.output_root), console=Console(highlight=False))
-    return directory.path
+        resume = bool(cfg.resume) or in_sweep()
+
+        def train_one(own: DictConfig, called: str, may_exist: bool) -> RunDirectory:
+            return _train(own, train, called, hardware, resume=may_exist)
+
+        if cfg.seeds > 1:
+            return pretrain_seeds(cfg, name, train_one, resume=resume)
+        return train_one(cfg, name, resume).path
+
+
+def _train(cfg: DictConfig, train: TrainSettings, name: str, hardware: Hardware, *, resume: bool) -> RunDirectory:
+    """One run."""
+    plain = with_absolute_paths(cast(dict[str, Any], OmegaConf.to_container(cfg, resolve=True)))
+    found = _found(cfg, name, plain, resume=resume)
+    if found is not None and found.is_finished:
+        print(f"{found.path} is finished; nothing is left to do")
+        return found
+    console = Console(stderr=True, highlight=False, quiet=not distributed.is_main())
+    with console.status("reading the corpus"):
+        text = read_text(cfg)
+    parts = build_parts(cfg, text.tokenizer)
+    if found is not None:
+        _check_tokenizer(found, text)
+    learner, heads = _learner(parts, seed=cfg.seed, hardware=hardware)
+    directory = found or _new_directory(cfg, name, plain, text)
+    console.print(opening(directory.path, text, parts, hardware, train), soft_wrap=True)
+    for note in text.notes:
+        console.print(f"note: {note}", markup=False, soft_wrap=True)
+    if cfg.init:
+        console.print(f"going on from {cfg.init}; {heads}", markup=False, soft_wrap=True)
+        if remark := recipe_remark():
+            console.print(f"note: {remark}", markup=False, soft_wrap=True)
+    entropy = masked_entropy(cfg, text.prepared.train)
+    data = PretrainingData(text, parts, train=train, hardware=hardware, seed=cfg.seed)
+    trainer = _trainer(cfg, train, directory, data, learner, hardware, entropy)
+    if found is not None:
+        trainer.resume()
+    state = trainer.train()
+    metrics = state.best_metrics  # of the checkpoint that every other command takes
+    result: dict[str, Any] = {
+        "command": "pretrain",
+        "task": None,
+        "split": "validation" if metrics else None,
+        "metrics": metrics,
+        "main_metric": "loss" if metrics else None,
+        "checkpoint": "best" if metrics else "last",
+        "checkpoint_step": state.best_step if metrics else state.step,
+        "control": None,
+        "seconds": state.seconds,
+        "tokens": state.tokens,
+        "tokens_per_second": state.tokens / state.seconds if state.seconds else None,
+        "num_parameters": sum(p.numel() for p in cast(nn.Module, parts.encoder).parameters()),
+        "steps": state.step,
+        "epochs": state.epoch,
+        **({} if entropy is None else {"unigram_entropy": entropy}),
+    }
+    shares = shares_of(text.prepared, text.tokenizer)
+    if shares:
+        result["parts"] = {name: share.as_dict() for name, share in shares.items()}
+    directory.write_result(result)
+    if distributed.is_main():
+        closing(directory.path, result, output_root=Path(cfg.output_root), console=Console(highlight=False))
+    return directory
 
 
 def after_sweep(run_dirs: list[Path]) -> None:
@@ -141,7 +153,7 @@ def _found(cfg: DictConfig, name: str, plain: dict[str, Any], *, resume: bool) -
     if not (path / "config.yaml").is_file():
         return None
     directory = RunDirectory.create(cfg.output_root, "pretrain", name, resume=resume)
-    check_resumable(directory.read_config(), plain)
+    check_resumable({"seeds": 1, **directory.read_config()}, plain)  # a run from before there were several
     return directory
 
 

@@ -23,6 +23,7 @@ _ORDER = (
     "export",
     "study",
     "report",
+    "compare",
     "list",
     "inspect",
 )

@@ -112,6 +112,13 @@ class ChunkScores:
                 self._counts_K3[self._row[chunk.kind], column] += 1
         self._sentences += 1
 
+    def counts(
+        self, predictions: Sequence[int] | np.ndarray, targets: Sequence[int] | np.ndarray
+    ) -> tuple[int, int, int]:
+        """Right, predicted and gold chunks of one sentence, as ``update`` counts them; nothing is added up."""
+        predicted, gold = set(self._read(predictions)), set(self._read(targets))
+        return len(predicted & gold), len(predicted), len(gold)
+
     def _read(self, tags: Sequence[int] | np.ndarray) -> list[Chunk]:
         for tag in tags:
             if not 0 <= tag < len(self._parts):

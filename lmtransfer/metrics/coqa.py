@@ -32,6 +32,22 @@ def coqa_scores(
     Raises:
         DataError: a question without answer, reference or group, or one too many.
     """
+    questions = coqa_questions(answers, references)
+    scores = {name: mean(values.values()) for name, values in questions.items()}
+    if groups is None:
+        return scores
+    check_same_questions(groups, references, what="group")
+    members: defaultdict[str, list[str]] = defaultdict(list)
+    for question, group in groups.items():
+        members[group].append(question)
+    for group in sorted(members):
+        for name, values in questions.items():
+            scores[f"{group}_{name}"] = mean(values[question] for question in members[group])
+    return scores
+
+
+def coqa_questions(answers: Mapping[str, str], references: Mapping[str, Sequence[str]]) -> dict[str, dict[str, float]]:
+    """What each question is worth in ``coqa_scores``: by metric and id, 0 to 1."""
     check_same_questions(answers, references)
     exact, f1 = {}, {}
     for question, texts in references.items():
@@ -39,14 +55,4 @@ def coqa_scores(
             raise DataError(f"question {question!r} has no gold answer; in CoQA even the unknown has one ('unknown')")
         exact[question] = leave_one_out_max([exact_match(answers[question], text) for text in texts])
         f1[question] = leave_one_out_max([token_f1(answers[question], text) for text in texts])
-    scores = {"exact": mean(exact.values()), "f1": mean(f1.values())}
-    if groups is None:
-        return scores
-    check_same_questions(groups, references, what="group")
-    members: defaultdict[str, list[str]] = defaultdict(list)
-    for question, group in groups.items():
-        members[group].append(question)
-    for group, questions in sorted(members.items()):
-        scores[f"{group}_exact"] = mean(exact[question] for question in questions)
-        scores[f"{group}_f1"] = mean(f1[question] for question in questions)
-    return scores
+    return {"exact": exact, "f1": f1}

@@ -43,22 +43,31 @@ def quac_scores(
     """
     check_same_questions(answers, references)
     check_same_questions(dialogues, references, what="id of a dialogue")
+    questions = quac_questions(answers, references, min_f1=min_f1)
+    equal = questions["heq_q"]
+    by_dialogue: defaultdict[str, list[bool]] = defaultdict(list)
+    for question, dialogue in dialogues.items():
+        by_dialogue[dialogue].append(bool(equal.get(question, True)))
+    scores = {name: mean(values.values()) for name, values in questions.items()}
+    return scores | {"heq_d": mean(all(turns) for turns in by_dialogue.values())}
+
+
+def quac_questions(
+    answers: Mapping[str, str], references: Mapping[str, Sequence[str]], *, min_f1: float = 0.4
+) -> dict[str, dict[str, float]]:
+    """What each question is worth in ``quac_scores``: by metric and id, 0 to 1; only those that count in a metric."""
+    check_same_questions(answers, references)
     counted = agreed_questions(references, min_f1=min_f1)
     human = {question: human_f1(references[question]) for question in references}
     f1 = {question: quac_f1(answers[question], texts) for question, texts in references.items()}
-    equal = {question: f1[question] >= human[question] for question in counted}
-    by_dialogue: defaultdict[str, list[bool]] = defaultdict(list)
-    for question, dialogue in dialogues.items():
-        by_dialogue[dialogue].append(equal.get(question, True))
-    scores = {
-        "f1": mean(f1[question] for question in counted),
-        "unfiltered_f1": mean(f1.values()),
-        "heq_q": mean(equal.values()),
-        "heq_d": mean(all(turns) for turns in by_dialogue.values()),
-        "human_f1": mean(human[question] for question in counted),
+    unanswerable = [question for question in counted if settled_references(references[question]) == [NO_ANSWER]]
+    return {
+        "f1": {question: f1[question] for question in counted},
+        "unfiltered_f1": f1,
+        "heq_q": {question: float(f1[question] >= human[question]) for question in counted},
+        "human_f1": {question: human[question] for question in counted},
+        **({"unanswerable": {question: f1[question] for question in unanswerable}} if unanswerable else {}),
     }
-    unanswerable = [f1[question] for question in counted if settled_references(references[question]) == [NO_ANSWER]]
-    return scores | ({"unanswerable": mean(unanswerable)} if unanswerable else {})
 
 
 def mark_accuracy(

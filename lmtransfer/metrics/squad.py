@@ -25,14 +25,20 @@ def squad_scores(answers: Mapping[str, str], references: Mapping[str, Sequence[s
     Raises:
         DataError: a question without answer or reference, or an answer to no question.
     """
+    return {name: mean(scores.values()) for name, scores in squad_questions(answers, references).items()}
+
+
+def squad_questions(answers: Mapping[str, str], references: Mapping[str, Sequence[str]]) -> dict[str, dict[str, float]]:
+    """What each question is worth in ``squad_scores``: by metric and id, 0 to 1."""
     check_same_questions(answers, references)
     for question, texts in references.items():
         if not texts:
             raise DataError(f"question {question!r} has no gold answer: SQuAD 1.1 has none such, 2.0 (squad2) does")
-    pairs = [(answers[question], texts) for question, texts in references.items()]
     return {
-        "exact": mean(max(exact_match(answer, text) for text in texts) for answer, texts in pairs),
-        "f1": mean(max(token_f1(answer, text, empty_agree=False) for text in texts) for answer, texts in pairs),
+        "exact": {q: max(exact_match(answers[q], text) for text in texts) for q, texts in references.items()},
+        "f1": {
+            q: max(token_f1(answers[q], text, empty_agree=False) for text in texts) for q, texts in references.items()
+        },
     }
 
 
@@ -60,35 +66,60 @@ def squad2_scores(
     Raises:
         DataError: a question without answer or odds, one too many, or odds that are not a number.
     """
-    check_same_questions(answers, references)
     has_answer = {question: bool(texts) for question, texts in references.items()}
+    raw = _unthresholded(answers, references)
+    questions = _thresholded(raw, references, null_odds, threshold)
+    scores = {name: mean(values.values()) for name, values in questions.items()}
+    if null_odds is not None:
+        for name, values in raw.items():
+            scores[f"best_{name}"], scores[f"best_{name}_thresh"] = best_threshold(
+                answers, values, has_answer=has_answer, null_odds=null_odds
+            )
+    return scores
+
+
+def squad2_questions(
+    answers: Mapping[str, str],
+    references: Mapping[str, Sequence[str]],
+    *,
+    null_odds: Mapping[str, float] | None = None,
+    threshold: float = 1.0,
+) -> dict[str, dict[str, float]]:
+    """What each question is worth in ``squad2_scores``: by metric and id, 0 to 1; of a group, its questions only."""
+    return _thresholded(_unthresholded(answers, references), references, null_odds, threshold)
+
+
+def _thresholded(
+    raw: Mapping[str, Mapping[str, float]],
+    references: Mapping[str, Sequence[str]],
+    null_odds: Mapping[str, float] | None,
+    threshold: float,
+) -> dict[str, dict[str, float]]:
+    """The same once questions with odds above the threshold are left without an answer."""
+    unanswered: set[str] = set()
+    if null_odds is not None:
+        unanswered = {question for question, odds in null_odds.items() if odds > threshold}
+    found: dict[str, dict[str, float]] = {}
+    for name, values in raw.items():
+        kept = {q: float(not references[q]) if q in unanswered else score for q, score in values.items()}
+        found[name] = kept
+        for prefix, wanted in (("HasAns", True), ("NoAns", False)):
+            group = {q: score for q, score in kept.items() if bool(references[q]) == wanted}
+            if group:
+                found[f"{prefix}_{name}"] = group
+    return found
+
+
+def _unthresholded(answers: Mapping[str, str], references: Mapping[str, Sequence[str]]) -> dict[str, dict[str, float]]:
+    """What the texts are worth as they are, whatever speaks for no answer."""
+    check_same_questions(answers, references)
     exact, f1 = {}, {}
     for question, texts in references.items():
         # A gold answer that is all articles and punctuation cannot be told from none.
         scored = [text for text in texts if normalize_answer(text)] or [""]
         exact[question] = max(exact_match(answers[question], text) for text in scored)
         f1[question] = max(token_f1(answers[question], text) for text in scored)
-
-    unanswered: set[str] = set()
-    if null_odds is not None:
-        unanswered = {question for question, odds in null_odds.items() if odds > threshold}
-    scores: dict[str, float] = {}
-    best: dict[str, float] = {}
-    for name, raw in (("exact", exact), ("f1", f1)):
-        if null_odds is not None:
-            best[f"best_{name}"], best[f"best_{name}_thresh"] = best_threshold(
-                answers, raw, has_answer=has_answer, null_odds=null_odds
-            )
-        kept = {
-            question: float(not has_answer[question]) if question in unanswered else score
-            for question, score in raw.items()
-        }
-        scores[name] = mean(kept.values())
-        for prefix, wanted in (("HasAns", True), ("NoAns", False)):
-            group = [score for question, score in kept.items() if has_answer[question] == wanted]
-            if group:
-                scores[f"{prefix}_{name}"] = mean(group)
-    return scores | best
+    return {"exact": exact, "f1": f1}
 
 
 def best_threshold(

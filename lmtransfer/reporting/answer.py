@@ -8,8 +8,10 @@ from lmtransfer.reporting.before_after import before_and_after, going_on
 from lmtransfer.reporting.choices import chosen_on_what_is_scored
 from lmtransfer.reporting.entries import Entry
 from lmtransfer.reporting.rows import group_name, run_name
-from lmtransfer.reporting.statistics import NO_VERDICT, Spread
 from lmtransfer.reporting.units import in_percent, shown, shown_difference
+from lmtransfer.reporting.verdict_text import grounds, reach
+from lmtransfer.verdicts.difference import NO_VERDICT
+from lmtransfer.verdicts.spread import Spread
 
 
 def answer(entries: Sequence[Entry]) -> str:
@@ -68,6 +70,7 @@ def comparison(entry: Entry) -> str:
         "seeds all alike": "Seeds that are all alike cannot tell whether pretraining helped",
         "collapsed": "Collapsed: every seed answers one and the same label",
         "control collapsed": "The control collapsed, every seed of it answering one and the same label: no verdict",
+        "settings differ": "More than the weights differs: no verdict",
     }
     if entry.difference is None:
         raise ValueError(f"{entry.run.key} has nothing to be compared with")
@@ -91,9 +94,9 @@ def _measured(entry: Entry) -> str:
         return f"{sentence}. Train several with seeds=5."
     if difference.verdict in NO_VERDICT:
         return f"{sentence}. Train longer, or with another learning rate."
-    error = shown(difference.standard_error, metric)
-    seeds = f"{score.n} and {control.n} seeds" if score.n != control.n else f"{score.n} seeds each"
-    return f"{sentence} with a standard error of {error} ({seeds}; two standard errors decide)."
+    found = reach(difference, metric)
+    grounded = f"{sentence} ({grounds(difference, metric)}; of {difference.scope})."
+    return f"{grounded} {found[0].upper()}{found[1:]}." if found else grounded
 
 
 def _value(score: Spread, metric: str) -> str:
@@ -102,8 +105,8 @@ def _value(score: Spread, metric: str) -> str:
 
 
 def _certainty(entry: Entry) -> tuple[bool, float]:
-    """Orders comparisons: finetuned before frozen, then by the size of the difference in standard errors."""
+    """Orders comparisons: finetuned before frozen, then by the chance of the difference where there is none."""
     difference = entry.difference
-    if difference is None or not difference.standard_error or difference.verdict in NO_VERDICT:
-        return (False, 0.0)
-    return (entry.transfer == "finetuned", abs(difference.delta) / difference.standard_error)
+    if difference is None or difference.p_value is None:
+        return (False, -1.0)
+    return (entry.transfer == "finetuned", -difference.p_value)

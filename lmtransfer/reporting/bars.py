@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from lmtransfer.reporting.statistics import STANDARD_ERRORS, Difference, Spread
 from lmtransfer.reporting.style import GREY, INK, PALETTE, SavedFigure, drawing, new_figure, save, shorten, subtitle
 from lmtransfer.reporting.units import in_percent, shown, shown_difference
+from lmtransfer.verdicts.difference import Difference
+from lmtransfer.verdicts.spread import Spread
 
 BarKind = Literal["majority", "control", "frozen", "finetuned"]
 
@@ -39,7 +40,7 @@ class Bar:
 
 
 def draw_comparison(bars: Sequence[Bar], folder: Path, *, name: str, title: str, metric: str) -> SavedFigure:
-    """Bars from zero with every seed as a dot; beside them the difference to the control with two standard errors.
+    """Bars from zero with every seed as a dot; beside them the difference to the control with its interval.
 
     Args:
         bars: from top to bottom.
@@ -94,7 +95,8 @@ def _draw_differences(axes: Any, bars: Sequence[Bar], metric: str, factor: float
         if bar.difference is None:
             continue
         delta = factor * bar.difference.delta
-        error = STANDARD_ERRORS * factor * (bar.difference.standard_error or 0.0)
+        interval = bar.difference.interval
+        error = 0.0 if interval is None else factor * (interval[1] - interval[0]) / 2
         ink = _FILL[bar.kind]
         axes.errorbar(delta, place, xerr=error or None, fmt="o", color=ink, markersize=7, linewidth=2, capsize=4)
         axes.annotate(
@@ -111,4 +113,4 @@ def _draw_differences(axes: Any, bars: Sequence[Bar], metric: str, factor: float
     axes.set_xlim(low - room, high + room)
     axes.grid(visible=False, axis="y")
     axes.set_xlabel("difference to control" + (" (points)" if factor == 100.0 else ""))
-    subtitle(axes, "whisker: two standard errors")
+    subtitle(axes, "whisker: the interval that decides")

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lmtransfer.reporting.entries import Entry
 from lmtransfer.reporting.labels import node_label
 from lmtransfer.reporting.lineage import PRETRAINED, lineage
 from lmtransfer.reporting.rows import group_name, run_name
-from lmtransfer.reporting.scores import higher_is_better, num_collapsed
+from lmtransfer.reporting.scores import higher_is_better
 from lmtransfer.reporting.settings import TOKENIZER, differing
-from lmtransfer.reporting.statistics import Difference, difference
 from lmtransfer.reporting.units import in_percent, shown, shown_difference
+from lmtransfer.reporting.verdict_text import grounds
+from lmtransfer.verdicts.difference import Difference, compare_arms
+from lmtransfer.verdicts.holm import corrected
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +24,7 @@ class BeforeAfter:
     Attributes:
         before: from a pretrained run.
         after: from a run that went on from it.
-        difference: of ``after`` to ``before``.
+        difference: of ``after`` to ``before``, judged together with the others of its kind.
     """
 
     before: Entry
@@ -47,7 +49,8 @@ def before_and_after(entries: Sequence[Entry]) -> list[BeforeAfter]:
                 found.append(BeforeAfter(candidates[0], after, _difference(candidates[0], after)))
             if candidates:
                 break  # the nearest one that was transferred; of several ways none is its counterpart
-    return found
+    together = corrected([pair.difference for pair in found])
+    return [replace(pair, difference=difference) for pair, difference in zip(found, together, strict=True)]
 
 
 def going_on(pair: BeforeAfter) -> str:
@@ -61,6 +64,7 @@ def going_on(pair: BeforeAfter) -> str:
         "seeds all alike": "cannot be judged from seeds that are all alike",
         "control collapsed": "cannot be judged, since the seeds of the run before answer one and the same label",
         "collapsed": "gives seeds that answer one and the same label",
+        "settings differ": "cannot be judged, since more than the weights differs",
     }
     source, metric = after.source, after.metric or ""
     assert source is not None
@@ -76,7 +80,7 @@ def going_on(pair: BeforeAfter) -> str:
     )
     if found.standard_error is None:
         return f"{sentence}. Train several with seeds=5."
-    return f"{sentence} with a standard error of {shown(found.standard_error, metric)}."
+    return f"{sentence} ({grounds(found, metric)}; of {found.scope})."
 
 
 def _is_scored(entry: Entry) -> bool:
@@ -98,14 +102,11 @@ def _is_alike(entry: Entry, other: Entry) -> bool:
 
 
 def _difference(before: Entry, after: Entry) -> Difference:
-    assert before.score is not None
-    assert after.score is not None
-    better_high = higher_is_better(after.metric or "", after.run.result)
-    return difference(
-        after.score,
-        before.score,
-        higher_is_better=better_high,
-        collapsed=num_collapsed(after.run.result),
-        control_collapsed=num_collapsed(before.run.result),
+    assert before.arm is not None
+    assert after.arm is not None
+    return compare_arms(
+        after.arm,
+        before.arm,
+        higher_is_better=higher_is_better(after.metric or "", after.run.result),
         majority=after.majority,
     )

@@ -40,3 +40,14 @@ def chosen_on_what_is_scored(config: Mapping[str, Any]) -> bool:
     chooses = config.get("checkpoint") == "best" or (isinstance(rates, list) and len(rates) > 1)
     by_dev = isinstance(task, Mapping) and task.get("dev_from_train") is None
     return chooses and by_dev and config.get("split") == "dev"
+
+
+def searched_text(grid: Any) -> str:
+    """Such as ``learning rate: best of 3``; empty where none was chosen.
+
+    Args:
+        grid: the learning rates that were tried; no list, or fewer than two different ones, are no search.
+    """
+    listed: Sequence[Any] = grid if isinstance(grid, Sequence) and not isinstance(grid, str) else ()
+    tried = {value for value in map(number, listed) if value is not None}
+    return f"learning rate: best of {len(tried)}" if len(tried) > 1 else ""

@@ -24,7 +24,8 @@ RUN_FILES = ("config.yaml", "metrics.jsonl", "result.json")
 #: The commands that write runs.
 COMMANDS = ("import", "pretrain", "probe", "finetune", "evaluate")
 #: Folders inside a run that hold no run, so that reading stays fast beside large checkpoints.
-_NO_RUNS = frozenset({"checkpoints", "tokenizer", "published", "report", "figures", "tensorboard", "features"})
+_NO_RUNS = frozenset({"checkpoints", "tokenizer", "published", "report", "figures", "tensorboard", "features",
+                      "predictions"})  # fmt: skip
 #: Deeper nesting than command / sweep / point / seed / control is not ours.
 MAX_DEPTH = 8
 

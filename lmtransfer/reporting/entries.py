@@ -7,8 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from lmtransfer.predictions.scored import Kept
 from lmtransfer.reporting import scores
+from lmtransfer.reporting.arms import Scored, scored
 from lmtransfer.reporting.collect import Run
+from lmtransfer.reporting.kept import examples_behind, kept_answers
 from lmtransfer.reporting.labels import model_label, node_label, objective_label
 from lmtransfer.reporting.lineage import (
     PRETRAINED,
@@ -18,7 +21,10 @@ from lmtransfer.reporting.lineage import (
     starting_point,
 )
 from lmtransfer.reporting.settings import differences_text, differing, task_settings
-from lmtransfer.reporting.statistics import Difference, Spread, difference
+from lmtransfer.verdicts.arms import Arm
+from lmtransfer.verdicts.difference import Difference, compare_arms
+from lmtransfer.verdicts.holm import corrected
+from lmtransfer.verdicts.spread import Spread
 
 _WAYS = {"frozen": "frozen", "full": "finetuned"}
 
@@ -43,13 +49,15 @@ class Entry:
         score: that metric over the seeds.
         control: the same for the control.
         majority: the same for always answering the majority label.
-        difference: ``score`` against ``control``.
+        difference: ``score`` against ``control``, judged together with all others of the report.
         pretraining_tokens: real tokens seen in pretraining, all stages together.
         pretraining_seconds: training seconds of it.
         num_parameters: parameters of the encoder and its heads.
         tokens_per_second: real tokens a second of this run.
         settings: what a run of a task was trained with (see ``settings.task_settings``); empty for pretraining.
         without_control: why a run that looks like its control is none, in words; empty where there is nothing to say.
+        arm: ``score`` as a side of a comparison, each with its seeds.
+        control_arm: likewise of the control that was made with the run.
     """
 
     run: Run
@@ -74,6 +82,8 @@ class Entry:
     tokens_per_second: float | None
     settings: Mapping[str, Any] = field(default_factory=dict)
     without_control: str = ""
+    arm: Arm | None = None
+    control_arm: Arm | None = None
 
     @property
     def is_pretraining(self) -> bool:
@@ -95,19 +105,33 @@ def make_entries(runs: Sequence[Run]) -> list[Entry]:
     made = []
     for key, members in parts.items():
         parent = by_key.get(key) or _unfinished_parent(key, members[0])
-        seeds = tuple(run for run in members if run.is_seed and run.key.count("/") == key.count("/") + 1)
+        seeds = tuple(run for run in members if run.key != key and run.is_seed and "control" not in _below(run, key))
         controls = tuple(run for run in members if run.key != key and run not in seeds)
         made.append(_entry(parent, seeds, controls, runs))
-    return [_compared(entry, made) for entry in made]
+    return _judged_together([_compared(entry, made) for entry in made])
+
+
+def _below(run: Run, key: str) -> list[str]:
+    """The folders between a run and the one that it is a seed of, and its own."""
+    return run.key.removeprefix(f"{key}/").split("/")
 
 
 def _owner(run: Run, by_key: Mapping[str, Run]) -> str:
     """The key of the run that ``run`` is a seed or a control of, or its own."""
     folders = run.key.split("/")
-    while len(folders) > 1 and re.fullmatch(r"seed-\d+|control", folders[-1]):
+    while len(folders) > 1 and (_is_member(folders[-1]) or _is_nested(folders, by_key)):
         folders.pop()
     key = "/".join(folders)
     return key if run.is_seed or key in by_key else run.key
+
+
+def _is_member(folder: str) -> bool:
+    return re.fullmatch(r"seed-\d+|control", folder) is not None
+
+
+def _is_nested(folders: Sequence[str], by_key: Mapping[str, Run]) -> bool:
+    """Whether a folder is one pretraining seed inside a run, and no run itself."""
+    return re.fullmatch(r"pretraining-\d+", folders[-1]) is not None and "/".join(folders) not in by_key
 
 
 def _unfinished_parent(key: str, seed: Run) -> Run:
@@ -127,6 +151,15 @@ def _entry(run: Run, seeds: tuple[Run, ...], controls: tuple[Run, ...], runs: Se
     metric = next(filter(None, map(scores.main_metric, [run.result, *results])), None)
     tokens, seconds = pretraining_budget(source, runs)
     is_pretraining = _is_pretraining(run)
+    transfer = "" if is_pretraining or (run.command == "evaluate" and adapted is None) else _transfer(run, own)
+    weights = None if transfer == "control" else str(own.get("init") if source is None else source.path)
+    own_score = control = None
+    if metric is not None:
+        kept = [] if is_pretraining else kept_answers(run.path)
+        split = next((str(result["split"]) for result in [run.result, *results] if result.get("split")), "")
+        behind = examples_behind(kept, run.result, metric, results, split=split)
+        own_score = scored(run.result, metric, results, pretraining=weights, examples=behind)
+        control = _inside_control(run, controls, metric, kept, split)
     return Entry(
         run=run,
         seeds=seeds,
@@ -137,11 +170,11 @@ def _entry(run: Run, seeds: tuple[Run, ...], controls: tuple[Run, ...], runs: Se
         corpus=_text(run, source, runs),
         task="" if is_pretraining else node_label(run.result.get("task") or config.get("task")),
         split="" if is_pretraining else node_label(run.result.get("split")),
-        transfer="" if is_pretraining or (run.command == "evaluate" and adapted is None) else _transfer(run, own),
+        transfer=transfer,
         num_train=_num_train(own),
         metric=metric,
-        score=None if metric is None else scores.score(run.result, metric, results),
-        control=None if metric is None else _inside_control(run, controls, metric),
+        score=None if own_score is None else own_score.spread,
+        control=None if control is None else control.spread,
         majority=None if metric is None else scores.majority(run.result, metric),
         difference=None,
         pretraining_tokens=tokens,
@@ -149,6 +182,8 @@ def _entry(run: Run, seeds: tuple[Run, ...], controls: tuple[Run, ...], runs: Se
         num_parameters=_first([run.result, *results], "num_parameters"),
         tokens_per_second=_first([run.result, *results], "tokens_per_second"),
         settings={} if is_pretraining else task_settings(adapted or run, None if adapted is None else run),
+        arm=None if own_score is None else own_score.arm,
+        control_arm=None if control is None else control.arm,
     )
 
 
@@ -186,14 +221,18 @@ def _first(results: Sequence[Mapping[str, Any]], name: str) -> float | None:
     return next((value for result in results if (value := scores.number(result.get(name))) is not None), None)
 
 
-def _inside_control(run: Run, controls: Sequence[Run], metric: str) -> Spread | None:
+def _inside_control(run: Run, controls: Sequence[Run], metric: str, kept: Sequence[Kept], split: str) -> Scored | None:
     """The control that was made with the run: in its result, else in the runs inside its directory."""
-    stated = scores.score(run.result.get("control"), metric)
+    node = run.result.get("control")
+    behind = examples_behind(kept, node, metric, split=split, is_control=True)
+    stated = scored(node, metric, examples=behind)
     if stated is not None:
         return stated
     seeds = [control.result for control in controls if control.is_seed and control.result]
     parents = [control.result for control in controls if not control.is_seed and control.result]
-    return scores.score(parents[0] if parents else {}, metric, seeds)
+    node = parents[0] if parents else {}
+    behind = examples_behind(kept, node, metric, seeds, split=split, is_control=True)
+    return scored(node, metric, seeds, examples=behind)
 
 
 def _compared(entry: Entry, others: Sequence[Entry]) -> Entry:
@@ -205,7 +244,7 @@ def _compared(entry: Entry, others: Sequence[Entry]) -> Entry:
     if entry.metric is None or entry.score is None or entry.is_pretraining or entry.is_control:
         return entry
     if entry.control is not None:
-        return _judged(entry, entry.control, scores.num_collapsed(entry.run.result.get("control")))
+        return _judged(entry, entry.control, entry.control_arm)
     if entry.transfer == "zero-shot":
         return entry
     candidates = [other for other in others if other.is_control and _scores_the_same(entry, other)]
@@ -213,7 +252,7 @@ def _compared(entry: Entry, others: Sequence[Entry]) -> Entry:
     alike = [other for other, differs in zip(candidates, keys, strict=True) if not differs]
     if len(alike) == 1:
         assert alike[0].score is not None
-        return _judged(entry, alike[0].score, scores.num_collapsed(alike[0].run.result))
+        return _judged(entry, alike[0].score, alike[0].arm)
     if alike:
         names = " and ".join(other.run.name for other in alike)
         return replace(entry, without_control=f"{names} could each be its control: none is taken")
@@ -232,15 +271,21 @@ def _scores_the_same(entry: Entry, other: Entry) -> bool:
     )
 
 
-def _judged(entry: Entry, control: Spread, control_collapsed: int) -> Entry:
-    assert entry.score is not None
+def _judged(entry: Entry, control: Spread | None, control_arm: Arm | None) -> Entry:
+    assert entry.arm is not None
+    assert control_arm is not None
     assert entry.metric is not None
-    found = difference(
-        entry.score,
-        control,
+    found = compare_arms(
+        entry.arm,
+        control_arm,
         higher_is_better=scores.higher_is_better(entry.metric, entry.run.result),
-        collapsed=scores.num_collapsed(entry.run.result),
-        control_collapsed=control_collapsed,
         majority=entry.majority,
     )
     return replace(entry, control=control, difference=found)
+
+
+def _judged_together(entries: Sequence[Entry]) -> list[Entry]:
+    """The entries with verdicts that hold for the whole table."""
+    compared = [entry.difference for entry in entries if entry.difference is not None]
+    together = iter(corrected(compared))
+    return [entry if entry.difference is None else replace(entry, difference=next(together)) for entry in entries]

@@ -17,6 +17,7 @@ from lmtransfer.reporting.part_curves import part_figures
 from lmtransfer.reporting.points import Series, draw_points
 from lmtransfer.reporting.rows import group_name, run_name, table_rows
 from lmtransfer.reporting.scores import number
+from lmtransfer.reporting.searches import search_figures
 from lmtransfer.reporting.source_curves import source_figures
 from lmtransfer.reporting.style import SavedFigure
 from lmtransfer.reporting.sweeps import Sweep
@@ -41,8 +42,11 @@ def draw_figures(entries: Sequence[Entry], sweeps: Sequence[Sweep], folder: Path
         if figure is not None:
             figures.append(figure)
     labels = {entry.run.key: run_name(entry) for entry in entries} | _point_labels(sweeps)
-    figures += loss_against_figures(entries, folder)
-    figures += part_figures([(e.run, labels[e.run.key]) for e in entries if e.is_pretraining], folder)
+    figures += loss_against_figures(entries, folder) + search_figures(entries, folder)
+    pretrained = [
+        (run, _seed_label(e, run, labels)) for e in entries if e.is_pretraining for run in e.seeds or (e.run,)
+    ]
+    figures += part_figures(pretrained, folder)
     return figures + _loss_figures(entries, labels, folder) + _metric_figures(entries, labels, folder)
 
 
@@ -122,17 +126,25 @@ def _loss_figures(entries: Sequence[Entry], labels: Mapping[str, str], folder: P
     for entry in entries:
         if not entry.is_pretraining:
             continue
-        logged = [part for part in _LOSS_PARTS if any(_loss(line, part) is not None for line in entry.run.metrics)]
+        runs = entry.seeds or (entry.run,)
+        lines = [line for run in runs for line in run.metrics]
+        logged = [part for part in _LOSS_PARTS if any(_loss(line, part) is not None for line in lines)]
         part = logged[0] if logged else None
-        curve = loss_curve(entry.run, labels[entry.run.key], part)
-        if curve is not None:
-            curves.setdefault(part or "loss", []).append(curve)
+        for run in runs:
+            curve = loss_curve(run, _seed_label(entry, run, labels), part)
+            if curve is not None:
+                curves.setdefault(part or "loss", []).append(curve)
     return [
         draw_loss_curves(
             drawn, folder, name="pretraining-loss" + ("" if part == "loss" else f"-{part}"), loss_name=part
         )
         for part, drawn in curves.items()
     ]
+
+
+def _seed_label(entry: Entry, run: Run, labels: Mapping[str, str]) -> str:
+    """What a run of an entry is called: as the entry, or as one of its seeds."""
+    return labels[entry.run.key] if run is entry.run else f"{labels[entry.run.key]}/{run.name}"
 
 
 def _metric_figures(entries: Sequence[Entry], labels: Mapping[str, str], folder: Path) -> list[SavedFigure]:

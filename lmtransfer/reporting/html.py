@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
@@ -13,6 +12,7 @@ from lmtransfer.reporting.answer import answer, comparison
 from lmtransfer.reporting.entries import Entry
 from lmtransfer.reporting.layer_weights import layer_weights_text
 from lmtransfer.reporting.lineage import total
+from lmtransfer.reporting.page import cell, page, table
 from lmtransfer.reporting.rows import Row, run_name, table_rows
 from lmtransfer.reporting.style import SavedFigure
 from lmtransfer.reporting.sweeps import Sweep, outside
@@ -27,28 +27,6 @@ from lmtransfer.reporting.tables import (
 )
 from lmtransfer.reporting.units import count, duration
 
-_STYLE = """
-:root { --ink: #222; --quiet: #666; --line: #ddd; --accent: #0072b2; }
-* { box-sizing: border-box; }
-body { margin: 0 auto; max-width: 75rem; padding: 2rem 1.25rem 4rem; color: var(--ink); background: #fff;
-  font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; }
-h1 { font-size: 1.5rem; margin: 0 0 .5rem; } h2 { font-size: 1.15rem; margin: 2.5rem 0 .75rem; }
-.answer { font-size: 1.15rem; border-left: .3rem solid var(--accent); padding: .5rem 0 .5rem 1rem; margin: 1rem 0; }
-.quiet, figcaption { color: var(--quiet); font-size: .875rem; }
-.wide { overflow-x: auto; }
-table { border-collapse: collapse; font-size: .875rem; font-variant-numeric: tabular-nums; }
-th, td { text-align: left; padding: .3rem .75rem .3rem 0; border-bottom: 1px solid var(--line); vertical-align: top; }
-th { color: var(--quiet); font-weight: 600; white-space: nowrap; } td.number { white-space: nowrap; }
-td .quiet { font-size: .8rem; }
-tr.group td { font-weight: 600; padding-top: 1rem; }
-tr.majority td, tr.control td { color: var(--quiet); }
-.better { color: #00664a; font-weight: 600; } .worse { color: #a33f00; font-weight: 600; }
-figure { margin: 0 0 1.75rem; } figure svg { max-width: 100%; height: auto; display: block; }
-details { border-bottom: 1px solid var(--line); padding: .4rem 0; } summary { cursor: pointer; }
-pre { background: #f6f6f6; padding: .75rem; overflow-x: auto; font-size: .8rem; line-height: 1.45; }
-.problem { color: #a33f00; }
-"""
-
 #: The columns beside the run; what it is of stands below its name, its task above.
 _HEADINGS = (
     "transfer",
@@ -57,13 +35,12 @@ _HEADINGS = (
     "seeds",
     "difference to control",
     "verdict",
+    "would find",
+    "seeds to settle",
     "pretraining",
     "parameters",
     "tokens/s",
 )
-
-#: Nothing may be fetched or run, whatever a run directory has put into its texts.
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 
 def html_report(
@@ -90,20 +67,16 @@ def html_report(
         "<h2>Runs</h2>",
         *(_run_details(entry) for entry in entries),
     ]
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
-        + "\n".join(filter(None, parts))
-        + "\n</body>\n</html>\n"
-    )
+    return page(title, parts)
 
 
 def _reading() -> str:
     return (
-        '<p class="quiet">Mean \u00b1 sample deviation over seeds; difference \u00b1 its standard error. A difference '
-        "counts as better or worse from two standard errors on. The control is the same model trained on the same "
+        '<p class="quiet">Mean \u00b1 sample deviation over seeds; difference with the 95 % interval that decides: '
+        "over seeds, in pairs where both sides had them, and over the examples where their predictions are kept, "
+        "corrected so that the whole table holds a false better or worse in at most 5 of 100 cases (Holm). Better or "
+        "worse: the interval excludes 0. Would find: the smallest difference that is found in 80 of 100 cases. Seeds "
+        "to settle: how many would find the difference observed. The control is the same model trained on the same "
         "labels from random initialisation. Tokens are real ones, since nothing is padded.</p>"
     )
 
@@ -120,33 +93,22 @@ def _main_table(rows: Sequence[Row]) -> str:
             metric = next((other.metric for other in rows if other.group == group and other.metric), "")
             heading = metric_heading(metric, of_pretraining=group == "pretraining") if metric else ""
             body.append(f'<tr class="group"><td colspan="2">{escape(group)}</td>')
-            body.append(f'<td colspan="8">{escape(heading)}</td></tr>')
+            body.append(f'<td colspan="10">{escape(heading)}</td></tr>')
         text = dict(zip(COLUMNS, cells(row), strict=True))
         what = " ".join(filter(None, (row.model, row.objective, row.corpus)))
         shown = f'{escape(text["run"])}<br><span class="quiet">{escape(what)}</span>' if what else escape(text["run"])
         note = f'<br><span class="problem">{escape(row.note)}</span>' if row.note and row.score is not None else ""
         css = f' class="{row.transfer}"' if row.transfer in ("majority", "control") else ""
-        rest = "".join(_cell(text[heading]) for heading in _HEADINGS)
+        rest = "".join(cell(text[heading]) for heading in _HEADINGS)
         body.append(f"<tr{css}><td>{shown}{note}</td>{rest}</tr>")
-    return _table(["run", *_HEADINGS], body)
+    return table(["run", *_HEADINGS], body)
 
 
 def _sweep_section(sweep: Sweep) -> str:
     headings, rows = without_empty(sweep_headings(sweep), sweep_cells(sweep))
-    body = [f"<tr>{''.join(_cell(cell) for cell in row)}</tr>" for row in rows]
+    body = [f"<tr>{''.join(map(cell, row))}</tr>" for row in rows]
     heading = f"<h2>Sweep {escape(sweep.name)}</h2>"
-    return f'{heading}{_table(headings, body)}<p class="quiet">* the best point</p>'
-
-
-def _table(headings: Sequence[str], body: Sequence[str]) -> str:
-    head = "".join(f"<th>{escape(heading)}</th>" for heading in headings)
-    rows = "\n".join(body)
-    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>\n{rows}\n</tbody></table></div>'
-
-
-def _cell(text: str) -> str:
-    css = text if text in ("better", "worse") else "number" if re.match(r"[+-]?\d", text) else ""
-    return f'<td class="{css}">{escape(text)}</td>' if css else f"<td>{escape(text)}</td>"
+    return f'{heading}{table(headings, body)}<p class="quiet">* the best point</p>'
 
 
 def _figure(figure: SavedFigure) -> str:

@@ -26,6 +26,7 @@ class LayerWeights:
         weights: softmax s_j of each layer from the embeddings up, mean over seeds; they add up to 1.
         deviations: over seeds, one a layer; None with a single seed.
         is_control: drawn grey.
+        seeds: the weights of each seed, where they are known one by one.
     """
 
     label: str
@@ -33,16 +34,18 @@ class LayerWeights:
     weights: tuple[float, ...]
     deviations: tuple[float, ...] | None
     is_control: bool = False
+    seeds: tuple[tuple[float, ...], ...] = ()
 
 
 def layer_figures(entries: Sequence[Entry], folder: Path) -> list[SavedFigure]:
     """One figure for each task and number of layers: runs that learnt a mixture, side by side."""
     groups: dict[tuple[str, int], list[LayerWeights]] = {}
     for entry in entries:
-        results = [(entry.run.result, run_name(entry), entry.is_control)]
-        results.append((entry.run.result.get("control") or {}, f"{run_name(entry)} control", True))
-        for result, label, is_control in results:
-            found = read_layer_weights(result, label, is_control=is_control)
+        results = [(entry.run.result, run_name(entry), entry.is_control, entry.seeds)]
+        control = entry.run.result.get("control") or {}
+        results.append((control, f"{run_name(entry)} control", True, entry.controls))
+        for result, label, is_control, seeds in results:
+            found = read_layer_weights(result, label, is_control=is_control, seeds=[seed.result for seed in seeds])
             if found is not None:
                 groups.setdefault((group_name(entry), len(found.weights)), []).append(found)
     return [
@@ -51,8 +54,17 @@ def layer_figures(entries: Sequence[Entry], folder: Path) -> list[SavedFigure]:
     ]
 
 
-def read_layer_weights(result: Any, label: str, *, is_control: bool = False) -> LayerWeights | None:
-    """The mixture in a ``result.json`` or in a control's part of one; None where there is none."""
+def read_layer_weights(
+    result: Any, label: str, *, is_control: bool = False, seeds: Sequence[Mapping[str, Any]] = ()
+) -> LayerWeights | None:
+    """The mixture in a ``result.json`` or in a control's part of one; None where there is none.
+
+    Args:
+        result: the result, or its part.
+        label: the run's name.
+        is_control: whether it is a control.
+        seeds: the results of the seeds' own run directories.
+    """
     node = result.get("layer_weights") if isinstance(result, Mapping) else None
     if not isinstance(node, Mapping) or not isinstance(node.get("weights"), list):
         return None
@@ -67,11 +79,16 @@ def read_layer_weights(result: Any, label: str, *, is_control: bool = False) -> 
         weights=tuple(weight for weight in weights if weight is not None),
         deviations=None if None in deviations else tuple(value for value in deviations if value is not None),
         is_control=is_control,
+        seeds=tuple(
+            one.weights
+            for one in (read_layer_weights(seed, label) for seed in seeds)
+            if one is not None and len(one.weights) == len(weights)
+        ),
     )
 
 
 def draw_layer_weights(mixtures: Sequence[LayerWeights], folder: Path, *, name: str, title: str) -> SavedFigure:
-    """A group of bars a layer, one bar a run, with the deviation over seeds; a dashed line where all weigh alike."""
+    """A group of bars a layer, one bar a run, deviation and dots over seeds; a dashed line where all weigh alike."""
     num_layers = len(mixtures[0].weights)
     width = 0.8 / len(mixtures)
     with drawing(name):
@@ -88,6 +105,10 @@ def draw_layer_weights(mixtures: Sequence[LayerWeights], folder: Path, *, name: 
             if mixture.deviations is not None:
                 axes.errorbar(
                     xs, mixture.weights, yerr=mixture.deviations, fmt="none", color=INK, elinewidth=1, capsize=2
+                )
+            for of_seed in mixture.seeds if len(mixture.seeds) > 1 else ():
+                axes.plot(
+                    xs, of_seed, "o", color="white", markeredgecolor=INK, markersize=3, linestyle="none", zorder=5
                 )
             if len(mixtures) == 1:
                 tops = mixture.deviations or (0.0,) * num_layers
@@ -107,6 +128,6 @@ def draw_layer_weights(mixtures: Sequence[LayerWeights], folder: Path, *, name: 
         axes.set_ylabel("softmax weight")
         axes.margins(y=0.15)
         if any(mixture.deviations is not None for mixture in mixtures):
-            subtitle(axes, "mean and deviation over seeds")
+            subtitle(axes, "mean and deviation over seeds, dots: seeds")
         figure.legend(loc="outside lower left", frameon=False, fontsize=8.5, ncols=2 if len(mixtures) > 1 else 1)
         return save(figure, folder, name, title)

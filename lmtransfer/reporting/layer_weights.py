@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lmtransfer.reporting.scores import number
-from lmtransfer.reporting.statistics import spread
+from lmtransfer.verdicts.spread import spread
 
 
 def joint_layer_weights(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -63,12 +63,21 @@ def pretraining_text(run: Run, runs: Sequence[Run]) -> str:
 
 
 def pretraining_budget(run: Run | None, runs: Sequence[Run]) -> tuple[float | None, float | None]:
-    """Real tokens and seconds of a pretraining run and of the runs that it went on from; None where not known."""
+    """Real tokens and seconds of a pretraining run and of the runs that it went on from; None where not known.
+
+    Of a run with several seeds they are those of one, in the mean.
+    """
     tokens: float | None = None
     seconds: float | None = None
     for stage in [] if run is None else lineage(run, runs):
-        tokens, seconds = _add(tokens, total(stage, "tokens")), _add(seconds, total(stage, "seconds"))
+        tokens, seconds = _add(tokens, _of_a_seed(stage, "tokens")), _add(seconds, _of_a_seed(stage, "seconds"))
     return tokens, seconds
+
+
+def _of_a_seed(run: Run, name: str) -> float | None:
+    """As ``total``, of one seed where a run was pretrained with several."""
+    found, seeds = total(run, name), run.result.get("seeds")
+    return found if found is None or not isinstance(seeds, list) or not seeds else found / len(seeds)
 
 
 def total(run: Run, name: str) -> float | None:

@@ -11,8 +11,8 @@ from lmtransfer.reporting.entries import Entry
 from lmtransfer.reporting.points import Series, draw_points
 from lmtransfer.reporting.rows import run_name
 from lmtransfer.reporting.scores import number
-from lmtransfer.reporting.statistics import spread
 from lmtransfer.reporting.style import SavedFigure
+from lmtransfer.verdicts.spread import spread
 
 #: What keys are called on an axis.
 _NAMES = {"memory_length": "memory in evaluation (tokens)"}

@@ -104,7 +104,7 @@ def _front_matter(card: ModelCard) -> str:
 
 _SCORES_ARE = (
     f"Mean {PLUS_MINUS} standard deviation over the seeds; the control is the same from random initialisation, "
-    f"and the difference to it is shown {PLUS_MINUS} its standard error. Accuracies and F1 are in percent."
+    "and the difference to it is shown with its 95 % interval. Accuracies and F1 are in percent."
 )
 
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lmtransfer.reporting.statistics import Spread
 from lmtransfer.reporting.style import (
     GREY,
     SavedFigure,
@@ -21,6 +20,7 @@ from lmtransfer.reporting.style import (
     subtitle,
 )
 from lmtransfer.reporting.units import count_formatter, in_percent, shown
+from lmtransfer.verdicts.spread import Spread
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Series:
 def draw_points(
     series: Sequence[Series], folder: Path, *, name: str, title: str, key: str, metric: str, counts: bool = False
 ) -> SavedFigure:
-    """One line a series, whiskers of one standard deviation over seeds.
+    """One line a series, whiskers of one standard deviation over seeds, every seed as a small dot.
 
     Args:
         series: the lines.
@@ -97,6 +97,19 @@ def draw_on(
             elinewidth=1.2,
             capsize=3,
         )
+        for x, (_, score) in zip(xs, line.points, strict=True):
+            if len(score.values) > 1:
+                ys = [factor * value for value in score.values]
+                axes.plot(
+                    [x] * len(ys),
+                    ys,
+                    "o",
+                    color="white",
+                    markeredgecolor=ink,
+                    markersize=3.4,
+                    linestyle="none",
+                    zorder=5,
+                )
         ends.append((means[-1], shorten(line.label, 26), ink))
     shown_places = _set_places(axes, [place[value] for value in keys], keys, numeric=numeric, counts=counts)
     if len(series) == 1:
@@ -106,7 +119,7 @@ def draw_on(
     axes.set_xlabel(key)
     axes.set_ylabel(f"{metric} (%)" if factor == 100.0 else metric)
     if spreads:
-        subtitle(axes, "mean and deviation over seeds")
+        subtitle(axes, "mean and deviation over seeds, small dots: seeds")
     return ends
 
 

@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lmtransfer.reporting.choices import edge_of_grid, edge_text
+from lmtransfer.reporting.choices import edge_of_grid, edge_text, searched_text
 from lmtransfer.reporting.collect import COMMANDS
 from lmtransfer.reporting.entries import Entry
 from lmtransfer.reporting.scores import num_collapsed, number
-from lmtransfer.reporting.statistics import Difference, Spread, spread
+from lmtransfer.verdicts.difference import Difference
+from lmtransfer.verdicts.spread import Spread, spread
 
 _TRANSFER_ORDER = ("majority", "control", "frozen", "finetuned")
 
@@ -156,9 +157,11 @@ def _note(entry: Entry) -> str:
 def _remarks(entry: Entry, result: Any, score: Spread | None) -> list[str]:
     """What speaks against a score; ``result`` may be a control's part."""
     rate = number(result.get("learning_rate")) if isinstance(result, Mapping) else None
-    edge = None if entry.is_pretraining else edge_of_grid(rate, entry.run.config.get("learning_rates"))
+    grid = None if entry.is_pretraining else entry.run.config.get("learning_rates")
+    edge, searched = edge_of_grid(rate, grid), searched_text(grid)
     return [
         *_collapse(result, score),
+        *([searched] if searched else []),
         *([edge_text(rate, edge)] if rate is not None and edge is not None else []),
     ]
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from lmtransfer.reporting.statistics import Spread, spread
+from lmtransfer.verdicts.spread import Spread
 
 #: Metrics that are better when smaller, by the end of their name.
 _LOWER = re.compile(r"(?:.*[/_ ])?(?:loss|perplexity|entropy|error|mlm|nsp|sop|lm|rtd)")
@@ -34,8 +35,23 @@ def higher_is_better(metric: str, result: Mapping[str, Any]) -> bool:
     return _LOWER.fullmatch(metric.lower()) is None
 
 
-def score(node: Any, metric: str, seeds: Sequence[Mapping[str, Any]] = ()) -> Spread | None:
-    """A metric over seeds, from the single values where they are there, else from the stated statistics.
+@dataclass(frozen=True, slots=True)
+class SeedValue:
+    """One score of a run, with its seeds as far as its result says them.
+
+    Attributes:
+        value: the metric.
+        seed: of finetuning or of the probe; None where it is not stated.
+        pretraining_seed: of the pretraining, where a run has several; else None.
+    """
+
+    value: float
+    seed: int | None = None
+    pretraining_seed: int | None = None
+
+
+def seed_values(node: Any, metric: str, seeds: Sequence[Mapping[str, Any]] = ()) -> list[SeedValue]:
+    """A metric of each seed, where single values are there.
 
     Args:
         node: a ``result.json``, or the part of one that describes a control: a number, or a mapping with some of
@@ -45,22 +61,27 @@ def score(node: Any, metric: str, seeds: Sequence[Mapping[str, Any]] = ()) -> Sp
         seeds: the ``result.json`` of the seeds' own run directories.
 
     Returns:
-        The spread, or None where there is no such number.
+        One entry a seed; none where only statistics are stated, or nothing.
     """
     plain = number(node)
     if plain is not None:
-        return spread((plain,))
+        return [SeedValue(plain)]
     if not isinstance(node, Mapping):
-        return None
+        return []
     listed = node.get("seeds", node.get("values"))
     children: Sequence[Any] = listed if isinstance(listed, list) else list(seeds)
-    values = [value for value in (_value(child, metric) for child in children) if value is not None]
-    if values:
-        return spread(values)
-    mean = _statistic(node, "mean", metric)
+    found = [made for made in (_seed_value(child, metric) for child in children) if made is not None]
+    if found or _statistic(node, "mean", metric) is not None:
+        return found
+    single = _seed_value(node, metric)
+    return [] if single is None else [single]
+
+
+def stated(node: Any, metric: str) -> Spread | None:
+    """The statistics of a metric that a node states (see ``seed_values``); None where there are none."""
+    mean = _statistic(node, "mean", metric) if isinstance(node, Mapping) else None
     if mean is None:
-        single = _value(node, metric)
-        return None if single is None else spread((single,))
+        return None
     n = number(node.get("n"))
     deviation = _statistic(node, "deviation", metric)
     median = _statistic(node, "median", metric)
@@ -97,3 +118,15 @@ def _value(child: Any, metric: str) -> float | None:
 def _statistic(node: Mapping[str, Any], name: str, metric: str) -> float | None:
     value = node.get(name)
     return number(value.get(metric)) if isinstance(value, Mapping) else number(value)
+
+
+def _seed_value(child: Any, metric: str) -> SeedValue | None:
+    value = _value(child, metric)
+    if value is None:
+        return None
+    said = child if isinstance(child, Mapping) else {}
+    return SeedValue(value, _whole(said.get("seed")), _whole(said.get("pretraining_seed")))
+
+
+def _whole(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -9,9 +9,9 @@ from pathlib import Path
 from lmtransfer.reporting.entries import Entry
 from lmtransfer.reporting.points import Series, draw_on
 from lmtransfer.reporting.rows import group_name
-from lmtransfer.reporting.statistics import Spread
 from lmtransfer.reporting.style import SavedFigure, drawing, label_ends, new_figure, save, subtitle
 from lmtransfer.reporting.sweeps import swept_values
+from lmtransfer.verdicts.spread import Spread
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from lmtransfer.reporting.collect import COMMANDS, Run
 from lmtransfer.reporting.entries import Entry
 from lmtransfer.reporting.labels import flatten
 from lmtransfer.reporting.scores import higher_is_better
-from lmtransfer.reporting.statistics import Spread, spread
+from lmtransfer.verdicts.spread import Spread, spread
 
 #: Keys that differ between points without being what was studied.
 _NOT_STUDIED = frozenset({"name", "seed", "resume", "output_root", "run"})

@@ -9,9 +9,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from lmtransfer.reporting.rows import Row
-from lmtransfer.reporting.statistics import Difference, Spread
 from lmtransfer.reporting.sweeps import Sweep
 from lmtransfer.reporting.units import count, duration, in_percent, shown, shown_difference
+from lmtransfer.reporting.verdict_text import detectable_text, interval_text, needed_text, verdict_text
+from lmtransfer.verdicts.difference import Difference
+from lmtransfer.verdicts.spread import Spread
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -32,6 +34,8 @@ COLUMNS = (
     "median",
     "difference to control",
     "verdict",
+    "would find",
+    "seeds to settle",
     "pretraining",
     "parameters",
     "tokens/s",
@@ -46,13 +50,12 @@ def score_text(score: Spread | None, metric: str, *, plus_minus: str = PLUS_MINU
     return text if score.deviation is None else f"{text} {plus_minus} {shown(score.deviation, metric)}"
 
 
-def difference_text(difference: Difference | None, metric: str, *, plus_minus: str = PLUS_MINUS) -> str:
-    """A difference and its standard error: ``+2.8 +- 0.5``."""
+def difference_text(difference: Difference | None, metric: str) -> str:
+    """A difference and the interval that decides: ``+2.8 (+1.2 to +4.4)``."""
     if difference is None:
         return ""
-    text = shown_difference(difference.delta, metric)
-    error = difference.standard_error
-    return text if error is None else f"{text} {plus_minus} {shown(error, metric)}"
+    text, interval = shown_difference(difference.delta, metric), interval_text(difference, metric)
+    return f"{text} ({interval})" if interval else text
 
 
 def metric_heading(metric: str, *, of_pretraining: bool = False) -> str:
@@ -78,7 +81,9 @@ def cells(row: Row) -> list[str]:
         score_text(row.score, row.metric) if row.score is not None else row.note,
         "" if row.score is None or row.score.n < 2 else shown(row.score.median, row.metric),
         difference_text(row.difference, row.metric),
-        "" if row.difference is None else row.difference.verdict,
+        verdict_text(row.difference),
+        detectable_text(row.difference, row.metric),
+        needed_text(row.difference),
         ", ".join(budget),
         "" if row.num_parameters is None else count(row.num_parameters),
         "" if row.tokens_per_second is None else count(row.tokens_per_second),
@@ -100,7 +105,7 @@ def terminal_table(rows: Sequence[Row], *, plus_minus: str = PLUS_MINUS) -> Tabl
     table.add_column("run", overflow="fold", min_width=18, max_width=36)
     table.add_column("transfer", min_width=9, max_width=10)
     table.add_column("mean", min_width=12, max_width=15)
-    table.add_column("to control", min_width=13, max_width=13)
+    table.add_column("to control", min_width=14, max_width=16)
     table.add_column("pretraining", min_width=11, max_width=12)
     table.add_column("size, speed", min_width=10, max_width=12)
     group = None
@@ -117,7 +122,7 @@ def terminal_table(rows: Sequence[Row], *, plus_minus: str = PLUS_MINUS) -> Tabl
             (row.run, list(filter(None, (" ".join(filter(None, (row.model, row.objective, row.corpus))), row.note)))),
             (row.transfer, [] if score is None or score.n == 1 else [f"{score.n} seeds"]),
             _score_lines(row, plus_minus),
-            _difference_lines(row, plus_minus),
+            _difference_lines(row),
             _pair(row.pretraining_tokens, lambda value: f"{count(value)} tokens", row.pretraining_seconds, duration),
             _pair(row.num_parameters, count, row.tokens_per_second, lambda value: f"{count(value)} tok/s"),
         ]
@@ -133,10 +138,15 @@ def _score_lines(row: Row, plus_minus: str) -> tuple[str, list[str]]:
     return score_text(row.score, row.metric, plus_minus=plus_minus), lines
 
 
-def _difference_lines(row: Row, plus_minus: str) -> tuple[str, list[str]]:
+def _difference_lines(row: Row) -> tuple[str, list[str]]:
     if row.difference is None:
         return "", []
-    return difference_text(row.difference, row.metric, plus_minus=plus_minus), [row.difference.verdict]
+    difference, metric = row.difference, row.metric
+    needed = needed_text(difference)
+    lines = [interval_text(difference, metric), verdict_text(difference)]
+    lines += [f"would find {detectable_text(difference, metric)}"] if needed else []
+    lines += [f"to settle: {needed}"] if needed else []
+    return shown_difference(difference.delta, metric), [line for line in lines if line]
 
 
 def _pair(first: float | None, show_first: Any, second: float | None, show_second: Any) -> tuple[str, list[str]]:
@@ -168,8 +178,8 @@ def sweep_cells(sweep: Sweep, *, plus_minus: str = PLUS_MINUS) -> list[list[str]
                 *(value_text(value) for value in point.values),
                 score_text(point.score, metric, plus_minus=plus_minus) + star if point.score else entry.run.state,
                 "" if point.score is None else str(point.score.n),
-                difference_text(entry.difference, metric, plus_minus=plus_minus),
-                "" if entry.difference is None else entry.difference.verdict,
+                difference_text(entry.difference, metric),
+                verdict_text(entry.difference),
                 "" if entry.tokens_per_second is None else count(entry.tokens_per_second),
                 ", ".join(entry.run.name for entry in point.entries),
             ]
@@ -225,8 +235,17 @@ def to_json(rows: Sequence[Row], sweeps: Sequence[Sweep], answer: str) -> str:
         }
         for sweep in sweeps
     ]
-    content = {"answer": answer, "rows": [dataclasses.asdict(row) for row in rows], "sweeps": points}
+    content = {"answer": answer, "rows": [_plain(row) for row in rows], "sweeps": points}
     return json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _plain(row: Row) -> dict[str, Any]:
+    """A row as plain values."""
+    values = dataclasses.asdict(row)
+    if row.difference is not None:
+        found = row.difference.as_values()
+        values["difference"] = {"delta": found.pop("difference"), **found}
+    return values
 
 
 def without_empty(headings: list[str], rows: Sequence[list[str]]) -> tuple[list[str], list[list[str]]]:

@@ -28,7 +28,7 @@ def report_console() -> Console:
 
 def print_report(entries: Sequence[Entry], sweeps: Sequence[Sweep], console: Console) -> None:
     """Print the answer, the table of what is no point of a sweep, and a table for each sweep."""
-    sign = _plus_minus(console)
+    sign = plus_minus(console)
     rows = table_rows(outside(entries, sweeps))
     console.print(answer(entries), style="bold", markup=False)
     if rows:
@@ -37,7 +37,8 @@ def print_report(entries: Sequence[Entry], sweeps: Sequence[Sweep], console: Con
         console.print(sweep_table(sweep, plus_minus=sign))
 
 
-def _plus_minus(console: Console) -> str:
+def plus_minus(console: Console) -> str:
+    """The sign, as far as the console can show it."""
     try:
         PLUS_MINUS.encode(console.encoding)
     except (UnicodeEncodeError, LookupError):

@@ -8,6 +8,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
+from lmtransfer.predictions.scored import ScoredExamples
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tokenizers.base import Tokenizer
 
@@ -40,6 +41,7 @@ class Example(Protocol):
         stratum: which kind of example it is, for subsets that keep the proportions; 0 where all are of one kind.
         group: what it shares with others, such as a passage: examples of one group are never on both sides when a part
             is held out to choose by. Those of the group "" share with several groups, and are always trained on.
+        content: the texts that are asked about; examples of the same content are the same in every run.
     """
 
     @property
@@ -53,6 +55,9 @@ class Example(Protocol):
 
     @property
     def group(self) -> str: ...  # noqa: D102
+
+    @property
+    def content(self) -> tuple[str, ...]: ...  # noqa: D102
 
 
 @runtime_checkable
@@ -141,5 +146,19 @@ class Task(Protocol):
         Args:
             train: the training examples.
             examples: what to answer.
+        """
+        ...
+
+
+@runtime_checkable
+class KeepsAnswers(Protocol):
+    """A task whose answers can be kept example by example, and compared; a task need not be one."""
+
+    def scored_examples(self, examples: Sequence[Any], answers: Sequence[Any]) -> ScoredExamples:
+        """What the answers say, and what each example is worth in the metrics of ``Task.score``.
+
+        Args:
+            examples: with gold answers.
+            answers: one an example, in the same order.
         """
         ...

@@ -15,6 +15,7 @@ from lmtransfer.data.files import EncodingErrors
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.metrics.base import Metric
 from lmtransfer.metrics.names import make_metric
+from lmtransfer.predictions.scored import Ratio, ScoredExamples, scored_examples
 from lmtransfer.tasks.answers import LabelAnswer
 from lmtransfer.tasks.base import Answer, HeadSpec
 from lmtransfer.tasks.encoded import NO_LABEL, EncodedExamples
@@ -140,6 +141,22 @@ class Classification:
         """
         return score_numbers(examples, (answer.label for answer in answers), self.metrics())
 
+    def scored_examples(self, examples: Sequence[TextExample], answers: Sequence[LabelAnswer]) -> ScoredExamples:
+        """The labels, said and gold; see ``KeepsAnswers``."""
+        said = np.array([answer.label for answer in answers], dtype=np.int64)
+        gold = np.array([NO_LABEL if example.label is None else example.label for example in examples], dtype=np.int64)
+        return scored_examples(
+            examples,
+            kind="classification",
+            labels=self.labels,
+            predicted=said,
+            gold=gold,
+            ratios={"accuracy": Ratio.mean(said == gold)},
+            classes=gold,
+            class_names=self.labels,
+            positive=self._positive,
+        )
+
     def baseline(self, train: Sequence[TextExample], examples: Sequence[TextExample]) -> list[Answer]:
         """The training examples' most frequent label (the first of them on a tie), whatever is asked."""
         known = [example.label for example in train if example.label is not None]
@@ -148,8 +165,11 @@ class Classification:
 
     def metrics(self) -> list[Metric]:
         """Fresh metrics, the main one first."""
-        positive = 1 if self._positive_label is None else self.labels.index(self._positive_label)
-        return [make_metric(name, num_labels=len(self.labels), positive=positive) for name in self.metric_names]
+        return [make_metric(name, num_labels=len(self.labels), positive=self._positive) for name in self.metric_names]
+
+    @property
+    def _positive(self) -> int:
+        return 1 if self._positive_label is None else self.labels.index(self._positive_label)
 
 
 class TextClassification(Classification):

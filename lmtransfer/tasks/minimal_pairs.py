@@ -10,6 +10,7 @@ from typing import Literal, NoReturn
 import numpy as np
 
 from lmtransfer.errors import ConfigError, DataError
+from lmtransfer.predictions.scored import Ratio, ScoredExamples, scored_examples
 from lmtransfer.tasks.formats.blimp import MinimalPair, paradigm_files, read_hub_pairs, read_pairs
 
 #: What an answer that knows nothing is worth.
@@ -125,6 +126,22 @@ class MinimalPairs:
             **{f"phenomenon/{name}/accuracy": float(np.mean(by_phenomenon[name])) for name in sorted(by_phenomenon)},
             **{f"paradigm/{name}/accuracy": value for name, value in accuracy.items()},
         }
+
+    def scored_examples(
+        self, pairs: Sequence[MinimalPair], log_probabilities: Sequence[tuple[float, float]]
+    ) -> ScoredExamples:
+        """Which pairs are right; each counts by the size of its paradigm, as in ``score``."""
+        right = np.array([good > bad for good, bad in log_probabilities], dtype=np.float64)
+        _, paradigms, sizes = np.unique([pair.paradigm for pair in pairs], return_inverse=True, return_counts=True)
+        phenomena, classes = np.unique([pair.phenomenon for pair in pairs], return_inverse=True)
+        counts = 1 / sizes[paradigms]
+        return scored_examples(
+            pairs,
+            kind="pairs",
+            ratios={"accuracy": Ratio(right * counts, counts)},
+            classes=classes,
+            class_names=phenomena.tolist(),
+        )
 
     def _chosen(self, files: dict[str, Path]) -> Iterator[Path]:
         missing = [name for name in self.paradigms or () if name not in files]

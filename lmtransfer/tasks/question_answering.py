@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -12,9 +13,10 @@ import numpy as np
 from lmtransfer.data.documents import Notes
 from lmtransfer.data.files import plain_name
 from lmtransfer.errors import ConfigError, DataError
-from lmtransfer.metrics.coqa import coqa_scores
-from lmtransfer.metrics.quac import quac_scores
-from lmtransfer.metrics.squad import squad2_scores, squad_scores
+from lmtransfer.metrics.coqa import coqa_questions, coqa_scores
+from lmtransfer.metrics.quac import quac_questions, quac_scores
+from lmtransfer.metrics.squad import squad2_questions, squad2_scores, squad_questions, squad_scores
+from lmtransfer.predictions.scored import Ratio, ScoredExamples, scored_examples
 from lmtransfer.tasks.answers import SpanAnswer
 from lmtransfer.tasks.base import Answer, HeadSpec
 from lmtransfer.tasks.encoded import EncodedExamples
@@ -203,25 +205,45 @@ class SpanQa:
         Questions that may have no answer are scored at ``null_threshold``, and by ``best_f1`` and ``best_exact`` at
         the thresholds that suit them best.
         """
-        given = dict(zip((example.id for example in examples), answers, strict=True))
-        references = {example.id: [gold.text for gold in example.answers or ()] for example in examples}
-        texts = {name: answer.text for name, answer in given.items()}
+        given = _Given.of(examples, answers)
         if self.file_format == "quac":
-            dialogues = {name: name.rpartition("_q#")[0] or name for name in references}
-            scores = quac_scores(texts, references, dialogues=dialogues)
+            dialogues = {name: name.rpartition("_q#")[0] or name for name in given.references}
+            scores = quac_scores(given.texts, given.references, dialogues=dialogues)
         elif self.file_format == "coqa":
             domains = {example.id: dict(example.marks).get("source", "") for example in examples}
-            scores = coqa_scores(texts, references, groups=domains if all(domains.values()) else None)
+            scores = coqa_scores(given.texts, given.references, groups=domains if all(domains.values()) else None)
         elif self.no_answer:
             scores = squad2_scores(
-                {name: answer.best or answer.text for name, answer in given.items()},
-                references,
-                null_odds={name: answer.null_score - answer.score for name, answer in given.items()},
-                threshold=self.null_threshold,
+                given.spans, given.references, null_odds=given.null_odds, threshold=self.null_threshold
             )
         else:
-            scores = squad_scores(texts, references)
+            scores = squad_scores(given.texts, given.references)
         return {self.main_metric: scores[self.main_metric], **scores}
+
+    def scored_examples(self, examples: Sequence[QuestionExample], answers: Sequence[SpanAnswer]) -> ScoredExamples:
+        """The texts, said and gold, and what each is worth; see ``KeepsAnswers``."""
+        given = _Given.of(examples, answers)
+        if self.file_format == "quac":
+            questions = quac_questions(given.texts, given.references)
+            del questions["human_f1"]
+        elif self.file_format == "coqa":
+            questions = coqa_questions(given.texts, given.references)
+        elif self.no_answer:
+            questions = squad2_questions(
+                given.spans, given.references, null_odds=given.null_odds, threshold=self.null_threshold
+            )
+        else:
+            questions = squad_questions(given.texts, given.references)
+        strata = np.array([example.stratum for example in examples], dtype=np.int64)
+        return scored_examples(
+            examples,
+            kind="span",
+            ratios={name: _ratio(scores, examples) for name, scores in questions.items()},
+            answers=[answer.text for answer in answers],
+            gold_answers=[next((gold.text for gold in example.answers or ()), "") for example in examples],
+            classes=strata,
+            class_names=("a span", "no answer", *self.labels),
+        )
 
     def baseline(self, train: Sequence[QuestionExample], examples: Sequence[QuestionExample]) -> list[Answer] | None:
         """The commonest answer that is no span, such as none at all; None where each answer is a span."""
@@ -254,3 +276,36 @@ class SpanQa:
         if self.file_format == "jsonl" and not plain_name(path).endswith(".json"):
             return read_span_rows(path, bad_answers=self.bad_answers)
         return read_squad(path, bad_answers=self.bad_answers)
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """Answers and gold answers by question id, as the official scripts take them.
+
+    Attributes:
+        texts: what is answered.
+        spans: the best span, whatever is answered.
+        null_odds: how much more there is to say for no answer than for it.
+        references: the gold texts; none where there is no answer.
+    """
+
+    texts: dict[str, str]
+    spans: dict[str, str]
+    null_odds: dict[str, float]
+    references: dict[str, list[str]]
+
+    @classmethod
+    def of(cls, examples: Sequence[QuestionExample], answers: Iterable[SpanAnswer]) -> _Given:
+        given = dict(zip((example.id for example in examples), answers, strict=True))
+        return cls(
+            texts={name: answer.text for name, answer in given.items()},
+            spans={name: answer.best or answer.text for name, answer in given.items()},
+            null_odds={name: answer.null_score - answer.score for name, answer in given.items()},
+            references={example.id: [gold.text for gold in example.answers or ()] for example in examples},
+        )
+
+
+def _ratio(scores: Mapping[str, float], examples: Sequence[QuestionExample]) -> Ratio:
+    """The mean of some questions' scores; the others do not count."""
+    parts = np.array([scores.get(example.id, 0.0) for example in examples], dtype=np.float64)
+    return Ratio(parts, np.array([float(example.id in scores) for example in examples]))

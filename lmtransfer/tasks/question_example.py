@@ -56,6 +56,11 @@ class QuestionExample:
         return self.answers is not None
 
     @property
+    def content(self) -> tuple[str, ...]:
+        """Question and passage, and the dialogue before."""
+        return (self.question, self.passage, *(text for turn in self.history for text in (turn.question, turn.answer)))
+
+    @property
     def stratum(self) -> int:
         """0 for a span, 1 for none, 2 and up for other kinds of answer."""
         if self.kind is not None:

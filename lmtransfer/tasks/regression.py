@@ -13,6 +13,7 @@ from lmtransfer.data.files import EncodingErrors
 from lmtransfer.errors import ConfigError
 from lmtransfer.metrics.base import Metric
 from lmtransfer.metrics.names import make_metric
+from lmtransfer.predictions.scored import Ratio, ScoredExamples, scored_examples
 from lmtransfer.tasks.answers import ScoreAnswer
 from lmtransfer.tasks.base import Answer, HeadSpec
 from lmtransfer.tasks.encoded import EncodedExamples
@@ -181,6 +182,13 @@ class TextRegression:
             DataError: an example has no gold score.
         """
         return score_numbers(examples, (answer.score for answer in answers), self.metrics())
+
+    def scored_examples(self, examples: Sequence[TextExample], answers: Sequence[ScoreAnswer]) -> ScoredExamples:
+        """The scores, said and gold, and the squared error of each; see ``KeepsAnswers``."""
+        said = np.array([answer.score for answer in answers], dtype=np.float64)
+        gold = np.array([math.nan if example.score is None else example.score for example in examples])
+        ratios = {"squared_error": Ratio.mean((said - gold) ** 2)}
+        return scored_examples(examples, kind="regression", predicted=said, gold=gold, ratios=ratios)
 
     def baseline(self, train: Sequence[TextExample], examples: Sequence[TextExample]) -> list[Answer]:
         """The training examples' mean score, whatever is asked; no correlation is defined for it, and 0 is reported."""

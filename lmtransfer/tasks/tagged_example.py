@@ -25,6 +25,11 @@ class TaggedExample:
         return self.tags is not None
 
     @property
+    def content(self) -> tuple[str, ...]:
+        """Its words."""
+        return self.words
+
+    @property
     def stratum(self) -> int:
         """0: sentences are of one kind."""
         return 0

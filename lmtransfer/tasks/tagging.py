@@ -16,6 +16,7 @@ import numpy as np
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.metrics.chunks import OUTSIDE, ChunkScores, split_tag
+from lmtransfer.predictions.scored import Ratio, ScoredExamples, scored_examples
 from lmtransfer.tasks.answers import TagsAnswer
 from lmtransfer.tasks.base import HeadSpec
 from lmtransfer.tasks.encoded import EncodedExamples
@@ -291,6 +292,31 @@ class Tagging:
             return accuracy
         found = spans.compute()
         return {name: found[name] for name in ("f1", "precision", "recall")} | accuracy
+
+    def scored_examples(self, examples: Sequence[TaggedExample], answers: Sequence[TagsAnswer]) -> ScoredExamples:
+        """The tags, said and gold, and how many words and spans of each sentence are right; see ``KeepsAnswers``."""
+        pairs = [(answer.tags, example.tags or ()) for example, answer in zip(examples, answers, strict=True)]
+        words = np.array([len(gold) for _, gold in pairs], dtype=np.float64)
+        right = np.array([sum(a == b for a, b in zip(*pair, strict=True)) for pair in pairs], dtype=np.float64)
+        ratios = {"accuracy": Ratio(right, words)}
+        if self.scheme != "words":
+            spans = ChunkScores(labels=self.labels)
+            counts = np.array([spans.counts(*pair) for pair in pairs], dtype=np.float64).reshape(-1, 3)
+            right, said, gold = counts.T
+            ratios |= {
+                "f1": Ratio(2 * right, said + gold),
+                "precision": Ratio(right, said),
+                "recall": Ratio(right, gold),
+            }
+        return scored_examples(
+            examples,
+            kind="tagging",
+            labels=self.labels,
+            predicted=np.array([tag for said, _ in pairs for tag in said], dtype=np.int64),
+            gold=np.array([tag for _, gold in pairs for tag in gold], dtype=np.int64),
+            words=words,
+            ratios=ratios,
+        )
 
     def baseline(self, train: Sequence[TaggedExample], examples: Sequence[TaggedExample]) -> list[TagsAnswer]:
         """Each word's most frequent tag in training, and for words that are not there the most frequent tag of all.

@@ -31,6 +31,11 @@ class TextExample:
         return self.label is not None or self.score is not None
 
     @property
+    def content(self) -> tuple[str, ...]:
+        """The text, or the texts of a pair."""
+        return (self.text,) if self.text_pair is None else (self.text, self.text_pair)
+
+    @property
     def stratum(self) -> int:
         """The label."""
         return -1 if self.label is None else self.label

@@ -8,6 +8,7 @@
         tokenizer/         what turns text into ids
         checkpoints/       last and best (see ``training.checkpoint``)
         metrics.jsonl      one object a logged step
+        predictions/       what was answered to each example (see ``predictions.file``), of a run of a task
         result.json        the outcome, once there is one
 """
 

@@ -15,7 +15,9 @@ from torch import nn
 
 from lmtransfer.data.evaluation_batches import evaluation_batches
 from lmtransfer.errors import DataError
-from lmtransfer.tasks.base import HeadKind, Task
+from lmtransfer.predictions.file import MOST_EXAMPLES, is_kept
+from lmtransfer.predictions.scored import ScoredExamples
+from lmtransfer.tasks.base import HeadKind, KeepsAnswers, Task
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.training import distributed
 from lmtransfer.transfer.learner import TaskLearner
@@ -47,11 +49,13 @@ class Evaluation:
         metrics: value of each metric, the main one first; ``loss`` last.
         outputs: what the head gave, float32, shape (R, K).
         collapsed: every label (or score) is the same although the gold ones are not.
+        answers: what was said of each example; None where that was not asked for, or is not to be kept.
     """
 
     metrics: dict[str, float]
     outputs: np.ndarray
     collapsed: bool
+    answers: ScoredExamples | None = None
 
 
 def run_head(
@@ -110,6 +114,7 @@ def evaluate(
     device: torch.device | str = "cpu",
     autocast: Autocast = nullcontext,
     max_tokens: int = EVALUATION_TOKENS,
+    keep: bool = False,
 ) -> Evaluation:
     """Score every example once by the task's official metrics; see ``run_head``.
 
@@ -120,6 +125,7 @@ def evaluate(
         device: where the learner is.
         autocast: makes the context of the forward pass (precision).
         max_tokens: most tokens of a batch.
+        keep: also give the answers example by example, where the task can and they are not too many.
 
     Raises:
         DataError: examples without a gold answer (published test sets).
@@ -132,11 +138,17 @@ def evaluate(
             "a split cannot be scored; choose another split"
         )
     outputs = run_head(learner, source, device=device, autocast=autocast, max_tokens=max_tokens)
-    metrics = task.score(encoded.examples, task.answers(encoded, outputs.values))
+    answers, scored = task.answers(encoded, outputs.values), None
+    if keep and isinstance(task, KeepsAnswers) and len(encoded.examples) <= MOST_EXAMPLES:
+        said = list(answers)
+        answers, found = iter(said), task.scored_examples(encoded.examples, said)
+        scored = found if is_kept(found) else None
+    metrics = task.score(encoded.examples, answers)
     return Evaluation(
         metrics={**metrics, "loss": 0.0 if outputs.loss is None else outputs.loss},
         outputs=outputs.values,
         collapsed=is_collapsed(task.head.kind, outputs.values, encoded.targets.values),
+        answers=scored,
     )
 
 

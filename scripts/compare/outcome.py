@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from lmtransfer.reporting.statistics import STANDARD_ERRORS, difference, spread
+from lmtransfer.verdicts.arms import arm
+from lmtransfer.verdicts.difference import compare_arms
+from lmtransfer.verdicts.spread import spread
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class Outcome:
 
 
 def table(sides: Mapping[str, Sequence[Outcome]]) -> list[str]:
-    """Means over the seeds; then what the first side is ahead of each other, with its standard error, turn by turn."""
+    """Means over the seeds; then what the first side is ahead of each other, with its 95 % interval, turn by turn."""
     lines = [f"{'':40} {'accuracy':>9} {'deviation':>10} {'tokens/s':>9} {'seconds':>8}   seed by seed"]
     for name, outcomes in sides.items():
         accuracy, rate = spread([100 * o.accuracy for o in outcomes]), spread([o.rate for o in outcomes])
@@ -42,12 +44,12 @@ def table(sides: Mapping[str, Sequence[Outcome]]) -> list[str]:
         lines.append(f"{name:40} {accuracy.mean:9.2f} {shown:>10} {rate.mean:9,.0f} {seconds.mean:8.1f}   {each}")
     (_, ours), *others = sides.items()
     for name, theirs in others:
-        found = difference(*(spread([100 * outcome.accuracy for outcome in side]) for side in (ours, theirs)))
-        if found.standard_error is None:
-            said = "one seed: no standard error"
+        found = compare_arms(*(arm([100 * outcome.accuracy for outcome in side]) for side in (ours, theirs)))
+        if found.interval is None:
+            said = "one seed: no interval"
         else:
-            near = "less" if abs(found.delta) < STANDARD_ERRORS * found.standard_error else "NOT less"
-            said = f"standard error {found.standard_error:.2f}: {near} than two of them"
+            low, high = found.interval
+            said = f"95 % interval {low:+.2f} to {high:+.2f}: {found.verdict}"
         ratios = [mine.rate / other.rate for mine, other in zip(ours, theirs, strict=True)]
         mean = sum(o.rate for o in ours) / sum(o.rate for o in theirs)
         lines.append(

@@ -87,12 +87,18 @@ def test_seeds_and_control_give_statistics_in_closed_form(world: Path) -> None:
         assert part["n"] == 3
         assert [entry["metrics"]["accuracy"] for entry in part["seeds"]] == scores
     difference = found["difference"]
-    error = math.sqrt(found["deviation"] ** 2 / 3 + found["control"]["deviation"] ** 2 / 3)
-    assert difference["standard_error"] == pytest.approx(error)
+    pairs = [
+        run["metrics"]["accuracy"] - control["metrics"]["accuracy"] for run, control in zip(ours, theirs, strict=True)
+    ]
+    error = statistics.stdev(pairs) / math.sqrt(3)
+    of_parts = {part["source"]: part["variance"] for part in difference["parts"]}
+    assert of_parts["finetuning"] == pytest.approx(error**2)
+    assert difference["standard_error"] == pytest.approx(math.sqrt(of_parts["finetuning"] + of_parts["examples"]))
     assert difference["difference"] == pytest.approx(found["mean"] - found["control"]["mean"])
     assert error > 0
-    beyond = abs(difference["difference"]) >= 2 * error
-    assert (difference["verdict"] in ("better", "worse")) == beyond
+    low, high = difference["interval"]
+    assert (difference["verdict"] in ("better", "worse")) == (low > 0 or high < 0)
+    assert (difference["paired"], difference["num_seeds"], difference["scope"]) == (True, [3, 3], "this checkpoint")
     assert all(run["control"] is None for run in ours)
     assert all(run["control"] is True for run in theirs)
     assert [run["seed"] for run in ours] == [0, 1, 2]

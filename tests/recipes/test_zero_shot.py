@@ -21,6 +21,7 @@ from lmtransfer.commands._zero_shot import evaluate_zero_shot
 from lmtransfer.config import paths
 from lmtransfer.data.batch import pack
 from lmtransfer.errors import ConfigError, RunDirectoryError
+from lmtransfer.predictions.file import read_predictions
 from lmtransfer.training.hardware import setup
 
 TINY = ["model.dim=16", "model.num_layers=2", "model.num_heads=2", "model.hidden_dim=32", "tokenizer.vocab_size=48"]
@@ -89,6 +90,9 @@ def test_a_causal_run_is_scored_as_by_hand(world: Path) -> None:
     assert (found["task"], found["split"], found["main_metric"]) == ("blimp", "test", "accuracy")
     assert (found["chance"], found["num_scored"], found["num_sentences"]) == (0.5, 40, 80)
     assert (found["num_paradigms"], found["zero_shot"]) == (2, "log-probability by lm")
+    kept = read_predictions(directory / "predictions" / "test.npz").examples
+    assert (kept.ratios["accuracy"].parts > 0).tolist() == [answer for name in right for answer in right[name]]
+    assert kept.ratios["accuracy"].value() == pytest.approx(found["metrics"]["accuracy"])
 
 
 def test_a_masked_run_is_scored_either_way(world: Path) -> None:

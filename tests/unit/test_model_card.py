@@ -71,7 +71,7 @@ def test_names_and_notes_cannot_break_the_page() -> None:
     assert "<script>" not in text
 
 
-def test_scores_come_with_seeds_controls_and_standard_errors(tmp_path: Path) -> None:
+def test_scores_come_with_seeds_controls_and_intervals(tmp_path: Path) -> None:
     pretraining(tmp_path / "pretrain" / "films")
     init = str(tmp_path / "pretrain" / "films")
     transfer(tmp_path / "finetune" / "ft", [0.70, 0.72], controls=[0.60, 0.64], init=init)
@@ -80,7 +80,11 @@ def test_scores_come_with_seeds_controls_and_standard_errors(tmp_path: Path) -> 
     (line,) = [line for line in text.splitlines() if line.startswith("| sst2 ")]
     cells = [cell.strip() for cell in line.strip("|").split("|")]
     assert cells[:6] == ["sst2", "dev", "1,000", "finetuned", "accuracy, %", "2"]
-    assert [cell.replace("\u00b1", "+-") for cell in cells[6:]] == ["71.0 +- 1.4", "62.0 +- 2.8", "+9.0 +- 2.2"]
+    assert [cell.replace("\u00b1", "+-") for cell in cells[6:]] == [
+        "71.0 +- 1.4",
+        "62.0 +- 2.8",
+        "+9.0 (-3.7 to +21.7)",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -49,11 +49,10 @@ def test_an_imported_run_is_where_a_transfer_began(tmp_path: Path) -> None:
 
 
 def test_before_and_after_are_compared_in_closed_form(tmp_path: Path) -> None:
-    (pair,) = before_and_after(entries := world(tmp_path, [0.70, 0.72], [0.80, 0.84]))
+    (pair,) = before_and_after(entries := world(tmp_path, [0.70, 0.71, 0.72], [0.80, 0.82, 0.84]))
     assert (pair.before.run.name, pair.after.run.name) == ("before", "after")
     assert pair.difference.delta == pytest.approx(0.11)
-    deviations = 0.02 / math.sqrt(2), 0.04 / math.sqrt(2)
-    assert pair.difference.standard_error == pytest.approx(math.hypot(*deviations) / math.sqrt(2))
+    assert pair.difference.standard_error == pytest.approx(0.01 / math.sqrt(3))  # of 10, 11 and 12 points
     assert pair.difference.verdict == "better"
     wanted = (
         "Going on with pretraining on imdb_unsup helped: on sst2, dev, 1,000 labels, after (finetuned) reaches 82.0"
@@ -66,7 +65,7 @@ def test_before_and_after_are_compared_in_closed_form(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("after", "verdict"),
-    [([0.60, 0.61], "hurt"), ([0.70, 0.73], "shows no difference"), ([0.9], "cannot be judged from a single seed")],
+    [([0.60, 0.6201], "hurt"), ([0.70, 0.73], "shows no difference"), ([0.9], "cannot be judged from a single seed")],
 )
 def test_the_verdict_is_that_of_the_numbers(tmp_path: Path, after: list[float], verdict: str) -> None:
     assert f"Going on with pretraining on imdb_unsup {verdict}:" in answer(world(tmp_path, [0.70, 0.72], after))

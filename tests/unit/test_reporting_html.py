@@ -46,7 +46,7 @@ def runs(tmp_path):
     for rate in (0.15, 0.4):
         pretraining(root / "pretrain" / "masks" / f"objective.mask_prob={rate}", mask_prob=rate)
     transfer(root / "finetune" / "ft", [0.70, 0.72, 0.71], controls=[0.66, 0.67, 0.65])
-    transfer(root / "probe" / EVIL, [0.60, 0.61], command="probe", controls=[0.5, 0.51])
+    transfer(root / "probe" / EVIL, [0.60, 0.61], command="probe", controls=[0.5, 0.5101])
     (root / "finetune" / "ft" / "seed-0" / "metrics.jsonl").write_text('<b>{"x": 1}\n{"loss": 1}\n')
     return root
 

@@ -77,7 +77,7 @@ def test_a_sweep_over_pretrained_runs_is_told_apart_by_what_was_swept_there(tmp_
 def test_a_table_over_the_swept_keys_marks_the_best_point(tmp_path):
     for size, score in ((300, 0.62), (1000, 0.7)):
         folder = tmp_path / "finetune" / "sizes" / f"task.num_train={size}"
-        transfer(folder, [score, score + 0.02], controls=[0.6, 0.62], num_train=size)
+        transfer(folder, [score, score + 0.02], controls=[0.6, 0.6201], num_train=size)
     (tmp_path / "finetune" / "sizes" / "task.num_train=300" / "result.json").unlink()
     for seed in (0, 1):
         (tmp_path / "finetune" / "sizes" / "task.num_train=300" / f"seed-{seed}" / "result.json").unlink()
@@ -85,7 +85,7 @@ def test_a_table_over_the_swept_keys_marks_the_best_point(tmp_path):
     assert sweep_headings(sweep)[:2] == ["task.num_train", "accuracy (%)"]
     cells = sweep_cells(sweep)
     assert cells[0][:2] == ["300", "unfinished"]
-    assert cells[1][:5] == ["1000", "71.0 \u00b1 1.4 *", "2", "+10.0 \u00b1 1.4", "better"]
+    assert cells[1][:5] == ["1000", "71.0 \u00b1 1.4 *", "2", "+10.0 (+9.9 to +10.1)", "better, of this checkpoint"]
     assert "| 1000 | 71.0 \u00b1 1.4 \\* | 2 |" in sweep_markdown(sweep)
 
 

@@ -138,7 +138,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
                 transfer(
                     folder,
                     [0.60 + better, 0.62 + better],
-                    controls=[0.58, 0.60],
+                    controls=[0.58, 0.603],
                     command=words[0],
                     init=given["init"],
                 )
@@ -163,16 +163,21 @@ def test_a_study_makes_one_table(world: Path, fake: Fake, capsys: pytest.Capture
     assert (first["parameters"], first["tokens"], first["validation_mlm"]) == (5_300_000, 409600, 4.1)
     assert first["probe"] == pytest.approx(0.71)
     assert first["probe_deviation"] == pytest.approx(math.sqrt(0.0002))
-    assert first["probe_control"] == pytest.approx(0.59)
-    assert first["probe_difference"] == pytest.approx(0.12)
-    assert first["probe_standard_error"] == pytest.approx(math.sqrt(0.0002))
+    assert first["probe_control"] == pytest.approx(0.5915)
+    assert first["probe_difference"] == pytest.approx(0.1185)  # pairs of 12 and 11.7 points, of two comparisons
+    assert first["probe_standard_error"] == pytest.approx(0.0015)
+    reach = 25.452 * 0.0015  # one degree of freedom, a level of 0.025
+    assert (first["probe_low"], first["probe_high"]) == pytest.approx((0.1185 - reach, 0.1185 + reach), abs=1e-6)
+    assert first["probe_scope"] == "this checkpoint"
     assert [record["probe_verdict"] for record in records] == ["better", "no difference shown"]
     with (folder / "tiny.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [float(row["validation_loss"]) for row in rows] == [4.5, 5.5]
     markdown = (folder / "tiny.md").read_text().splitlines()
     assert markdown[2].startswith("| masked | bert 4x256 pre-norm | mlm+nsp | 5.3M | 410k | 13.7k | 4.500 |")
-    assert markdown[2].endswith("| 71.0 \u00b1 1.4 | 59.0 \u00b1 1.4 | +12.0 \u00b1 1.4 better |")
+    assert markdown[2].endswith(
+        "| 71.0 \u00b1 1.4 | 59.1 \u00b1 1.6 | +11.8 (+8.0 to +15.7) better, of this checkpoint |"
+    )
 
 
 def test_what_is_finished_is_skipped_and_what_failed_is_done_again(

@@ -45,6 +45,11 @@ class MinimalPair:
         return True
 
     @property
+    def content(self) -> tuple[str, ...]:
+        """Both sentences."""
+        return (self.good, self.bad)
+
+    @property
     def stratum(self) -> int:
         """0: pairs are of one kind."""
         return 0

@@ -1,0 +1,36 @@
+"""Compare two runs, or two groups of runs: the difference, its verdict, and the examples behind it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from omegaconf import DictConfig, OmegaConf
+
+from lmtransfer.config.check import check
+from lmtransfer.errors import ConfigError
+from lmtransfer.reporting.comparison import compare_sides
+from lmtransfer.reporting.comparison_page import print_comparison, write_comparison
+from lmtransfer.reporting.sides import read_sides
+from lmtransfer.reporting.terminal import report_console
+
+
+def run(cfg: DictConfig) -> Path:
+    """Read both sides, print the comparison, and write its page.
+
+    Returns:
+        The folder of the page.
+
+    Raises:
+        ConfigError: an unknown key, or not two folders.
+        RunDirectoryError: no scored runs there, or of several kinds; or the page cannot be written.
+    """
+    check(cfg, primary="compare")
+    if cfg.most < 0:
+        raise ConfigError(f"most={cfg.most}: must be 0 or more examples")
+    given = [str(path) for path in cfg.runs] if OmegaConf.is_list(cfg.runs) else [str(cfg.runs)]
+    found = compare_sides(*read_sides(given))
+    console = report_console()
+    print_comparison(found, console, most=cfg.most)
+    path = write_comparison(found, None if cfg.to is None else Path(str(cfg.to)).expanduser(), most=cfg.most)
+    console.print(f"As a page, and all flipped examples as .json beside it: {path}", markup=False, soft_wrap=True)
+    return path.parent

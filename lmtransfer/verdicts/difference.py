@@ -1,0 +1,303 @@
+"""The difference of two arms, what it comes to, and of what that may be said."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
+
+from lmtransfer.verdicts.arms import Arm
+from lmtransfer.verdicts.mixture import chance, degrees_in_the_tail, reach
+from lmtransfer.verdicts.power import seeds_needed, smallest_detectable
+from lmtransfer.verdicts.student import critical, two_sided
+from lmtransfer.verdicts.variance import Estimate, Part, difference_of, score_of
+
+Verdict = Literal[
+    "better",
+    "worse",
+    "no difference shown",
+    "one seed, no spread",
+    "seeds all alike",
+    "collapsed",
+    "control collapsed",
+    "settings differ",
+]
+Scope = Literal["this checkpoint", "these checkpoints", "this recipe"]
+
+#: Verdicts of a comparison that was judged.
+JUDGED: tuple[Verdict, ...] = ("better", "worse", "no difference shown")
+#: Verdicts that are none: with another learning rate or more training there might be one.
+NO_VERDICT: tuple[Verdict, ...] = ("collapsed", "control collapsed", "seeds all alike")
+#: The share of false findings that is borne: for one comparison, or for all in a column together.
+LEVEL = 0.05
+#: The chance to find what is there, for which the smallest detectable difference and the seeds needed are given.
+POWER = 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """An arm against another, the control.
+
+    Attributes:
+        delta: mean of the arm minus mean of the control, in the metric's unit.
+        verdict: "better" or "worse" only where the corrected interval excludes 0 and nothing below speaks against it;
+            "no difference shown" where it does not. The others are no verdict at all: "one seed, no spread";
+            "collapsed" and "control collapsed" where every seed of a side answers one label or scores what the majority
+            label does; "seeds all alike" where a side, or the paired differences, do not vary; "settings differ" where
+            more than the weights is different.
+        scope: what it may be said of: "this checkpoint" with one pretraining seed on a side, "these checkpoints" with
+            two, "this recipe" from three on.
+        standard_error: of ``delta``; None with one seed on a side.
+        degrees_of_freedom: of the standard error, by Satterthwaite; None where that is.
+        p_value: two-sided, of this comparison alone; None where there is nothing to judge by.
+        paired: whether the two arms' seeds were paired.
+        num_seeds: how many seeds of the arm and of the control were used: pretraining seeds where each has finetuning
+            seeds of its own, finetuning seeds otherwise.
+        num_pretrainings: how many checkpoints of the arm and of the control; 0 for random initialisation.
+        parts: where the variance of ``delta`` comes from: pretraining, finetuning, examples.
+        notes: what could not be counted, or was left out, one line each.
+        higher_is_better: the direction of the metric.
+        num_comparisons: how many comparisons of the column were judged together.
+        level: at which this one was judged: 0.05 alone, less in a column (Holm).
+        corrected_p_value: as Holm corrects it; ``p_value`` where it is alone.
+    """
+
+    delta: float
+    verdict: Verdict
+    scope: Scope
+    standard_error: float | None
+    degrees_of_freedom: float | None
+    p_value: float | None
+    paired: bool
+    num_seeds: tuple[int, int]
+    num_pretrainings: tuple[int, int]
+    parts: tuple[Part, ...] = ()
+    notes: tuple[str, ...] = ()
+    higher_is_better: bool = True
+    num_comparisons: int = 1
+    level: float = LEVEL
+    corrected_p_value: float | None = None
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Low and high end of the interval that decides: at ``1 - level``; None where there is nothing to judge by.
+
+        It excludes 0 exactly where Holm's procedure says so. Alone it is the 95 % interval.
+        """
+        if self.num_comparisons > 1 and self.p_value is not None:
+            half = reach(self.level, self._variances)
+            return self.delta - half, self.delta + half
+        return self.plain_interval
+
+    @property
+    def plain_interval(self) -> tuple[float, float] | None:
+        """The 95 % interval of this comparison alone, uncorrected."""
+        if self.p_value is None:
+            return None
+        return _around(self.delta, self.standard_error, self.degrees_of_freedom, LEVEL)
+
+    @property
+    def counts_examples(self) -> bool:
+        """Whether the luck of the examples that were scored is in the interval."""
+        return any(part.source == "examples" for part in self.parts)
+
+    @property
+    def detectable(self) -> float | None:
+        """The smallest true difference that this design finds in 80 of 100 cases, in the metric's unit."""
+        if self.p_value is None or self.standard_error is None or self.degrees_of_freedom is None:
+            return None
+        df = self.degrees_of_freedom
+        if self.num_comparisons > 1:
+            df = degrees_in_the_tail(self.level, self._variances)
+        return smallest_detectable(self.standard_error, df, level=self.level, chance=POWER)
+
+    @property
+    def seeds_needed(self) -> int | None:
+        """How many seeds a side would show a true difference as large as the observed one in 80 of 100 cases.
+
+        None where there is nothing to judge by, or where no number up to 1,000 would: the examples are too few for it.
+        """
+        if self.p_value is None:
+            return None
+        seeds = tuple((part.variance, part.degrees_of_freedom) for part in self.parts if part.source != "examples")
+        fixed = tuple((part.variance, part.degrees_of_freedom) for part in self.parts if part.source == "examples")
+        return seeds_needed(abs(self.delta), min(self.num_seeds), seeds, fixed, level=self.level, chance=POWER)
+
+    @property
+    def tail(self) -> float | None:
+        """The chance that luck alone makes such a difference, as it is judged in a column (see ``mixture``)."""
+        return None if self.p_value is None else chance(self.delta, self._variances)
+
+    @property
+    def _variances(self) -> tuple[tuple[float, float], ...]:
+        return tuple((part.variance, part.degrees_of_freedom) for part in self.parts)
+
+    @classmethod
+    def from_values(cls, values: Any) -> Difference | None:
+        """The difference that ``as_values`` wrote; None of anything else, such as what earlier versions wrote."""
+        if not isinstance(values, Mapping):
+            return None
+        try:
+            verdict, scope = values["verdict"], values["scope"]
+            if verdict not in get_args(Verdict) or scope not in get_args(Scope):
+                return None
+            return cls(
+                delta=float(values["difference"]),
+                verdict=verdict,
+                scope=scope,
+                standard_error=_number(values["standard_error"]),
+                degrees_of_freedom=_number(values["degrees_of_freedom"]),
+                p_value=_number(values["p_value"]),
+                paired=bool(values["paired"]),
+                num_seeds=_two(values["num_seeds"]),
+                num_pretrainings=_two(values["num_pretrainings"]),
+                parts=tuple(Part.from_values(part) for part in values["parts"]),
+                notes=tuple(map(str, values["notes"])),
+                higher_is_better=bool(values["higher_is_better"]),
+                num_comparisons=int(values["num_comparisons"]),
+                level=float(values["level"]),
+                corrected_p_value=_number(values["corrected_p_value"]),
+            )
+        except (KeyError, TypeError, ValueError):
+            return None
+
+    def as_values(self) -> dict[str, Any]:
+        """Plain values for a ``result.json``, a table or ``report.json``, in the metric's unit."""
+        return {
+            "difference": self.delta,
+            "standard_error": self.standard_error,
+            "verdict": self.verdict,
+            "scope": self.scope,
+            "interval": None if self.interval is None else list(self.interval),
+            "level": self.level,
+            "p_value": self.p_value,
+            "corrected_p_value": self.corrected_p_value,
+            "higher_is_better": self.higher_is_better,
+            "num_comparisons": self.num_comparisons,
+            "degrees_of_freedom": self.degrees_of_freedom,
+            "paired": self.paired,
+            "num_seeds": list(self.num_seeds),
+            "num_pretrainings": list(self.num_pretrainings),
+            "parts": [dataclasses.asdict(part) for part in self.parts],
+            "detectable": self.detectable,
+            "seeds_needed": self.seeds_needed,
+            "notes": list(self.notes),
+        }
+
+
+def compare_arms(
+    arm: Arm,
+    control: Arm,
+    *,
+    higher_is_better: bool = True,
+    majority: float | None = None,
+    settings_differ: bool = False,
+) -> Difference:
+    """The difference of two arms and its verdict, alone; ``holm.corrected`` judges those of a column together.
+
+    Args:
+        arm: what was pretrained, or one of two groups.
+        control: the same thing without pretraining, or the other group.
+        higher_is_better: the direction of the metric.
+        majority: what always answering the majority label scores, where that is known.
+        settings_differ: whether more than the weights is different.
+    """
+    found = difference_of(arm, control)
+    withheld = _withheld(arm, control, found, majority, settings_differ=settings_differ)
+    p_value = _p_value(found) if withheld in (None, "settings differ") else None
+    made = Difference(
+        delta=found.value,
+        verdict="no difference shown" if withheld is None else withheld,
+        scope=_scope(arm, control),
+        standard_error=found.standard_error,
+        degrees_of_freedom=found.degrees_of_freedom,
+        p_value=p_value,
+        paired=found.paired,
+        num_seeds=found.num_seeds,
+        num_pretrainings=(_num_pretrainings(arm), _num_pretrainings(control)),
+        parts=found.parts,
+        notes=found.notes,
+        higher_is_better=higher_is_better,
+        corrected_p_value=p_value,
+    )
+    return made if p_value is None or withheld is not None else judged(made, shown=p_value <= LEVEL)
+
+
+def judged(difference: Difference, *, shown: bool) -> Difference:
+    """The difference with its verdict, given whether one is shown."""
+    gain = difference.delta if difference.higher_is_better else -difference.delta
+    verdict: Verdict = "no difference shown" if not shown else "better" if gain > 0 else "worse"
+    return replace(difference, verdict=verdict)
+
+
+def score_interval(arm: Arm, *, level: float = LEVEL) -> tuple[float, float] | None:
+    """The interval of an arm's mean score at ``1 - level``, over its seeds and, where known, its examples.
+
+    Returns:
+        Low and high end; None where one seed has no spread.
+    """
+    found = score_of(arm)
+    return _around(found.value, found.standard_error, found.degrees_of_freedom, level)
+
+
+def _around(
+    value: float, standard_error: float | None, degrees_of_freedom: float | None, level: float
+) -> tuple[float, float] | None:
+    if standard_error is None or degrees_of_freedom is None:
+        return None
+    half = critical(level, degrees_of_freedom) * standard_error
+    return value - half, value + half
+
+
+def _p_value(found: Estimate) -> float | None:
+    if not found.standard_error or found.degrees_of_freedom is None:
+        return None
+    return two_sided(found.value / found.standard_error, found.degrees_of_freedom)
+
+
+def _withheld(
+    arm: Arm, control: Arm, found: Estimate, majority: float | None, *, settings_differ: bool
+) -> Verdict | None:
+    """Why there is no verdict, the gravest reason first; None where there is one."""
+    if found.standard_error is None:
+        return "one seed, no spread"
+    if _has_collapsed(arm, majority):
+        return "collapsed"
+    if _has_collapsed(control, majority):
+        return "control collapsed"
+    if _is_flat(arm) or _is_flat(control) or not found.varies:
+        return "seeds all alike"
+    return "settings differ" if settings_differ else None
+
+
+def _has_collapsed(arm: Arm, majority: float | None) -> bool:
+    """Whether every seed answers one label, or scores exactly what the majority label does."""
+    values = [score.value for score in arm.scores]
+    at_majority = majority is not None and all(math.isclose(value, majority, rel_tol=1e-9) for value in values)
+    return arm.collapsed >= len(values) or at_majority
+
+
+def _is_flat(arm: Arm) -> bool:
+    values = [score.value for score in arm.scores]
+    return all(math.isclose(value, values[0], rel_tol=1e-12) for value in values)
+
+
+def _num_pretrainings(arm: Arm) -> int:
+    return sum(name is not None for name in arm.pretrainings)
+
+
+def _scope(arm: Arm, control: Arm) -> Scope:
+    """By the side with fewer checkpoints; random initialisation is drawn anew with each seed and narrows nothing."""
+    fewest = min((num for num in (_num_pretrainings(arm), _num_pretrainings(control)) if num), default=3)
+    return "this checkpoint" if fewest == 1 else "these checkpoints" if fewest == 2 else "this recipe"
+
+
+def _number(value: Any) -> float | None:
+    return None if value is None else float(value)
+
+
+def _two(values: Any) -> tuple[int, int]:
+    one, other = values
+    return int(one), int(other)

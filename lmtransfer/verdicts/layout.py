@@ -1,0 +1,121 @@
+"""The scores of an arm as independent rows: what one draw of its luck is.
+
+Shape letters: ``R`` rows, ``P`` pretrainings, ``F`` finetuning seeds, ``N`` examples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from lmtransfer.verdicts.arms import Arm
+
+Key = frozenset[int | str]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rows:
+    """The scores of an arm, row by row.
+
+    With one pretraining, or where each was finetuned with the same seeds, a row is a finetuning seed, in the mean over
+    the pretrainings. Where each pretraining has finetuning seeds of its own, a row is a pretraining.
+
+    Attributes:
+        keys: the finetuning seeds in each row; rows of two arms are paired by it. Length R.
+        values: the score of each row, shape (R,).
+        crossed: the scores of pretrainings by finetuning seeds, shape (P, R), where there are several and they share
+            their seeds; else None.
+        nested: whether a row is a pretraining.
+        examples: what each example contributed, shape (R, N); None where that is not known.
+    """
+
+    keys: tuple[Key, ...]
+    values: np.ndarray
+    crossed: np.ndarray | None
+    nested: bool
+    examples: np.ndarray | None
+
+    def of(self, keys: Sequence[Key]) -> Rows:
+        """Some of the rows, in the order of ``keys``."""
+        places = [self.keys.index(key) for key in keys]
+        return replace(
+            self,
+            keys=tuple(keys),
+            values=self.values[places],
+            crossed=None if self.crossed is None else self.crossed[:, places],
+            examples=None if self.examples is None else self.examples[places],
+        )
+
+    def grouped(self, keys: Sequence[Key]) -> Rows | None:
+        """Rows of a finetuning seed each, in groups as another arm has them; None where one of the seeds is missing."""
+        places = {seed: row for row, key in enumerate(self.keys) for seed in key}
+        if self.nested or self.crossed is not None or any(seed not in places for key in keys for seed in key):
+            return None
+        groups = [[places[seed] for seed in key] for key in keys]
+        return replace(
+            self,
+            keys=tuple(keys),
+            values=np.array([self.values[group].mean() for group in groups]),
+            examples=None if self.examples is None else np.stack([self.examples[g].mean(axis=0) for g in groups]),
+        )
+
+
+def lay_out(arm: Arm, examples: np.ndarray | None) -> tuple[Rows, list[str]]:
+    """The rows of an arm, and what had to be left out, in words.
+
+    Args:
+        arm: its scores.
+        examples: what each example contributed to each score, shape (S, N), or None.
+    """
+    values = np.array([score.value for score in arm.scores])
+    place_of = {(score.pretraining, score.seed): place for place, score in enumerate(arm.scores)}
+    seeds_of = {name: [score.seed for score in arm.scores if score.pretraining == name] for name in arm.pretrainings}
+    common = [seed for seed in seeds_of[arm.pretrainings[0]] if all(seed in seeds for seeds in seeds_of.values())]
+    own = len({seed for seeds in seeds_of.values() for seed in seeds}) == len(arm.scores)
+    if own and len(seeds_of) > 1:
+        groups = [[place_of[name, seed] for seed in seeds] for name, seeds in seeds_of.items()]
+        return Rows(
+            keys=tuple(frozenset(seeds) for seeds in seeds_of.values()),
+            values=np.array([values[group].mean() for group in groups]),
+            crossed=None,
+            nested=True,
+            examples=None if examples is None else np.stack([examples[group].mean(axis=0) for group in groups]),
+        ), []
+    places = np.array([[place_of[name, seed] for seed in common] for name in seeds_of], dtype=np.int64)
+    left_out = len(arm.scores) - places.size
+    notes = [f"{left_out} scores left out: not every pretraining has their finetuning seed"] if left_out else []
+    if not common:  # seeds that some pretrainings share and others do not: no row is independent of the next
+        return Rows((), np.array([values.mean()]), None, False, None), notes
+    return Rows(
+        keys=tuple(frozenset((seed,)) for seed in common),
+        values=values[places].mean(axis=0),
+        crossed=values[places] if len(seeds_of) > 1 else None,
+        nested=False,
+        examples=None if examples is None else examples[places].mean(axis=0),
+    ), notes
+
+
+def paired(one: Arm, other: Arm, rows: Rows, others: Rows) -> tuple[Rows, Rows, list[str]] | None:
+    """The rows that two arms share, each with its partner; None where they are not paired by design.
+
+    Args:
+        one: an arm.
+        other: the other.
+        rows: of the one.
+        others: of the other.
+    """
+    if one.design is None or one.design != other.design:
+        return None
+    if rows.nested != others.nested:
+        regrouped = others.grouped(rows.keys) if rows.nested else rows.grouped(others.keys)
+        if regrouped is None:
+            return None
+        rows, others = (rows, regrouped) if rows.nested else (regrouped, others)
+    shared = [key for key in rows.keys if key in set(others.keys)]
+    if len(shared) < 2:
+        return None
+    left_out = len(rows.keys) + len(others.keys) - 2 * len(shared)
+    notes = [f"{left_out} seeds left out, which have no partner on the other side"] if left_out else []
+    return rows.of(shared), others.of(shared), notes

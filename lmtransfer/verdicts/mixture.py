@@ -1,0 +1,86 @@
+"""The chance of a difference far out in the tail, where its variance is a sum of estimated parts.
+
+Satterthwaite's degrees of freedom are good at 5 %, and promise too much at the 0.2 % at which one of 24 comparisons
+is judged: of tables of 24 unpaired comparisons of 5 and 3 seeds with spreads of 1 and 3, 17 % held a false verdict.
+There the parts are kept apart: the difference is held against a sum of independent t variables, each with the
+deviation and the degrees of freedom of its part (Behrens 1929, Fisher 1935), which errs on the safe side (Robinson
+1976). With one part it is Student's distribution itself.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from lmtransfer.verdicts.power import combined, deviations
+from lmtransfer.verdicts.student import critical, two_sided
+
+#: From so many degrees of freedom on the estimate of a part is taken for its variance.
+_KNOWN = 200.0
+_NODES = 40
+
+
+def chance(difference: float, parts: Sequence[tuple[float, float]]) -> float:
+    """The chance that luck alone makes a difference of this size or more, on either side.
+
+    Args:
+        difference: in any unit.
+        parts: variance, in that unit squared, and degrees of freedom of each part; one variance is above 0.
+    """
+    kept = sorted(((variance, df) for variance, df in parts if variance > 0), key=lambda part: part[1])
+    if len(kept) == 1:
+        return two_sided(difference / math.sqrt(kept[0][0]), kept[0][1])
+    known = sum(variance for variance, df in kept if df >= _KNOWN)
+    estimated = [part for part in kept if part[1] < _KNOWN]
+    if not estimated:
+        return math.erfc(abs(difference) / math.sqrt(2 * known))
+    while len(estimated) > 2:  # the two with the most degrees of freedom become one, by Satterthwaite
+        error, df = combined(estimated[-2:])
+        estimated[-2:] = [(error**2, df)]
+    variances, masses = np.full(1, known), np.ones(1)
+    for variance, df in estimated:
+        nodes, weights = deviations(df, _NODES)
+        variances = (variances[:, None] + variance / np.square(nodes)).ravel()
+        masses = (masses[:, None] * np.array(weights)).ravel()
+    tails = [math.erfc(place) for place in (abs(difference) / np.sqrt(2 * variances)).tolist()]
+    return float(masses @ np.array(tails))
+
+
+@functools.lru_cache(maxsize=1024)
+def reach(level: float, parts: tuple[tuple[float, float], ...]) -> float:
+    """The difference that luck alone exceeds with chance ``level``: half the width of an interval.
+
+    Args:
+        level: above 0 and below 1.
+        parts: as for ``chance``.
+    """
+    error, _ = combined(parts)
+    low, high = 0.0, error * critical(level, max(df for _, df in parts))
+    while chance(high, parts) > level:
+        low, high = high, 2 * high
+    while high - low > 1e-9 * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if chance(middle, parts) > level else (low, middle)
+    return high
+
+
+@functools.lru_cache(maxsize=1024)
+def degrees_in_the_tail(level: float, parts: tuple[tuple[float, float], ...]) -> float:
+    """The degrees of freedom of the t distribution that reaches as far at this level, at least 1.
+
+    Args:
+        level: above 0 and below 1.
+        parts: as for ``chance``.
+    """
+    error, _ = combined(parts)
+    wanted = reach(level, parts) / error
+    low, high = 1.0, max(1.0, max(df for _, df in parts))
+    if critical(level, low) <= wanted:
+        return low
+    while high - low > 1e-4 * high:
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if critical(level, middle) > wanted else (low, middle)
+    return high

@@ -1,0 +1,127 @@
+"""What a design can show: the smallest difference it finds, and how many seeds would settle one."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from lmtransfer.verdicts.student import critical
+
+#: A count of seeds beyond which none is asked for.
+MOST_SEEDS = 1000
+
+
+def power(shift: float, degrees_of_freedom: float, level: float) -> float:
+    """The chance that a t test finds a true difference, on its right side.
+
+    P(T > critical) of the noncentral t distribution: the normal chance Phi(shift - critical s) in the mean over the
+    estimated deviation s, whose square is chi-squared over its degrees of freedom.
+
+    Args:
+        shift: the true difference in standard errors.
+        degrees_of_freedom: of the standard error, at least 1.
+        level: of the two-sided test.
+    """
+    nodes, weights = deviations(degrees_of_freedom)
+    reach = critical(level, degrees_of_freedom)
+    return sum(
+        weight * 0.5 * math.erfc((reach * node - shift) / math.sqrt(2))
+        for node, weight in zip(nodes, weights, strict=True)
+    )
+
+
+def smallest_detectable(standard_error: float, degrees_of_freedom: float, *, level: float, chance: float) -> float:
+    """The true difference that is found with this chance, in the unit of the standard error.
+
+    Args:
+        standard_error: of the difference.
+        degrees_of_freedom: of the standard error.
+        level: at which it is judged, two-sided.
+        chance: to find it.
+    """
+    return standard_error * _detectable_shift(degrees_of_freedom, level, chance)
+
+
+def seeds_needed(
+    difference: float,
+    num_seeds: int,
+    of_seeds: Sequence[tuple[float, float]],
+    fixed: Sequence[tuple[float, float]],
+    *,
+    level: float,
+    chance: float,
+) -> int | None:
+    """How many seeds find a true difference of this size with this chance, all else being as it was.
+
+    Args:
+        difference: its size, in the metric's unit.
+        num_seeds: that there were, at least 2.
+        of_seeds: variance and degrees of freedom of each part of the difference's variance that more seeds lower.
+        fixed: of each part that they do not, the examples'.
+        level: at which it is judged, two-sided.
+        chance: to find it.
+
+    Returns:
+        At least 2; None where ``MOST_SEEDS`` would not do.
+    """
+
+    def finds(count: int) -> bool:
+        parts = [(v * num_seeds / count, df * (count - 1) / (num_seeds - 1)) for v, df in of_seeds] + list(fixed)
+        error, degrees = combined(parts)
+        return error == 0 or difference >= smallest_detectable(error, degrees, level=level, chance=chance)
+
+    if difference <= 0 or not finds(MOST_SEEDS):
+        return None
+    low, high = 1, MOST_SEEDS  # low does not do, high does
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if finds(middle) else (middle, high)
+    return high
+
+
+def combined(parts: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """The standard error of a sum and its degrees of freedom, at least 1 (Satterthwaite 1946).
+
+    Args:
+        parts: variance and degrees of freedom of each independent part; the variance of at least one is above 0, or
+            the degrees of freedom are those of the first.
+    """
+    total = sum(variance for variance, _ in parts)
+    spent = sum(variance * variance / degrees for variance, degrees in parts)
+    return math.sqrt(total), max(1.0, total * total / spent if spent > 0 else parts[0][1])
+
+
+@functools.lru_cache(maxsize=4096)
+def _detectable_shift(degrees_of_freedom: float, level: float, chance: float) -> float:
+    """How many standard errors a difference is that is found with this chance."""
+    low, high = 0.0, critical(level, degrees_of_freedom)
+    while power(high, degrees_of_freedom, level) < chance:
+        low, high = high, 2 * high
+    while high - low > 1e-6 * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if power(middle, degrees_of_freedom, level) < chance else (low, middle)
+    return high
+
+
+@functools.lru_cache(maxsize=256)
+def deviations(degrees_of_freedom: float, num: int = 96) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Nodes and weights to integrate over the estimated deviation of something whose true one is 1.
+
+    It is sqrt(chi-squared / df), with a density of s^(df - 1) exp(-df s^2 / 2) / Z.
+
+    Args:
+        degrees_of_freedom: at least 1.
+        num: of nodes.
+    """
+    width = 10 / math.sqrt(2 * degrees_of_freedom)
+    low, high = max(0.0, 1 - width), 1 + width
+    places, weights = np.polynomial.legendre.leggauss(num)
+    roots = (places + 1) / 2  # more nodes near 0, where a small estimate makes a far tail
+    nodes = low + (high - low) * roots**2
+    log_density = (degrees_of_freedom - 1) * np.log(nodes) - degrees_of_freedom * nodes**2 / 2
+    masses = weights * roots * np.exp(log_density - log_density.max())
+    masses /= masses.sum()
+    return tuple(nodes.tolist()), tuple(masses.tolist())

@@ -1,0 +1,214 @@
+"""How far a mean score, or the difference of two, may be from what other seeds and examples would give.
+
+A score is the sum of a true value and of the luck of its pretraining seed, of its finetuning seed (subset, order,
+head), of the examples that happen to be scored, and of their interplay. The variance of each is estimated by the
+method of moments from sums of squares, and their sum has Satterthwaite's degrees of freedom (1946). The luck of the
+examples is the closed form that a bootstrap over examples (or over passages, where examples share one) comes to as
+its draws grow: the scores are means over examples, so nothing need be drawn. What the seeds' spread and the examples'
+both hold, an example's luck in one run, is counted once (Cameron, Gelbach and Miller 2011, with the interplay taken
+by residuals).
+
+Shape letters: ``R`` rows (see ``layout``), ``P`` pretrainings, ``F`` finetuning seeds, ``N`` examples, ``G`` clusters.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from lmtransfer.verdicts.arms import Arm, Examples
+from lmtransfer.verdicts.layout import Rows, lay_out, paired
+from lmtransfer.verdicts.power import combined
+
+Source = Literal["pretraining", "finetuning", "examples"]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a variance.
+
+    Attributes:
+        source: "pretraining" (where each has finetuning seeds of its own, their luck is in it), "finetuning" (with the
+            luck that an example has in one run), or "examples".
+        variance: what it adds to the variance of the mean or difference, in the metric's unit squared.
+        degrees_of_freedom: of its estimate.
+    """
+
+    source: Source
+    variance: float
+    degrees_of_freedom: float
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, Any]) -> Part:
+        """The part that was written as a mapping.
+
+        Raises:
+            KeyError: an entry is missing.
+            TypeError: an entry, or the whole, is of another type.
+            ValueError: the source is none, or a number is below 0 or not finite.
+        """
+        source, variance, df = values["source"], float(values["variance"]), float(values["degrees_of_freedom"])
+        if source not in get_args(Source) or not 0 <= variance < math.inf or not 0 < df < math.inf:
+            raise ValueError(f"no part of a variance: {values}")
+        return cls(source, variance, df)
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A mean score or a difference.
+
+    Attributes:
+        value: in the metric's unit.
+        standard_error: None where a side has a single row.
+        degrees_of_freedom: of the standard error; None where that is.
+        parts: of the variance, which is their sum.
+        paired: whether the rows of two arms were paired.
+        varies: whether the rows, or the paired differences, have any spread.
+        num_seeds: rows of the arm and of the other.
+        notes: what could not be counted, one line each.
+    """
+
+    value: float
+    standard_error: float | None
+    degrees_of_freedom: float | None
+    parts: tuple[Part, ...]
+    paired: bool
+    varies: bool
+    num_seeds: tuple[int, int]
+    notes: tuple[str, ...]
+
+
+def score_of(arm: Arm) -> Estimate:
+    """An arm's mean score."""
+    known, notes = _known(arm)
+    rows, more = lay_out(arm, None if known is None else known.scores)
+    sides = [rows]
+    return _estimate(sides, sides, None if known is None else known.clusters, [*notes, *more], paired=False)
+
+
+def difference_of(arm: Arm, control: Arm) -> Estimate:
+    """An arm's mean score minus another's."""
+    one, other, clusters, notes = _matched(arm, control)
+    (rows, more), (others, others_more) = lay_out(arm, one), lay_out(control, other)
+    notes += [*more, *others_more]
+    pairs = paired(arm, control, rows, others)
+    if pairs is None:
+        return _estimate([rows, others], [rows, others], clusters, notes, paired=False)
+    rows, others, more = pairs
+    both = Rows(
+        keys=rows.keys,
+        values=rows.values - others.values,
+        crossed=None,
+        nested=rows.nested,
+        examples=None if rows.examples is None or others.examples is None else rows.examples - others.examples,
+    )
+    return _estimate([both], [rows, others], clusters, [*notes, *more], paired=True)
+
+
+def _estimate(
+    independent: Sequence[Rows], sides: Sequence[Rows], clusters: np.ndarray | None, notes: list[str], *, paired: bool
+) -> Estimate:
+    """The first of some independent rows, minus the second where there is one.
+
+    Args:
+        independent: one set of rows (an arm, or paired differences) or two.
+        sides: the arms themselves.
+        clusters: of the examples, shape (N,), or None.
+        notes: what could not be counted.
+        paired: whether the rows are paired differences.
+    """
+    counts = [len(rows.keys) for rows in sides]
+    num_seeds = (counts[0], counts[-1])
+    means = [float(rows.values.mean()) for rows in independent]
+    value = means[0] - means[1] if len(means) == 2 else means[0]
+    if min(counts) < 2:
+        return Estimate(value, None, None, (), paired, False, num_seeds, tuple(notes))
+    parts = [
+        Part(
+            "pretraining" if rows.nested else "finetuning",
+            float(rows.values.var(ddof=1)) / len(rows.keys),
+            len(rows.keys) - 1,
+        )
+        for rows in independent
+    ]
+    varies = all(np.ptp(rows.values) > 1e-9 * max(1.0, float(np.abs(rows.values).max())) for rows in independent)
+    of_rows = sum(part.variance for part in parts)
+    parts += [_of_pretraining(rows.crossed) for rows in sides if rows.crossed is not None]
+    if all(rows.examples is not None for rows in independent):
+        parts.append(
+            _of_examples([rows.examples for rows in independent if rows.examples is not None], clusters, of_rows)
+        )
+    error, degrees = combined([(part.variance, part.degrees_of_freedom) for part in parts])
+    return Estimate(value, error, degrees, tuple(parts), paired, varies, num_seeds, tuple(notes))
+
+
+def _of_pretraining(table: np.ndarray) -> Part:
+    """What the luck of pretraining adds, beyond what the finetuning seeds' spread holds of it; ``table`` is (P, F)."""
+    num, seeds = table.shape
+    means = table.mean(axis=1)
+    residuals = table - means[:, None] - table.mean(axis=0) + table.mean()
+    between = float(means.var(ddof=1)) / num
+    within = float((residuals**2).sum()) / ((num - 1) * (seeds - 1)) / (num * seeds)
+    return Part("pretraining", max(0.0, between - within), num - 1)
+
+
+def _of_examples(scores: Sequence[np.ndarray], clusters: np.ndarray | None, of_rows: float) -> Part:
+    """What the luck of the examples adds, beyond what the spread of the rows holds of it.
+
+    Args:
+        scores: of paired differences, or of each of two arms, shape (R, N).
+        clusters: of the examples, shape (N,); None where each stands for itself.
+        of_rows: the variance that the spread of the rows comes to.
+    """
+    num = scores[0].shape[1]
+    of_each = scores[0].mean(axis=0) - (scores[1].mean(axis=0) if len(scores) == 2 else 0.0)
+    totals = _by_cluster((of_each - of_each.mean())[None], clusters)
+    groups = totals.shape[1]
+    if groups < 2:
+        return Part("examples", 0.0, 1.0)
+    correction = groups / (groups - 1)
+    of_examples = correction * float((totals**2).sum()) / num**2
+    of_both = 0.0
+    for side in scores:
+        rows = len(side)
+        residuals = side - side.mean(axis=1, keepdims=True) - side.mean(axis=0) + side.mean()
+        squares = float((_by_cluster(residuals, clusters) ** 2).sum())
+        of_both += rows / (rows - 1) * correction * squares / (rows * num) ** 2
+    return Part("examples", max(0.0, of_examples - min(of_both, of_rows)), float(groups - 1))
+
+
+def _by_cluster(values: np.ndarray, clusters: np.ndarray | None) -> np.ndarray:
+    """Sums over the examples of each cluster, from shape (R, N) to (R, G)."""
+    if clusters is None:
+        return values
+    names, place = np.unique(clusters, return_inverse=True)
+    totals = np.zeros((len(names), len(values)))
+    np.add.at(totals, place, values.T)
+    return totals.T
+
+
+def _known(arm: Arm) -> tuple[Examples | None, list[str]]:
+    """The examples of an arm, if their means are its scores, and what there is to say where they are not."""
+    if arm.examples is None:
+        return None, ["the luck of the examples is not counted: no predictions are kept"]
+    values = np.array([score.value for score in arm.scores])
+    off = np.abs(arm.examples.scores.mean(axis=1) - values)
+    if (off > 1e-3 * np.maximum(1.0, np.abs(values))).any():
+        return None, ["the luck of the examples is not counted: the metric is no mean over them"]
+    return arm.examples, []
+
+
+def _matched(arm: Arm, control: Arm) -> tuple[np.ndarray | None, np.ndarray | None, np.ndarray | None, list[str]]:
+    """The examples of two arms, shape (S, N) each in one order, their clusters (N,), and what there is to say."""
+    (one, notes), (other, more) = _known(arm), _known(control)
+    if one is None or other is None:
+        return None, None, None, list(dict.fromkeys([*notes, *more]))
+    order, others = np.argsort(one.ids, kind="stable"), np.argsort(other.ids, kind="stable")
+    if not np.array_equal(one.ids[order], other.ids[others]):
+        return None, None, None, ["the luck of the examples is not counted: the sides were scored on different ones"]
+    clusters = None if one.clusters is None else one.clusters[order]
+    return one.scores[:, order], other.scores[:, others], clusters, []

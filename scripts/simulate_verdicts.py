@@ -1,0 +1,242 @@
+"""Does the rule for "better" keep its word? Simulated tables of comparisons whose truth is known.
+
+    python scripts/simulate_verdicts.py [--tables 2000]
+
+For each world: the share of tables of 24 comparisons without any true difference that hold a "better" or "worse" all
+the same (at most 5 % is promised), and how often the 95 % intervals of scores and differences hold the true value.
+Then how often a true difference of 2.5 deviations is found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from lmtransfer.verdicts.arms import Arm, Examples, Score
+from lmtransfer.verdicts.difference import compare_arms, score_interval
+from lmtransfer.verdicts.holm import corrected
+
+COMPARISONS = 24
+
+#: A world: a generator and the true difference in, one table of pairs of arms out.
+World = Callable[[np.random.Generator, float], list[tuple[Arm, Arm]]]
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What a world came to.
+
+    Attributes:
+        tables: how many were made.
+        false_tables: share of them that hold any "better" or "worse".
+        found: share of the comparisons called "better", each judged alone.
+        coverage: share of the differences' 95 % intervals that hold the true difference.
+        score_coverage: the same of the arms' scores.
+    """
+
+    tables: int
+    false_tables: float
+    found: float
+    coverage: float
+    score_coverage: float
+
+
+def simulate(world: World, tables: int, *, seed: int, difference: float = 0.0) -> Counts:
+    """Judge some tables of a world.
+
+    Args:
+        world: makes the tables.
+        tables: how many.
+        seed: of the generator.
+        difference: the true one; the true score of the control is 0.
+    """
+    rng = np.random.default_rng(seed)
+    false_tables = found = covered = scores_covered = comparisons = 0
+    for _ in range(tables):
+        pairs = world(rng, difference)
+        alone = [compare_arms(arm, control) for arm, control in pairs]
+        false_tables += any(one.verdict in ("better", "worse") for one in corrected(alone))
+        found += sum(one.verdict == "better" for one in alone)
+        covered += sum(_holds(one.plain_interval, difference) for one in alone)
+        scores_covered += sum(_holds(score_interval(arm), difference) for arm, _ in pairs)
+        comparisons += len(pairs)
+    return Counts(
+        tables, false_tables / tables, found / comparisons, covered / comparisons, scores_covered / comparisons
+    )
+
+
+def seeds_world(
+    seeds: int,
+    *,
+    correlation: float = 0.0,
+    control_deviation: float = 1.0,
+    one_control: bool = False,
+    control_seeds: int | None = None,
+    paired: bool = True,
+    comparisons: int = COMPARISONS,
+) -> World:
+    """One checkpoint a side, and finetuning luck.
+
+    Args:
+        seeds: of the arm.
+        correlation: of the two sides' luck where they share a seed.
+        control_deviation: of the control, where the arm's is 1.
+        one_control: whether all comparisons of a table share their control.
+        control_seeds: of the control; as many as of the arm by default.
+        paired: whether the sides share their subsets and orders.
+        comparisons: in a table.
+    """
+    num = max(seeds, control_seeds or seeds)
+
+    def make(rng: np.random.Generator, difference: float) -> list[tuple[Arm, Arm]]:
+        table = []
+        luck = rng.standard_normal(num)
+        control_luck = rng.standard_normal(num)
+        for place in range(comparisons):
+            if not one_control and place:
+                luck, control_luck = rng.standard_normal(num), rng.standard_normal(num)
+            own = math.sqrt(correlation) * luck + math.sqrt(1 - correlation) * rng.standard_normal(num)
+            other = math.sqrt(correlation) * luck + math.sqrt(1 - correlation) * control_luck
+            table.append(
+                (
+                    _arm(difference + own[:seeds], "a", "" if paired else None),
+                    _arm(control_deviation * other[: control_seeds or seeds], None, "" if paired else None),
+                )
+            )
+        return table
+
+    return make
+
+
+def pretraining_world(
+    pretrainings: int, seeds: int, *, luck: float = 1.0, own_seeds: bool = False, both: bool = False
+) -> World:
+    """Several checkpoints of a recipe, each finetuned with several seeds.
+
+    A score is the luck of its pretraining, of its finetuning seed (shared by both sides), and of the two together.
+
+    Args:
+        pretrainings: seeds of pretraining.
+        seeds: of finetuning, for each.
+        luck: deviation of pretraining's luck, where that of finetuning is 1.
+        own_seeds: whether each pretraining has finetuning seeds of its own.
+        both: whether the control has been pretrained as often (as another recipe), or not at all.
+    """
+
+    def make(rng: np.random.Generator, difference: float) -> list[tuple[Arm, Arm]]:
+        table = []
+        for _ in range(COMPARISONS):
+            of_seed = math.sqrt(0.5) * rng.standard_normal(pretrainings * seeds)
+
+            def side(name: str, value: float, shared: np.ndarray = of_seed) -> Arm:
+                scores = []
+                for p in range(pretrainings):
+                    lucky = value + luck * rng.standard_normal()
+                    for f in range(seeds):
+                        seed = p * seeds + f if own_seeds else f
+                        of_run = math.sqrt(0.5) * rng.standard_normal()
+                        scores.append(Score(float(lucky + shared[seed] + of_run), seed, f"{name}{p}"))
+                return Arm(tuple(scores))
+
+            num = pretrainings * seeds if own_seeds else seeds
+            control = _arm(of_seed[:num] + math.sqrt(0.5) * rng.standard_normal(num), None, "")
+            table.append((side("a", difference), side("b", 0.0) if both else control))
+        return table
+
+    return make
+
+
+def examples_world(seeds: int, examples: int, *, cluster: int = 1, luck: float = 0.5) -> World:
+    """Scores that are means over examples, which are drawn anew for each comparison.
+
+    Args:
+        seeds: of both sides, paired.
+        examples: how many are scored.
+        cluster: how many of them share a passage and half of their luck.
+        luck: deviation of a finetuning seed's luck, in units of one example's over the root of their number.
+    """
+
+    def make(rng: np.random.Generator, difference: float) -> list[tuple[Arm, Arm]]:
+        groups = np.arange(examples) // cluster
+        ids = np.arange(examples)
+        table = []
+        for _ in range(COMPARISONS):
+            hardness = rng.standard_normal(examples)
+            arms = []
+            for name, value in (("a", difference), (None, 0.0)):
+                taste = math.sqrt(0.5) * (rng.standard_normal(examples) + rng.standard_normal(groups[-1] + 1)[groups])
+                seed_luck = luck / math.sqrt(examples) * rng.standard_normal((seeds, 1))
+                scores = value + hardness + taste + seed_luck + 0.7 * rng.standard_normal((seeds, examples))
+                known = Examples(scores, ids, groups if cluster > 1 else None)
+                made = tuple(Score(float(row.mean()), seed, name) for seed, row in enumerate(scores))
+                arms.append(Arm(made, known))
+            table.append((arms[0], arms[1]))
+        return table
+
+    return make
+
+
+WORLDS: Mapping[str, World] = {
+    "3 seeds": seeds_world(3),
+    "5 seeds": seeds_world(5),
+    "3 seeds, spreads 1 : 3": seeds_world(3, control_deviation=3.0),
+    "5 seeds, spreads 1 : 3": seeds_world(5, control_deviation=3.0),
+    "3 seeds, correlated 0.7": seeds_world(3, correlation=0.7),
+    "5 seeds, correlated 0.7": seeds_world(5, correlation=0.7),
+    "5 seeds, one control for all": seeds_world(5, one_control=True),
+    "5 seeds, not paired": seeds_world(5, paired=False),
+    "5 against 3, not paired, spreads 1 : 3": seeds_world(5, control_seeds=3, paired=False, control_deviation=3.0),
+    "5 seeds, not paired, spreads 1 : 3": seeds_world(5, paired=False, control_deviation=3.0),
+    "3 seeds, not paired, spreads 1 : 3": seeds_world(3, paired=False, control_deviation=3.0),
+    "3 x 3 of pretraining and finetuning": pretraining_world(3, 3),
+    "5 x 3 of pretraining and finetuning": pretraining_world(5, 3),
+    "3 x 5 of pretraining and finetuning": pretraining_world(3, 5),
+    "5 x 5 of pretraining and finetuning": pretraining_world(5, 5),
+    "5 x 5, no luck of pretraining": pretraining_world(5, 5, luck=0.0),
+    "3 x 3, both sides pretrained": pretraining_world(3, 3, both=True),
+    "5 x 5, both sides pretrained": pretraining_world(5, 5, both=True),
+    "3 x 3, seeds of their own": pretraining_world(3, 3, own_seeds=True),
+    "5 x 1, seeds of their own": pretraining_world(5, 1, own_seeds=True),
+    "5 seeds, 300 examples": examples_world(5, 300),
+    "3 seeds, 300 examples": examples_world(3, 300),
+    "5 seeds, 300 examples, lucky seeds": examples_world(5, 300, luck=2.0),
+    "5 seeds, 400 examples in 40 passages": examples_world(5, 400, cluster=10, luck=2.0),
+}
+
+
+def main() -> None:
+    """Print one line a world."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tables", type=int, default=2000)
+    parser.add_argument("--only", default="", help="worlds whose name holds this")
+    given = parser.parse_args()
+    print(f"{'no true difference':48} {'false tables':>12} {'differences held':>17} {'scores held':>12}")
+    for name, world in WORLDS.items():
+        if given.only in name:
+            found = simulate(world, given.tables, seed=0)
+            print(
+                f"{name:48} {found.false_tables:12.2%} {found.coverage:17.2%} {found.score_coverage:12.2%}", flush=True
+            )
+    shared = {
+        f"pairs, correlated {rho}": seeds_world(5, correlation=rho, comparisons=1) for rho in (0.0, 0.1, 0.3, 0.7)
+    }
+    for name, world in {"not paired": seeds_world(5, paired=False, comparisons=1), **shared}.items():
+        found = simulate(world, 10 * given.tables, seed=0, difference=2.5)
+        print(f"5 seeds, {name}: a true difference of 2.5 deviations is found in {found.found:.1%}", flush=True)
+
+
+def _arm(values: np.ndarray, pretraining: str | None, design: str | None) -> Arm:
+    scores = tuple(Score(float(value), seed, pretraining) for seed, value in enumerate(values))
+    return Arm(scores, design=design)
+
+
+def _holds(interval: tuple[float, float] | None, value: float) -> bool:
+    return interval is not None and interval[0] <= value <= interval[1]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""Bad input of ``compare``: paths that are no runs, runs of several kinds, predictions that are damaged."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bad_input import Answer, Case, check
+
+
+def run(folder: str, task: str = "sst2", **more: Any) -> dict[str, bytes]:
+    """The files of a finished run."""
+    result = {"command": "finetune", "task": task, "split": "dev", "main_metric": "accuracy", "seed": 0,
+              "metrics": {"accuracy": 0.5}, **more}  # fmt: skip
+    return {
+        f"{folder}/config.yaml": f"init: runs/pretrain/base\ntask: {{name: {task}}}\n".encode(),
+        f"{folder}/result.json": json.dumps(result).encode(),
+    }
+
+
+TWO = run("made/a") | run("made/b", seed=1)
+CASES = {
+    "none": Case(("compare",), ("runs",)),
+    "one": Case(("compare", "made/a"), ("runs: 1 given, and two are compared",), TWO),
+    "three": Case(("compare", "made/a", "made/b", "texts"), ("runs: 3 given",), TWO),
+    "the same twice": Case(("compare", "made/a", "made/../made/a"), ("the same folder",), TWO),
+    "nowhere": Case(("compare", "made/a", "made/c"), ("made/c", "no such folder"), TWO),
+    "no run": Case(("compare", "made/a", "texts"), ("texts", "holds no run"), TWO),
+    "a file": Case(("compare", "made/a", "t.tsv"), ("t.tsv", "no such folder"), TWO),
+    "pretraining": Case(("compare", "made/a", "runs/pretrain/base"), ("holds no run of a task that has a score",), TWO),
+    "not finished": Case(
+        ("compare", "made/a", "made/c"), ("made/c holds no run of a task",), TWO | {"made/c/config.yaml": b"init: x\n"}
+    ),
+    "several tasks": Case(
+        ("compare", "made/a", "many"),
+        ("many holds runs of 2 kinds", "sst2, dev", "cola, dev"),
+        TWO | run("many/a") | run("many/b", "cola"),
+    ),
+    "most": Case(("compare", "made/a", "made/b", "most=-1"), ("most=-1",), TWO),
+    "no number": Case(("compare", "made/a", "made/b", "most=few"), ("most:",), TWO),
+    "unknown key": Case(("compare", "made/a", "made/b", "split=dev"), ("split=dev: there is no such key",), TWO),
+    "no place": Case(("compare", "made/a", "made/b", "to=t.tsv"), ("to=t.tsv", "cannot be written"), TWO),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_cannot_be_compared(name: str, world: Path, answer: Answer) -> None:
+    check(CASES[name], world, answer)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"PK", b"\x93NUMPY", b"PK\x05\x06" + bytes(18)], ids=["empty", "cut", "an array", "an empty zip"]
+)
+def test_damaged_predictions_are_told_of_and_left_out(content: bytes, world: Path, answer: Answer) -> None:
+    for name, data in (TWO | {"made/a/predictions/dev.npz": content}).items():
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_bytes(data)
+    status, said = answer("compare", "made/a", "made/b", "to=page")
+    assert status == 0, said
+    assert "cannot read the predictions" in said
+    assert "dev.npz" in said
+    assert "a and b kept no predictions" in said
+    assert "a and b have one seed" in said
+    assert answer("report", "made", "figures=false")[0] == 0

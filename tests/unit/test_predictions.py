@@ -1,0 +1,343 @@
+"""Kept predictions: they give every metric again, they are small, and files that are none are refused."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import random
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lmtransfer.errors import RunDirectoryError
+from lmtransfer.predictions.file import file_name, prediction_files, read_predictions, write_predictions
+from lmtransfer.predictions.scored import MOST_ID_BYTES, MOST_TEXT_BYTES, Kept, Ratio, ScoredExamples, scored_examples
+from lmtransfer.predictions.values import contributions, metric_value
+from lmtransfer.tasks.answers import LabelAnswer, ScoreAnswer, SpanAnswer, TagsAnswer
+from lmtransfer.tasks.base import KeepsAnswers
+from lmtransfer.tasks.classification import TextClassification
+from lmtransfer.tasks.formats.blimp import MinimalPair
+from lmtransfer.tasks.minimal_pairs import MinimalPairs
+from lmtransfer.tasks.question_answering import SpanQa
+from lmtransfer.tasks.question_example import GoldSpan, QuestionExample
+from lmtransfer.tasks.regression import TextRegression
+from lmtransfer.tasks.tagged_example import TaggedExample
+from lmtransfer.tasks.tagging import Tagging
+from lmtransfer.tasks.text_example import TextExample
+
+NUM = 60
+WORDS = ["the red sea", "a red sea", "Ann", "ann ran", "sea", "the", "Bob stayed", "of red"]
+
+
+def texts(rng: random.Random, **gold: Any) -> list[TextExample]:
+    return [TextExample(f"dev:{i}", f"text {i % 50}", **{k: f(rng, i) for k, f in gold.items()}) for i in range(NUM)]
+
+
+def classification() -> tuple[Any, list[Any], list[Any]]:
+    rng = random.Random(1)
+    made = TextClassification(
+        name="c", labels=["x", "y", "z"], train="none.tsv", text_column="t", label_column="l",
+        metrics=["matthews", "accuracy", "macro_f1", "f1"], positive_label="y",
+    )  # fmt: skip
+    examples = texts(rng, label=lambda rng, i: rng.choice([0, 0, 1, 2]))
+    said = [e.label if rng.random() < 0.6 else rng.randrange(3) for e in examples]
+    return made, examples, [LabelAnswer(label, made.labels[label]) for label in said]
+
+
+def regression() -> tuple[Any, list[Any], list[Any]]:
+    rng = random.Random(2)
+    made = TextRegression(name="r", train="none.tsv", text_column="t", score_column="s")
+    examples = texts(rng, score=lambda rng, i: round(rng.uniform(0, 5), 1))
+    return made, examples, [ScoreAnswer((e.score or 0) + rng.gauss(0, 1)) for e in examples]
+
+
+def tagging() -> tuple[Any, list[Any], list[Any]]:
+    rng = random.Random(3)
+    made = Tagging(name="t", scheme="bio", labels=["O", "B-A", "I-A", "B-B", "I-B"], files={"train": "none"})
+    lengths = [rng.randrange(1, 9) for _ in range(NUM)]
+    examples = [
+        TaggedExample(f"dev:{i}", tuple(f"w{i}-{j}" for j in range(n)), tuple(rng.choices(range(5), k=n)))
+        for i, n in enumerate(lengths)
+    ]
+    said = [[tag if rng.random() < 0.7 else rng.randrange(5) for tag in e.tags or ()] for e in examples]
+    return made, examples, [TagsAnswer(tuple(tags), tuple(made.labels[tag] for tag in tags)) for tags in said]
+
+
+def questions(file_format: str, *, no_answer: bool, labels: tuple[str, ...] = ()) -> tuple[Any, list[Any], list[Any]]:
+    rng = random.Random(4)
+    made = SpanQa(name="q", files={"train": "none"}, file_format=file_format, no_answer=no_answer, labels=labels)  # type: ignore[arg-type]
+    examples = []
+    for i in range(NUM):
+        gold = tuple(GoldSpan(rng.choice(WORDS)) for _ in range(rng.randrange(0 if no_answer else 1, 4)))
+        if file_format == "quac":
+            gold = gold or (GoldSpan("CANNOTANSWER"),)
+        marks = (("source", rng.choice(["news", "books"])),) if file_format == "coqa" else ()
+        examples.append(QuestionExample(f"C_{i // 4}_q#{i}", f"q{i}?", f"passage {i // 4}", gold, marks=marks))
+    answers = []
+    for example in examples:
+        text = rng.choice([*(gold.text for gold in example.answers or ()), rng.choice(WORDS)])
+        null = rng.gauss(0, 1)
+        answers.append(SpanAnswer("" if no_answer and null > 0 else text, score=0.0, null_score=null, best=text))
+    return made, examples, answers
+
+
+def pairs() -> tuple[Any, list[Any], list[Any]]:
+    rng = random.Random(5)
+    examples = [
+        MinimalPair(f"p{i}", f"good {i}", f"bad {i}", f"paradigm{i % 7}", f"phenomenon{i % 7 // 3}") for i in range(NUM)
+    ]
+    return MinimalPairs(name="p", folder="none"), examples, [(rng.random(), 0.4) for _ in examples]
+
+
+FAMILIES: dict[str, Callable[[], tuple[Any, list[Any], list[Any]]]] = {
+    "classification": classification,
+    "regression": regression,
+    "tagging": tagging,
+    "squad": lambda: questions("squad", no_answer=False),
+    "squad2": lambda: questions("squad", no_answer=True),
+    "quac": lambda: questions("quac", no_answer=True),
+    "coqa": lambda: questions("coqa", no_answer=False, labels=("yes", "no", "unknown")),
+    "pairs": pairs,
+}
+#: Metrics that no single example has a share in, and those that are stated of groups of examples.
+NOT_KEPT = ("best_", "heq_d", "human_f1", "phenomenon/", "paradigm/", "news_", "books_")
+
+
+def kept(examples: ScoredExamples, **more: Any) -> Kept:
+    return Kept(**{
+        "task": "t", "split": "dev", "main_metric": "accuracy", "seed": 1, "pretraining_seed": None,
+        "is_control": False, "examples": examples, **more,
+    })  # fmt: skip
+
+
+def round_trip(examples: ScoredExamples, folder: Path) -> Kept:
+    write_predictions(folder, {"dev": kept(examples)})
+    return read_predictions(folder / "predictions" / "dev.npz")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_metric_comes_back_from_the_file(family: str, tmp_path: Path) -> None:
+    task, examples, answers = FAMILIES[family]()
+    assert isinstance(task, KeepsAnswers)
+    found = round_trip(task.scored_examples(examples, answers), tmp_path).examples
+    told = {k: v for k, v in task.score(examples, answers).items() if not k.startswith(NOT_KEPT)}
+    assert len(told) >= 1
+    for metric, value in told.items():
+        assert metric_value(found, metric) == pytest.approx(value, abs=1e-12), metric
+        shares = contributions(found, metric)
+        assert shares is not None
+        assert shares.shape == (NUM,)
+        assert shares.mean() == pytest.approx(value, abs=1e-9), metric
+    assert [*found.ids] == [example.id for example in examples]
+    assert found.lengths.tolist() == [sum(map(len, example.content)) for example in examples]
+    groups = {example.group: place for place, example in zip(found.clusters.tolist(), examples, strict=True)}
+    assert [groups[example.group] for example in examples] == found.clusters.tolist()
+    assert len(set(found.clusters.tolist())) == len({example.group for example in examples})
+
+
+def test_scores_of_examples_by_hand(tmp_path: Path) -> None:
+    """What an example is worth, worked out from the definitions."""
+    task, examples, answers = classification()
+    found = round_trip(task.scored_examples(examples, answers), tmp_path).examples
+    right = [float(answer.label == example.label) for answer, example in zip(answers, examples, strict=True)]
+    assert contributions(found, "accuracy") == pytest.approx(right)
+    task, examples, answers = regression()
+    found = task.scored_examples(examples, answers)
+    errors = [(answer.score - example.score) ** 2 for answer, example in zip(answers, examples, strict=True)]
+    assert metric_value(found, "squared_error") == pytest.approx(sum(errors) / NUM)
+    correlation = np.corrcoef([a.score for a in answers], [e.score for e in examples])[0, 1]
+    assert metric_value(found, "pearson") == pytest.approx(correlation)
+
+
+def test_matthews_without_each_example_is_the_brute_force() -> None:
+    task, examples, answers = classification()
+    found = task.scored_examples(examples, answers)
+    whole = task.score(examples, answers)["matthews"]
+    left_out = [
+        task.score([*examples[:i], *examples[i + 1 :]], [*answers[:i], *answers[i + 1 :]])["matthews"]
+        for i in range(NUM)
+    ]
+    mean = sum(left_out) / NUM
+    assert contributions(found, "matthews") == pytest.approx([whole + (NUM - 1) * (mean - v) for v in left_out])
+
+
+@pytest.mark.parametrize(("family", "metric"), [("classification", "matthews"), ("regression", "pearson"),
+                                                ("tagging", "f1"), ("quac", "f1")])  # fmt: skip
+def test_the_spread_of_contributions_is_that_of_a_bootstrap(family: str, metric: str) -> None:
+    task, examples, answers = FAMILIES[family]()
+    found = task.scored_examples(examples, answers)
+    shares = contributions(found, metric)
+    assert shares is not None
+    rng = np.random.default_rng(0)
+    drawn = [metric_value(found, metric, rng.integers(NUM, size=NUM)) for _ in range(4000)]
+    assert shares.std(ddof=1) / math.sqrt(NUM) == pytest.approx(np.std([v for v in drawn if v is not None]), rel=0.12)
+
+
+def test_examples_are_told_apart_by_what_they_hold() -> None:
+    ratio = {"accuracy": Ratio.mean([1.0] * 4)}
+    one = [TextExample("a", "x"), TextExample("b", "x"), TextExample("c", "x", "y"), TextExample("d", "x y")]
+    other = [TextExample("1", "x y"), TextExample("2", "x"), TextExample("3", "x"), TextExample("4", "x", "y")]
+    keys = [scored_examples(e, kind="pairs", ratios=ratio).keys.tolist() for e in (one, other)]
+    assert len(set(keys[0])) == 4
+    assert keys[1] == [keys[0][3], keys[0][0], keys[0][1], keys[0][2]]
+
+
+def test_a_selection_is_the_examples_alone() -> None:
+    for family in FAMILIES.values():
+        task, examples, answers = family()
+        rows = np.array([7, 3, 41, 12, 5, 22, 30, 9, 49, 17])
+        whole = task.scored_examples(examples, answers)
+        alone = task.scored_examples([examples[r] for r in rows], [answers[r] for r in rows])
+        chosen = whole.select(rows)
+        assert chosen.ids == alone.ids
+        assert (chosen.keys == alone.keys).all()
+        for name in ("lengths", "predicted", "gold", "offsets"):
+            assert getattr(chosen, name).tolist() == getattr(alone, name).tolist(), name
+        assert chosen.answers == alone.answers
+        for metric in whole.ratios:
+            if whole.kind != "pairs":  # weights are those of the whole
+                assert chosen.ratios[metric].value() == pytest.approx(alone.ratios[metric].value())
+
+
+def test_the_same_predictions_are_the_same_bytes_and_few(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    num = 10_000
+    examples = [TextExample(f"dev:{i}", f"a text {i}") for i in range(num)]
+    said, gold = rng.integers(3, size=num), rng.integers(3, size=num)
+    found = scored_examples(
+        examples, kind="classification", labels="abc", predicted=said, gold=gold,
+        ratios={"accuracy": Ratio.mean(said == gold)}, classes=gold, class_names="abc",
+    )  # fmt: skip
+    write_predictions(tmp_path, {"dev": kept(found)})
+    first = (tmp_path / "predictions/dev.npz").read_bytes()
+    assert len(first) < 20 * num
+    write_predictions(tmp_path, {"dev": kept(found)})
+    assert (tmp_path / "predictions/dev.npz").read_bytes() == first
+    again = read_predictions(tmp_path / "predictions/dev.npz").examples
+    assert (again.predicted == said).all()
+    assert (again.gold == gold).all()
+    with np.load(tmp_path / "predictions/dev.npz", allow_pickle=False) as arrays:  # as anybody may read it
+        assert arrays["predicted"].tolist() == said.tolist()
+
+
+def test_long_texts_are_cut_and_nothing_breaks_in_them(tmp_path: Path) -> None:
+    long = "\u00e9\0\ud800" * 400
+    examples = [QuestionExample(long, "q", "p", (GoldSpan(long),)), QuestionExample("b", "q2", "p", ())]
+    ratios = {"f1": Ratio.mean([0.5, 1.0])}
+    made = scored_examples(examples, kind="span", ratios=ratios, answers=[long, ""], gold_answers=[long, ""])
+    found = round_trip(made, tmp_path).examples
+    assert len(found.ids[0].encode()) <= MOST_ID_BYTES
+    assert len(found.answers[0].encode()) <= MOST_TEXT_BYTES
+    assert found.answers[0].startswith("\u00e9")
+    assert (found.answers[1], found.gold_answers[1]) == ("", "")
+
+
+def test_files_of_a_run_its_seeds_and_its_control_are_found(tmp_path: Path) -> None:
+    task, examples, answers = classification()
+    made = task.scored_examples(examples, answers)
+    for folder in ("seed-10", "seed-2", "control/seed-2", "pretraining-1/seed-0", "a=1/seed-0"):
+        (tmp_path / folder).mkdir(parents=True)
+        write_predictions(tmp_path / folder, {"dev": kept(made)})
+    found = [file.parents[1].relative_to(tmp_path).as_posix() for file in prediction_files(tmp_path)]
+    assert sorted(found) == ["control/seed-2", "pretraining-1/seed-0", "seed-10", "seed-2"]
+    assert found.index("seed-2") < found.index("seed-10")
+    one = kept(made, split="dev/../x", seed=3, pretraining_seed=1)
+    assert file_name(one, alone=True) == "dev-..-x"
+    assert file_name(one, alone=False) == "dev-..-x-pretraining-1-seed-3"
+    assert file_name(kept(made, is_control=True), alone=False) == "dev-control-seed-1"
+
+
+def written(folder: Path, **changes: Any) -> Path:
+    """A file of predictions with other arrays, or without those that are None."""
+    task, examples, answers = classification()
+    write_predictions(folder, {"dev": kept(task.scored_examples(examples, answers))})
+    path = folder / "predictions/dev.npz"
+    with np.load(path) as arrays:
+        content = {name: arrays[name] for name in arrays.files}
+    for name, value in changes.items():
+        if callable(value):
+            content[name] = value(content[name])
+        elif value is None:
+            del content[name]
+        else:
+            content[name] = value
+    np.savez_compressed(path, **content)
+    return path
+
+
+def about(**changes: Any) -> Callable[[np.ndarray], np.ndarray]:
+    def change(before: np.ndarray) -> np.ndarray:
+        return np.frombuffer(json.dumps({**json.loads(before.tobytes()), **changes}).encode(), dtype=np.uint8)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"keys": None}, "it has no keys"),
+        ({"about": np.frombuffer(b"{", dtype=np.uint8)}, "line 1"),
+        ({"about": about(format=2)}, "a later version"),
+        ({"about": about(kind="magic")}, "kind is 'magic'"),
+        ({"about": about(labels="xyz")}, "labels is no list of names"),
+        ({"about": about(seed="1")}, "seed is no whole number"),
+        ({"about": about(labels=["x"])}, "has a label without a name"),
+        ({"predicted": lambda a: a[:-1]}, "gold has"),
+        ({"predicted": lambda a: a - 5}, "predicted has a label without a name"),
+        ({"clusters": lambda a: a[:3]}, "clusters has 3 entries"),
+        ({"keys": lambda a: np.zeros_like(a)}, "keys has an example twice"),
+        ({"offsets": lambda a: a[::-1]}, "offsets do not divide"),
+        ({"classes": lambda a: a + 100}, "classes has one without a name"),
+        ({"parts_0": None}, "parts_0"),
+        ({"ids": lambda a: np.array(["x" * 4000] * len(a)).astype("S4000")}, "longer than any that is kept"),
+        ({"keys": lambda a: a.reshape(2, -1)}, "not what its header says"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_files_that_are_none_are_refused(changes: dict[str, Any], named: str, tmp_path: Path) -> None:
+    path = written(tmp_path, **changes)
+    with pytest.raises(RunDirectoryError, match=r"cannot read the predictions .*dev\.npz") as raised:
+        read_predictions(path)
+    assert named in str(raised.value)
+    assert "lmtransfer evaluate" in str(raised.value)
+
+
+def header(claimed: int, rest: bytes) -> bytes:
+    """A zip whose first array claims more elements than there are."""
+    packed = io.BytesIO()
+    np.lib.format.write_array_header_1_0(packed, {"shape": (claimed,), "fortran_order": False, "descr": "<i8"})
+    target = io.BytesIO()
+    with zipfile.ZipFile(target, "w") as archive:
+        archive.writestr("about.npy", packed.getvalue() + rest)
+    return target.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("content", "named"),
+    [
+        (b"", "not a zip file"),
+        (b"PK\x03\x04 cut", "not a zip file"),
+        (header(10**15, b"12345678"), "not what its header says"),
+        (header(1, b""), "not what its header says"),
+    ],
+    ids=["empty", "cut", "claims too much", "empty array"],
+)
+def test_torn_and_hostile_files_are_refused(content: bytes, named: str, tmp_path: Path) -> None:
+    path = tmp_path / "dev.npz"
+    path.write_bytes(content)
+    with pytest.raises(RunDirectoryError, match=named):
+        read_predictions(path)
+
+
+def test_pickled_objects_are_never_loaded(tmp_path: Path) -> None:
+    path = tmp_path / "dev.npz"
+    np.savez(path, about=np.array([{"a": 1}], dtype=object), allow_pickle=True)
+    with pytest.raises(RunDirectoryError, match="not what its header says"):
+        read_predictions(path)
+    with pytest.raises(RunDirectoryError, match="No such file"):
+        read_predictions(tmp_path / "none.npz")

@@ -1,0 +1,51 @@
+"""The expected best of several learning rates, by brute force, and its figure."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+from reporting_fakes import transfer
+
+from lmtransfer.reporting.choices import searched_text
+from lmtransfer.reporting.collect import collect
+from lmtransfer.reporting.entries import make_entries
+from lmtransfer.reporting.searches import search_figures, tried_rates
+from lmtransfer.verdicts.expected_best import expected_best
+
+
+@pytest.mark.parametrize("values", [[0.3], [0.5, 0.5], [0.61, 0.4, 0.7, 0.52]])
+@pytest.mark.parametrize("higher", [True, False])
+def test_the_expected_best_is_that_of_all_draws(values: list[float], higher: bool) -> None:
+    choose = max if higher else min
+    for k, found in enumerate(expected_best(values, higher_is_better=higher), start=1):
+        draws = [choose(drawn) for drawn in itertools.product(values, repeat=k)]
+        assert found == pytest.approx(sum(draws) / len(draws))
+
+
+def test_a_search_is_drawn_with_its_control(tmp_path: Path) -> None:
+    folder = transfer(tmp_path / "finetune" / "ft", [0.7, 0.72], controls=[0.6, 0.63])
+    result = json.loads((folder / "result.json").read_text())
+    result["learning_rate_tries"] = [
+        {"arm": arm, "seed": seed, "learning_rate": rate, "score": base + gain + 0.01 * seed}
+        for arm, base in (("pretrained", 0.6), ("control", 0.5))
+        for rate, gain in ((0.001, 0.0), (0.01, 0.08), (0.1, 0.02))
+        for seed in (0, 1)
+    ] + ["damaged", {"arm": "pretrained", "learning_rate": None, "score": "x"}]
+    (folder / "result.json").write_text(json.dumps(result))
+    entries = make_entries(collect(tmp_path))
+    assert tried_rates(entries[0].run, "pretrained") == pytest.approx({0.001: 0.605, 0.01: 0.685, 0.1: 0.625})
+    (figure,) = search_figures(entries, tmp_path)
+    drawn = figure.svg.read_text()
+    for part in ("expected best held-out accuracy of ft", "learning rates tried", "control"):
+        assert part in drawn
+    result["learning_rate_tries"] = "damaged"
+    (folder / "result.json").write_text(json.dumps(result))
+    assert search_figures(make_entries(collect(tmp_path)), tmp_path) == []
+
+
+def test_a_choice_is_said() -> None:
+    assert searched_text([1e-3, 1e-2, 1e-2]) == "learning rate: best of 2"
+    assert [searched_text(grid) for grid in ([1e-3], None, "1e-3", [True, "x"])] == [""] * 4

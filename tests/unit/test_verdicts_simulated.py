@@ -1,0 +1,64 @@
+"""What the rule promises, in simulated tables; ``scripts/simulate_verdicts.py`` does it with 2,000."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from lmtransfer.verdicts.power import power
+from lmtransfer.verdicts.student import critical, two_sided
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "simulate_verdicts.py"
+
+
+@pytest.fixture(scope="module")
+def simulation() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("simulate_verdicts", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_in_closed_form() -> None:
+    """Pairs of seeds are judged by an exact test, so that a table of 24 is wrong in at most 24 times 0.05 / 24."""
+    for degrees in (2, 4):
+        assert two_sided(critical(0.05 / 24, degrees), degrees) == pytest.approx(0.05 / 24)
+    # The mean difference of 5 pairs has a standard error of sqrt(2 (1 - correlation) / 5) deviations.
+    found = [power(2.5 / math.sqrt(2 * (1 - correlation) / 5), 4, 0.05) for correlation in (0.0, 0.1, 0.3)]
+    assert found[0] == pytest.approx(0.835, abs=0.001)  # pairs that share nothing pay for being pairs
+    assert min(found[1:]) >= 0.85
+
+
+def test_what_is_there_is_found(simulation: ModuleType) -> None:
+    """Five seeds a side and 2.5 deviations between them; seeds that share nothing and are not paired, or share some."""
+    for options in ({"paired": False}, {"correlation": 0.1}):
+        found = simulation.simulate(simulation.seeds_world(5, comparisons=1, **options), 1000, seed=1, difference=2.5)
+        assert found.found >= 0.85
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    [
+        "3 seeds",
+        "5 seeds, spreads 1 : 3",
+        "3 seeds, correlated 0.7",
+        "5 seeds, not paired, spreads 1 : 3",
+        "3 x 3 of pretraining and finetuning",
+        "5 x 5 of pretraining and finetuning",
+        "5 seeds, 300 examples",
+    ],
+)
+def test_tables_without_a_difference_hold_few_verdicts(simulation: ModuleType, name: str) -> None:
+    found = simulation.simulate(simulation.WORLDS[name], 200, seed=1)
+    assert found.false_tables <= 0.05 + 2 * math.sqrt(0.05 * 0.95 / 200)
+    assert 0.93 <= found.coverage <= 0.97
+    assert 0.93 <= found.score_coverage <= 0.97
