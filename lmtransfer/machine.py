@@ -40,6 +40,7 @@ _REASONS: Mapping[int, tuple[str, str]] = {
 }
 _OF_RUST = re.compile(r"\(os error (\d+)\)")
 _OF_NUMPY = re.compile(r"^\d+ requested and \d+ written$")
+_OF_RESOLVING = re.compile(r"^Symlink loop from '(.*)'$")
 _OF_MEMORY = re.compile(r"not enough memory|can't allocate memory|out of memory|cannot allocate memory", re.IGNORECASE)
 _BYTES = re.compile(r"(\d+) bytes")
 _SIZES = ("model.dim", "model.num_layers", "model.hidden_dim", "tokenizer.vocab_size")
@@ -95,6 +96,9 @@ def _told_of(error: BaseException) -> OSError | None:
     """The error of the system that an exception is, or that a library tells of in its own."""
     if isinstance(error, OSError) and error.errno is not None:
         return None if isinstance(error, BrokenPipeError) else error
+    loop = _OF_RESOLVING.match(str(error))
+    if loop:
+        return OSError(errno.ELOOP, os.strerror(errno.ELOOP), loop[1])
     of_rust = _OF_RUST.search(str(error))
     number = int(of_rust[1]) if of_rust else errno.ENOSPC if _OF_NUMPY.match(str(error)) else None
     return None if number is None else OSError(number, os.strerror(number))
@@ -141,6 +145,8 @@ def _setting_of(path: str, settings: Mapping[str, Any]) -> tuple[str | None, str
         if key.rpartition(".")[2] in _NO_PATHS or not value or len(value) > _MOST or "\0" in value:
             continue
         place = _absolute(value)
+        if wanted.endswith("/" + value) and not os.path.isabs(value):  # looked for below another folder
+            place = wanted
         if len(place) > longest and (wanted == place or wanted.startswith(place + "/")):
             found, longest = (key, value), len(place)
     return found

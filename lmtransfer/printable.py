@@ -8,7 +8,7 @@ from typing import Any
 
 _KEPT = frozenset("\n\t")
 
-#: Of encoding text: what an encoding has no letter for is written in ASCII, by a sign that is like it, or by its number.
+#: Of encoding text: what has no letter in an encoding is written in ASCII, by a sign that is like it or by its number.
 IN_ASCII = "lmtransfer.in_ascii"
 _LIKE = {0xB1: "+-", 0xD7: "x", 0x2013: "-", 0x2014: "-", 0x2022: "*", 0x2026: "~", 0x2581: "_"}
 #: Frames, blocks and the dots of a spinner.

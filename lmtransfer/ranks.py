@@ -60,8 +60,8 @@ def check() -> None:
     lacking = [name for name in _TO_MEET if not os.environ.get(name)]
     if are_many() and lacking:
         raise ConfigError(
-            f"WORLD_SIZE={world_size()} is in the environment without {', '.join(lacking)}: start the command by torchrun, "
-            "or unset WORLD_SIZE"
+            f"WORLD_SIZE={world_size()} is in the environment without {', '.join(lacking)}: start the command by "
+            "torchrun, or unset WORLD_SIZE"
         )
 
 

@@ -43,12 +43,12 @@ def open_output(given: str, *, overwrite: bool) -> Iterator[Write]:
         raise RunDirectoryError(f"output={given}: {partial} cannot be written ({error.strerror})") from None
     try:
         try:
-            yield _writer(stream, str(partial))
+            yield _writer(stream, str(path))
         finally:
-            with naming(partial):
+            with naming(path):
                 stream.close()
     except BaseException as error:
-        is_torn = isinstance(error, OSError) and error.filename == str(partial)
+        is_torn = isinstance(error, OSError) and error.filename == str(path)
         if is_torn or not partial.stat().st_size:
             remove(partial)
         raise

@@ -25,6 +25,7 @@ from lmtransfer.config.sweep import in_sweep, sweep_name
 from lmtransfer.data.cache import default_cache_dir
 from lmtransfer.durable import write_text
 from lmtransfer.errors import ConfigError
+from lmtransfer.machine import naming
 from lmtransfer.reporting.units import shown
 from lmtransfer.tasks.base import Task
 from lmtransfer.training import distributed
@@ -168,7 +169,8 @@ def _setting(cfg: DictConfig, command: str, source: SavedRun, hardware: Hardware
 
 def _write_files(directory: RunDirectory, plain: dict[str, Any], setting: Setting) -> None:
     if distributed.is_main():
-        setting.tokenizer.save(directory.tokenizer)
+        with naming(directory.tokenizer):
+            setting.tokenizer.save(directory.tokenizer)
     directory.write_versions(versions(data={"tokenizer": setting.tokenizer.fingerprint}))
     directory.write_config(plain)  # last: with it the folder is a run
 

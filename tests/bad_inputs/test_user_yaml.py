@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from bad_input import PRETRAIN, Answer, Case, check
 
+UNCHOSEN = tuple(word for word in PRETRAIN if not word.startswith("model"))
 MODEL = b"# Mine\n_target_: lmtransfer.models.bert.BertEncoder\n"
 #: What is in a file, and what is said of it.
 FILES: dict[str, tuple[bytes, tuple[str, ...]]] = {
@@ -52,7 +53,7 @@ FILES: dict[str, tuple[bytes, tuple[str, ...]]] = {
 @pytest.mark.parametrize("name", list(FILES))
 def test_a_broken_config_is_named_with_its_line(name: str, world: Path, answer: Answer) -> None:
     content, names = FILES[name]
-    case = Case((*PRETRAIN, "-cd", "mine", "model=own"), names, {"mine/model/own.yaml": content})
+    case = Case((*UNCHOSEN, "-cd", "mine", "model=own"), names, {"mine/model/own.yaml": content})
     if names[0].startswith(":"):
         case = Case(case.words, (f"mine/model/own.yaml{names[0]}", *names[1:]), case.files)
     check(case, world, answer)
@@ -69,8 +70,8 @@ def test_a_broken_config_is_named_with_its_line(name: str, world: Path, answer: 
         (("prepare", "corpus=own"), "corpus/own.yaml", b"\xff\n", ("corpus/own.yaml:1:", "UTF-8")),
         (("finetune", "task=own"), "task/own.yaml", b"_target_: !!python/name:os.system\n", ("task/own.yaml:1:",)),
         ((*PRETRAIN, "objective/rows=own"), "objective/rows/own.yaml", b"a: 1\na: 2\n", ("rows/own.yaml:2:",)),
-        ((*PRETRAIN, "-m", "model=bert_tiny,own"), "model/own.yaml", b"a: 1\na: 2\n", ("model/own.yaml:2:",)),
-        ((*PRETRAIN, "model=base"), "model/base.yaml", b"defaults: [own]\n", ()),
+        ((*UNCHOSEN, "-m", "model=bert_tiny,own"), "model/own.yaml", b"a: 1\na: 2\n", ("model/own.yaml:2:",)),
+        ((*UNCHOSEN, "model=base"), "model/base.yaml", b"defaults: [own]\n", ()),
         (("inspect", "corpus=own"), "corpus/own.yaml", b"[", ("corpus/own.yaml:",)),
         (("evaluate", "run=runs/pretrain/base", "corpus=own"), "corpus/own.yaml", b"- x\n", ("a list",)),
         (("pretrain", "corpus=mixture", "corpus.parts=[own]"), "corpus/own.yaml", b"- x\n", ("a list",)),
@@ -105,4 +106,4 @@ def test_a_config_that_is_no_file_is_named(kind: str, world: Path, answer: Answe
         own.mkdir()
     else:
         own.symlink_to(own if kind == "loop" else world / "nowhere")
-    check(Case((*PRETRAIN, "-cd", "mine", "model=own"), ("own",)), world, answer)
+    check(Case((*UNCHOSEN, "-cd", "mine", "model=own"), ("own",)), world, answer)
