@@ -244,7 +244,7 @@ PATHS: dict[str, Case] = {
     "nul.config_dir": Case((*PRETRAIN, "-cd", "a\0b"), ("--config-dir",)),
     "nul.list": Case((*PREPARE, "corpus.path=[texts,'a\0b']"), ("corpus.path[1]=", "NUL")),
     **{
-        f"home.{key}": Case((*words, f"{key}=~nobody99/x"), (f"{key}=~nobody99/x", "'nobody99'"))
+        f"home.{words[0]}.{key}": Case((*words, f"{key}=~nobody99/x"), (f"{key}=~nobody99/x", "'nobody99'"))
         for key, words in (
             ("corpus.path", PREPARE),
             ("cache_dir", (*PREPARE, "corpus.path=texts")),
@@ -608,6 +608,10 @@ def test_an_environment_that_torchrun_did_not_make(
     for name in ("WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.delenv(name, raising=False)
     ranks.check()
+    for name in ("WORLD_SIZE", "RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
+        monkeypatch.setenv(name, "")
+    ranks.check()
+    assert (ranks.world_size(), ranks.rank(), ranks.local_rank(), ranks.local_world_size()) == (1, 0, 0, 1)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(ConfigError, match=names):
