@@ -37,6 +37,9 @@ def load(path: Path) -> DictConfig:
         raise ConfigError(_broken(path, "its nodes lie too deep in one another")) from None
     except (OmegaConfBaseException, OSError, TypeError, ValueError) as error:  # YAML that a config cannot hold
         raise ConfigError(_broken(path, str(error).partition("\n")[0])) from error
+    for number, line in enumerate(text.splitlines(), start=1):
+        if line.startswith("# @package") and len(line.split()) != 3:
+            raise ConfigError(f"{path}:{number}: '{line[:60]}' is no package: write # @package _global_, or one key")
     if not isinstance(loaded, DictConfig):
         raise ConfigError(_broken(path, "it is a list"))
     return loaded
@@ -72,25 +75,26 @@ def refuse_broken(folder: Path, given: Sequence[str], primary: str) -> None:
         ConfigError: with every such file.
     """
     words = [(word.partition("=")[0].lstrip("+"), word.partition("=")[2]) for word in given]
-    wanted = [
-        ("", primary),
-        *((group, choice.strip("'\"[] ")) for group, value in words for choice in value.split(",")),
-    ]
+    named = [(group, choice.strip("'\"[] ")) for group, value in words for choice in value.split(",")]
+    wanted: list[tuple[str, str, tuple[Path, ...]]] = [(group, choice, ()) for group, choice in [("", primary), *named]]
     problems, seen = [], set[Path]()
     while wanted:
-        group, choice = wanted.pop(0)
+        group, choice, above = wanted.pop(0)
         path = _in_folder(folder, group.partition("@")[0], choice)
+        if path in above:
+            problems.append(f"{path}: its defaults lead back to itself; leave them out of one file of the circle")
         if path is None or path in seen:
             continue
         seen.add(path)
         try:
             content = load(path)
+            further = list(_built_on(content, str(path.parent.relative_to(folder)), path))
         except ConfigError as error:
             problems += error.problems
             continue
         if not content:
             problems.append(f"{path}: is empty; {_PLAIN}")
-        wanted += _built_on(content, str(path.parent.relative_to(folder)))
+        wanted += [(group, choice, (*above, path)) for group, choice in further]
     if problems:
         raise ConfigError(problems)
 
@@ -101,16 +105,22 @@ def _in_folder(folder: Path, group: str, choice: str) -> Path | None:
         return None
     path = folder / group / f"{choice.removesuffix('.yaml')}.yaml"
     try:
-        return path if path.exists() else None
+        return path if path.exists() or path.is_symlink() else None
     except OSError:  # a value that is no name of a file
         return None
 
 
-def _built_on(content: DictConfig, group: str) -> Iterator[tuple[str, str]]:
-    """The groups and choices that a file's defaults list names."""
+def _built_on(content: DictConfig, group: str, path: Path) -> Iterator[tuple[str, str]]:
+    """The groups and choices that a file's defaults list names.
+
+    Raises:
+        ConfigError: it is no list of names and of group: choice.
+    """
     entries = content._get_node("defaults")
-    if not isinstance(entries, ListConfig):
+    if entries is None:
         return
+    if not isinstance(entries, ListConfig) or not all(isinstance(entry, str | DictConfig) for entry in entries):
+        raise ConfigError(f"{path}: defaults is no list of names of configs and of group: choice")
     for entry in entries:
         if isinstance(entry, str) and entry != "_self_":
             yield ("", entry.lstrip("/")) if entry.startswith("/") else (group, entry)

@@ -42,11 +42,11 @@ FILES: dict[str, tuple[bytes, tuple[str, ...]]] = {
     "deep": (b"a: " + b"[" * 3000 + b"]" * 3000, ("own.yaml", "deep")),
     "half_interpolation": (b"dim: ${oops\n", ("own.yaml",)),
     "interpolation_nowhere": (MODEL + b"dim: ${nowhere.at.all}\n", ("model.dim", "nowhere")),
-    "defaults_word": (b"defaults: bert_tiny\n", ("own",)),
-    "defaults_number": (b"defaults: [5]\n", ("own",)),
+    "defaults_word": (b"defaults: bert_tiny\n", ("own.yaml", "defaults")),
+    "defaults_number": (b"defaults: [5]\n", ("own.yaml", "defaults")),
     "defaults_nowhere": (b"defaults: [nowhere]\n", ("nowhere",)),
-    "defaults_itself": (b"defaults: [own]\n", ("own",)),
-    "header": (b"# @package _global_ and more: x\n" + MODEL, ("own",)),
+    "defaults_itself": (b"defaults: [own]\n", ("own.yaml", "back to itself")),
+    "header": (b"# @package _global_ and more: x\n" + MODEL, (":1:", "package")),
 }  # fmt: skip
 
 
@@ -106,4 +106,9 @@ def test_a_config_that_is_no_file_is_named(kind: str, world: Path, answer: Answe
         own.mkdir()
     else:
         own.symlink_to(own if kind == "loop" else world / "nowhere")
-    check(Case((*UNCHOSEN, "-cd", "mine", "model=own"), ("own",)), world, answer)
+    check(Case((*UNCHOSEN, "-cd", "mine", "model=own"), ("own.yaml", "cannot be read")), world, answer)
+
+
+def test_configs_that_build_on_each_other_in_a_circle_are_named(world: Path, answer: Answer) -> None:
+    files = {"mine/model/own.yaml": b"defaults: [other]\n", "mine/model/other.yaml": b"defaults: [/model/own]\n"}
+    check(Case((*UNCHOSEN, "-cd", "mine", "model=own"), ("own.yaml", "back to itself"), files), world, answer)
