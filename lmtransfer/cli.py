@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from lmtransfer import interrupts
+from lmtransfer import interrupts, machine, ranks
 from lmtransfer.errors import ConfigError, Interrupted, LmtransferError
 from lmtransfer.last_resort import last_resort
 from lmtransfer.printable import printable
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = _answered(sys.argv[1:])
     finally:
         interrupts.end()
-    if int(os.environ.get("WORLD_SIZE") or "1") > 1:
+    if ranks.are_many():
         from lmtransfer.launch import end_process
 
         end_process(code)
@@ -41,10 +41,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _answered(words: list[str]) -> int:
     """Run one command line and show what went wrong; the exit code."""
-    if _rank() > 0:
+    if not ranks.is_first():
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for the rest of the process
     try:
-        return _dispatch(words)
+        try:
+            code = _dispatch(words)
+        except SystemExit:  # as Hydra ends after --help
+            sys.stdout.flush()
+            raise
+        sys.stdout.flush()  # here, where it is answered that there is no room for it
+        return code
     except LmtransferError as error:
         interrupts.decide()
         show(error)
@@ -58,13 +64,17 @@ def _answered(words: list[str]) -> int:
             interrupts.silence(stream)
         return 141
     except Exception as error:
-        _say(f"lmtransfer{_which_rank()}: {last_resort(error, words)}")
-        return 1
+        refused = machine.fault(error)
+        if refused is None:
+            _say(f"lmtransfer{_which_rank()}: {last_resort(error, words)}")
+            return 1
+        show(refused)
+        return refused.exit_code
 
 
 def show(error: LmtransferError) -> None:
     """Print an error for the user; what every rank finds alike is printed by the first one only."""
-    if _rank() == 0 or not isinstance(error, (ConfigError, Interrupted)):
+    if ranks.is_first() or not isinstance(error, (ConfigError, Interrupted)):
         _say(f"lmtransfer{_which_rank()}: {error}")
 
 
@@ -77,7 +87,7 @@ def _say(text: str) -> None:
 
 
 def _which_rank() -> str:
-    return f" (rank {_rank()})" if _rank() else ""
+    return "" if ranks.is_first() else f" (rank {ranks.rank()})"
 
 
 def _dispatch(words: list[str]) -> int:
@@ -108,7 +118,3 @@ def _dispatch(words: list[str]) -> int:
     from lmtransfer.launch import run_command
 
     return run_command(first, words[1:])
-
-
-def _rank() -> int:
-    return int(os.environ.get("RANK", "0") or 0)

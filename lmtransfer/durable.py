@@ -13,6 +13,8 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+from lmtransfer.machine import naming
+
 _CHUNK_BYTES = 1 << 20
 _HERE = re.sub(r"[^A-Za-z0-9]+", "", platform.node())[:20] or "here"
 
@@ -31,11 +33,34 @@ def flush(path: Path) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Replace the contents of ``path``, so that it holds the whole of the new text, or what it held before."""
+    write_bytes(path, text.encode("utf-8"))
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Replace the contents of ``path``, so that it holds the whole of the new, or what it held before."""
     staged = _staged(path)
-    staged.write_text(text, encoding="utf-8")
-    flush(staged)
-    staged.replace(path)
-    flush(path.parent)
+    try:
+        with naming(path):
+            staged.write_bytes(content)
+            flush(staged)
+            staged.replace(path)
+            flush(path.parent)
+    except BaseException:
+        remove(staged)
+        raise
+
+
+def reserve(path: Path) -> None:
+    """Give a file that is to be written through memory all the room that it is long.
+
+    Where the disk were found full later, the system would end the process.
+
+    Raises:
+        OSError: there is no room.
+    """
+    if hasattr(os, "posix_fallocate"):
+        with naming(path), path.open("r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, max(1, os.fstat(file.fileno()).st_size))
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -84,19 +109,36 @@ def staged_folder(folder: Path) -> Iterator[Path]:
     staged = _staged(folder)
     clear_abandoned(folder.parent)
     shutil.rmtree(staged, ignore_errors=True)
-    staged.mkdir(parents=True)
     try:
-        yield staged
-        for file in staged.rglob("*"):
-            if file.is_file():
-                flush(file)
-        flush(staged)
-        if folder.exists():
-            shutil.rmtree(folder)
-        staged.replace(folder)
-        flush(folder.parent)
+        with naming(folder):
+            staged.mkdir(parents=True)
+            yield staged
+            for file in staged.rglob("*"):
+                if file.is_file():
+                    flush(file)
+            flush(staged)
+            if folder.exists():
+                shutil.rmtree(folder)
+            staged.replace(folder)
+            flush(folder.parent)
     finally:
         shutil.rmtree(staged, ignore_errors=True)
+
+
+@contextmanager
+def made(folder: Path) -> Iterator[None]:
+    """See that ``folder`` is there; where the block fails, what was made of it, and above it, is removed."""
+    new = [path for path in (folder, *folder.parents) if not path.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield
+    except BaseException:
+        if new:
+            remove(folder)
+        with suppress(OSError):  # something else has come there
+            for path in new[1:]:
+                path.rmdir()
+        raise
 
 
 def file_hash(path: Path) -> str:

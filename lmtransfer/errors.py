@@ -50,6 +50,10 @@ class TrainingError(LmtransferError):
     """Training that cannot go on, such as a loss that is not finite several steps in a row."""
 
 
+class MachineError(LmtransferError):
+    """What the machine refuses: room, permission, memory, a file that is gone (see ``lmtransfer.machine``)."""
+
+
 class Interrupted(LmtransferError):
     """SIGTERM or Ctrl-C: the step was finished and saved; ``resume=true`` goes on from there."""
 

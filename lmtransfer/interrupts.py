@@ -19,6 +19,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import TextIO
 
+from lmtransfer.printable import IN_ASCII
+
 #: Ctrl-C, the request to end, and the terminal that was closed.
 SIGNALS = tuple(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
@@ -59,6 +61,7 @@ def begin() -> None:
     for number in SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it
             signal.signal(number, _stop)
+    _occupy()
     for name, descriptor in (("stdout", 1), ("stderr", 2)):
         setattr(sys, name, _patient(getattr(sys, name), descriptor))
     followed = os.environ.pop(FOLLOW, "")
@@ -129,6 +132,15 @@ def _follow(descriptor: int) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
+def _occupy() -> None:
+    """Let standard descriptors that were closed lead nowhere: the next file to be opened would take their places."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # it takes the lowest that is free
+
+
 def _to_nowhere(descriptor: int) -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, descriptor)
@@ -142,8 +154,9 @@ class _Output(io.FileIO):
         """Write, or write nowhere from now on."""
         try:
             return super().write(data)  # type: ignore[arg-type]
-        except OSError:
+        except OSError as error:
             if not _on_lost_reader:
+                error.filename = "standard output" if self.fileno() == 1 else "standard error"
                 raise
             _to_nowhere(self.fileno())
             for handle in _on_lost_reader:
@@ -161,7 +174,7 @@ def _patient(stream: TextIO | None, descriptor: int) -> TextIO:
     return io.TextIOWrapper(
         io.BufferedWriter(_Output(descriptor, "w", closefd=False)),
         encoding=stream.encoding,
-        errors=stream.errors,
+        errors=IN_ASCII,
         line_buffering=stream.line_buffering,
         write_through=stream.write_through,
     )

@@ -14,19 +14,23 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
+from typing import Any, cast
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError, MissingMandatoryValue, OmegaConfBaseException
+from yaml import YAMLError
 
-from lmtransfer.config import help_page, overrides, paths
+from lmtransfer import machine, ranks
+from lmtransfer.config import help_page, overrides, paths, yaml_files
 from lmtransfer.config.budget import settle_budget
 from lmtransfer.config.diagnose import diagnose
 from lmtransfer.config.primary import drop_null_groups
 from lmtransfer.config.sweep import Point, in_sweep, read_points, sweep_name
 from lmtransfer.config.task_groups import expanded
+from lmtransfer.config.user_paths import settle_paths
 from lmtransfer.errors import ConfigError, Interrupted, LmtransferError
 from lmtransfer.last_resort import last_resort
 from lmtransfer.run_writer import failed_starts_removed
@@ -65,6 +69,8 @@ def run_command(command: str, words: Sequence[str]) -> int:
         _check_config_dir(Path(line.config_dir))
         folders.append(Path(line.config_dir))
     given = [*_bare_words(command, line.bare), *line.overrides]
+    if line.config_dir is not None:
+        yaml_files.refuse_broken(Path(line.config_dir), given, line.config_name or command)
     given = drop_null_groups(given, primary=line.config_name or command, folders=folders)
     one_each = expanded(given, folders)
     if one_each != given and not line.is_sweep:
@@ -80,7 +86,8 @@ def run_command(command: str, words: Sequence[str]) -> int:
         try:
             with _hydra_as_library([f"lmtransfer {command}", *line.options, *settings, *given]):
                 hydra.main(version_base="1.3", config_path=str(paths.conf_dir()), config_name=command)(task)()
-        except (HydraException, OmegaConfBaseException, ValueError) as error:  # what the command raises is in failure
+        except (HydraException, OmegaConfBaseException, ValueError, YAMLError, RecursionError) as error:
+            # What the command itself raises is in failure.
             raise diagnose(
                 error,
                 command=line.config_name or command,
@@ -104,7 +111,7 @@ def _perform(command: str, failure: list[Exception], cfg: DictConfig) -> None:
     try:
         _run(command, cfg)
     except Exception as error:
-        failure.append(_as_user_error(error))
+        failure.append(_as_user_error(error, cfg))
 
 
 def _perform_point(command: str, cfg: DictConfig) -> None:
@@ -118,7 +125,7 @@ def _perform_point(command: str, cfg: DictConfig) -> None:
     except (Interrupted, KeyboardInterrupt) as error:
         raise _StopSweep from error
     except Exception as raised:
-        described = _as_user_error(raised)
+        described = _as_user_error(raised, cfg)
         if isinstance(described, LmtransferError):
             point.error = str(described)
             print(f"lmtransfer: {described}", file=sys.stderr)
@@ -130,6 +137,7 @@ def _perform_point(command: str, cfg: DictConfig) -> None:
 
 def _run(command: str, cfg: DictConfig) -> Path | None:
     """Run the command; its run directory, if it made one."""
+    settle_paths(cfg)
     settle_budget(cfg, primary=command)
     with failed_starts_removed():
         returned = _module(command).run(cfg)
@@ -158,14 +166,22 @@ def _module(command: str) -> ModuleType:
     return importlib.import_module(f"lmtransfer.commands.{command}")
 
 
-def _as_user_error(error: Exception) -> Exception:
-    """A missing value or a broken reference that a command came upon is the user's; all else stays as it is."""
+def _as_user_error(error: Exception, cfg: DictConfig) -> Exception:
+    """A missing value, a broken reference, what the machine refuses: messages for the user; all else stays as it is."""
     if isinstance(error, (MissingMandatoryValue, InterpolationResolutionError)):
         where = f"{error.full_key}: " if error.full_key else ""
         described = ConfigError(where + str(error).splitlines()[0])
         described.__cause__ = error
         return described
-    return error
+    return machine.fault(error, _plain(cfg)) or error
+
+
+def _plain(cfg: DictConfig) -> dict[str, Any]:
+    """The settings as plain data, as far as they can be resolved."""
+    try:
+        return cast("dict[str, Any]", OmegaConf.to_container(cfg, resolve=True))
+    except OmegaConfBaseException:
+        return cast("dict[str, Any]", OmegaConf.to_container(cfg, resolve=False))
 
 
 def _unswept(given: Sequence[str]) -> list[str]:
@@ -220,7 +236,7 @@ def end_process(code: int) -> None:
     In the ordinary way, threads of the process group that are still there abort the process now and then, and
     ``torchrun`` takes a finished run for a failed one.
     """
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    if ranks.are_many():
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import codecs
 import unicodedata
 from typing import Any
 
 _KEPT = frozenset("\n\t")
+
+#: Of encoding text: what has no letter in an encoding is written in ASCII, by a sign that is like it or by its number.
+IN_ASCII = "lmtransfer.in_ascii"
+_LIKE = {0xB1: "+-", 0xD7: "x", 0x2013: "-", 0x2014: "-", 0x2022: "*", 0x2026: "~", 0x2581: "_"}
+#: Frames, blocks and the dots of a spinner.
+_DRAWN = ((0x2500, 0x257F, "-"), (0x2580, 0x259F, "#"), (0x2800, 0x28FF, "*"))
 
 
 def printable(text: str) -> str:
@@ -29,3 +36,18 @@ def printable_values(value: Any) -> Any:
     if isinstance(value, list):
         return [printable_values(item) for item in value]
     return value
+
+
+def _in_ascii(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return "".join(map(_like, error.object[error.start : error.end])), error.end
+
+
+def _like(character: str) -> str:
+    number = ord(character)
+    drawn = next((sign for first, last, sign in _DRAWN if first <= number <= last), None)
+    return _LIKE.get(number) or drawn or character.encode("ascii", "backslashreplace").decode()
+
+
+codecs.register_error(IN_ASCII, _in_ascii)

@@ -12,6 +12,7 @@ from typing import Protocol, cast
 from lmtransfer.data.documents import Notes
 from lmtransfer.data.files import EncodingErrors, decode, find_file, read_lines
 from lmtransfer.errors import DataError
+from lmtransfer.machine import naming
 
 STANDARD_INPUT = "-"
 _PIECE_BYTES = 1 << 16
@@ -95,6 +96,8 @@ def _arriving(
     path: Path | None, name: str, encoding_errors: EncodingErrors, notes: Notes, before_waiting: Callable[[], None]
 ) -> Iterator[tuple[int, str]]:
     opened: AbstractContextManager[Arriving]
+    if path is None and sys.stdin is None:
+        raise DataError("input=-: standard input is closed; give a file, or send something there")
     opened = nullcontext(cast(Arriving, sys.stdin.buffer)) if path is None else path.open("rb")
     with opened as stream:
         yield from arriving_lines(stream, name, encoding_errors, notes, before_waiting)
@@ -123,7 +126,8 @@ def arriving_lines(
     held: list[bytes] = []
     while True:
         before_waiting()
-        piece = stream.read1(_PIECE_BYTES)
+        with naming(name):
+            piece = stream.read1(_PIECE_BYTES)
         if piece and b"\n" not in piece:
             held.append(piece)
             continue

@@ -9,7 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
+from lmtransfer.durable import remove
 from lmtransfer.errors import DataError, RunDirectoryError
+from lmtransfer.machine import naming
 
 STANDARD_OUTPUT = "-"
 
@@ -21,7 +23,7 @@ def open_output(given: str, *, overwrite: bool) -> Iterator[Write]:
     """What writes objects as JSON lines.
 
     A file is written beside its place, as ``<output>.partial``, and put there at the end; after an error that is where
-    the answers until then are.
+    the answers until then are, unless they could not be written.
 
     Args:
         given: the file, or ``-``.
@@ -31,7 +33,7 @@ def open_output(given: str, *, overwrite: bool) -> Iterator[Write]:
         RunDirectoryError: the file is there already, or its folder is not.
     """
     if given == STANDARD_OUTPUT:
-        yield _writer(sys.stdout)
+        yield _writer(sys.stdout, "standard output")
         return
     path = free_place(given, overwrite=overwrite)
     partial = path.with_name(f"{path.name}.partial")
@@ -40,11 +42,15 @@ def open_output(given: str, *, overwrite: bool) -> Iterator[Write]:
     except OSError as error:
         raise RunDirectoryError(f"output={given}: {partial} cannot be written ({error.strerror})") from None
     try:
-        with stream:
-            yield _writer(stream)
-    except BaseException:
-        if not partial.stat().st_size:
-            partial.unlink()
+        try:
+            yield _writer(stream, str(path))
+        finally:
+            with naming(path):
+                stream.close()
+    except BaseException as error:
+        is_torn = isinstance(error, OSError) and error.filename == str(path)
+        if is_torn or not partial.stat().st_size:
+            remove(partial)
         raise
     partial.replace(path)
 
@@ -65,14 +71,15 @@ def free_place(given: str, *, overwrite: bool) -> Path:
     return path
 
 
-def _writer(stream: TextIO) -> Write:
+def _writer(stream: TextIO, name: str) -> Write:
     """Writes each group at once, so that who reads along waits for nothing that is known."""
     plain_ascii = (stream.encoding or "").lower().replace("-", "") != "utf8"
 
     def write(lines: Sequence[dict[str, Any]]) -> None:
-        for line in lines:
-            stream.write(json_line(line, ascii_only=plain_ascii) + "\n")
-        stream.flush()
+        with naming(name):
+            for line in lines:
+                stream.write(json_line(line, ascii_only=plain_ascii) + "\n")
+            stream.flush()
 
     return write
 

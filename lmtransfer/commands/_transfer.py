@@ -32,6 +32,7 @@ from lmtransfer.config.sweep import in_sweep, sweep_name
 from lmtransfer.data.cache import default_cache_dir
 from lmtransfer.durable import write_text
 from lmtransfer.errors import ConfigError
+from lmtransfer.machine import naming
 from lmtransfer.predictions.file import file_name, write_predictions
 from lmtransfer.predictions.scored import Kept
 from lmtransfer.reporting.kept import examples_of, kept_answers, kept_of
@@ -191,7 +192,8 @@ def _settings(
 
 def _write_files(directory: RunDirectory, plain: dict[str, Any], setting: Setting) -> None:
     if distributed.is_main():
-        setting.tokenizer.save(directory.tokenizer)
+        with naming(directory.tokenizer):
+            setting.tokenizer.save(directory.tokenizer)
     directory.write_versions(versions(data={"tokenizer": setting.tokenizer.fingerprint}))
     directory.write_config(plain)  # last: with it the folder is a run
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
+from lmtransfer import ranks
 from lmtransfer.commands._exported_card import card_of
 from lmtransfer.commands._exported_folder import (
     Written,
@@ -225,7 +225,7 @@ def _check_choices(cfg: DictConfig) -> None:
         )
     if cfg.license is not None and not isinstance(cfg.license, str):
         problems.append(f"license={cfg.license}: give an identifier such as apache-2.0")
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    if ranks.world_size() > 1:
         problems.append("export is one process: run it without torchrun")
     if problems:
         raise ConfigError(problems)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from omegaconf import DictConfig
 from rich.console import Console
 
+from lmtransfer import ranks
 from lmtransfer.commands._imported import read_imported, write_imported
 from lmtransfer.commands._imported_messages import imported_lines, next_lines
 from lmtransfer.commands._published_folder import find_published
@@ -25,7 +25,7 @@ def run(cfg: DictConfig) -> Path:
         The run directory.
     """
     check(cfg, primary="import")
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    if ranks.world_size() > 1:
         raise ConfigError("import is one process: run it without torchrun")
     folder = find_published(str(cfg.source), key="source")
     name = sweep_name(str(cfg.name or folder.name))

@@ -55,7 +55,7 @@ def run(cfg: DictConfig) -> None:
 def about(group: str, name: str, folders: list[Path]) -> str:
     """The first comment line of a config."""
     path = paths.find(f"{group}/{name}.yaml", folders)
-    return summary(path.read_text(encoding="utf-8")) if path else ""
+    return summary(path.read_text(encoding="utf-8", errors="replace")) if path else ""
 
 
 def config_folders() -> list[Path]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -11,6 +10,7 @@ from typing import Any
 from omegaconf import DictConfig
 from rich.console import Console
 
+from lmtransfer import ranks
 from lmtransfer.commands._hardware import eager_hardware
 from lmtransfer.commands._prediction_input import one_example, read_examples
 from lmtransfer.commands._prediction_lines import InputSource, find_input, open_lines
@@ -88,7 +88,7 @@ def _examples(
     notes: Notes,
 ) -> Iterator[Given]:
     if source is not None and file_format is not None:
-        if source.path is None and sys.stdin.isatty():
+        if source.path is None and sys.stdin is not None and sys.stdin.isatty():
             print("one line each; end with Ctrl-D", file=sys.stderr)
         columns = {key: str(cfg[key]) for key in _COLUMNS if cfg[key] is not None}
         reading = Reading(task, file_format, columns, cfg.on_error, answers.refuse, notes)
@@ -132,7 +132,7 @@ def _check_choices(cfg: DictConfig) -> None:
     if cfg.submission is not None and cfg.split is None:
         problems.append(f"submission={cfg.submission}: is of a whole split; name it, such as split=test")
     problems += [f"{key}={cfg[key]}: is about input=" for key in (*_COLUMNS, "format") if _idle(cfg, key)]
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    if ranks.world_size() > 1:
         problems.append("predict is one process: run it without torchrun")
     if problems:
         raise ConfigError(problems)

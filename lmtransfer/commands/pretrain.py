@@ -33,6 +33,7 @@ from lmtransfer.config.build import build
 from lmtransfer.config.schema import TrainSettings
 from lmtransfer.config.sweep import in_sweep, sweep_name
 from lmtransfer.errors import ConfigError
+from lmtransfer.machine import naming
 from lmtransfer.objectives.base import selection_metric
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.pretraining.worth import block_weights, meaning
@@ -161,7 +162,8 @@ def _new_directory(cfg: DictConfig, name: str, plain: dict[str, Any], text: Text
     """Made once the corpus is read and everything is built, so that a mistake before leaves nothing behind."""
     directory = RunDirectory.create(cfg.output_root, "pretrain", name)
     if distributed.is_main():
-        text.tokenizer.save(directory.tokenizer)
+        with naming(directory.tokenizer):
+            text.tokenizer.save(directory.tokenizer)
     directory.write_versions(
         versions(data={"corpus": text.corpus.fingerprint(), "tokenizer": text.tokenizer.fingerprint})
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 from rich.console import Console
 
+from lmtransfer import ranks
 from lmtransfer.commands._pretraining import check_pretraining
 from lmtransfer.commands._study_plan import PRETRAIN, Job, Plan, make_plan
 from lmtransfer.commands._study_process import last_words, run_apart
@@ -21,7 +21,7 @@ from lmtransfer.config import paths
 from lmtransfer.config.budget import effective_train
 from lmtransfer.config.check import check
 from lmtransfer.config.composing import composed
-from lmtransfer.durable import write_text
+from lmtransfer.durable import made, write_text
 from lmtransfer.errors import ConfigError, Interrupted, LmtransferError
 from lmtransfer.reporting.terminal import report_console
 from lmtransfer.reporting.units import duration
@@ -40,7 +40,7 @@ def run(cfg: DictConfig) -> Path:
         LmtransferError: runs failed; the others are done, and the table is written.
     """
     check(cfg, primary="study")
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    if ranks.world_size() > 1:
         raise ConfigError("a study starts its runs itself: call it without torchrun")
     plan, config_dir = make_plan(cfg), _config_dir()
     console = report_console()
@@ -114,8 +114,8 @@ def _note_words(plan: Plan) -> None:
         noted[job.key] = list(job.words)
     if problems:
         raise ConfigError(problems)
-    plan.folder.mkdir(parents=True, exist_ok=True)
-    write_text(path, json.dumps(noted, indent=1) + "\n")
+    with made(plan.folder):
+        write_text(path, json.dumps(noted, indent=1) + "\n")
 
 
 def _do(plan: Plan, config_dir: str | None, console: Console) -> list[tuple[Job, str]]:

@@ -43,6 +43,10 @@ def check(cfg: DictConfig, *, primary: str, nodes: Mapping[str, Set[str]] | None
     for key in nodes or {}:
         if _is_absent(values, key):
             problems[key] = f"missing: choose one with {key.replace('.', '/')}=<name>"
+        elif not _may_be_built(values, key):
+            problems.setdefault(
+                key, f"has no _target_, so it is no component: choose one with {key.replace('.', '/')}=<name>"
+            )
     if problems:
         raise ConfigError([f"{key}: {problem}" for key, problem in sorted(problems.items())])
     with open_dict(cfg):
@@ -66,6 +70,15 @@ def _is_absent(values: Any, key: str) -> bool:
             return True
         values = values[part]
     return False
+
+
+def _may_be_built(values: Any, key: str) -> bool:
+    """Whether there is a component at ``key``, or null, or a value whose problem is known already."""
+    for part in key.split("."):
+        if not isinstance(values, dict):
+            return True
+        values = values[part]
+    return values is None or values is BROKEN or is_component(values)
 
 
 class _PlainKeys:

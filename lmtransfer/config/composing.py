@@ -12,11 +12,13 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from omegaconf import DictConfig, open_dict
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from lmtransfer.config import overrides, paths
 from lmtransfer.config.budget import settle_budget
 from lmtransfer.config.diagnose import diagnose
 from lmtransfer.config.primary import drop_null_groups
+from lmtransfer.config.user_paths import settle_paths
 
 
 @contextmanager
@@ -41,7 +43,7 @@ def composed(command: str, words: Sequence[str], *, config_dir: str | None = Non
     try:
         with initialize_config_dir(config_dir=str(paths.conf_dir()), version_base="1.3"):
             cfg = compose(command, overrides=[*given, *searched], return_hydra_config=True)
-    except (HydraException, OmegaConfBaseException) as error:
+    except (HydraException, OmegaConfBaseException, YAMLError) as error:
         raise diagnose(error, command=command, overrides=given, config_dir=config_dir, is_sweep=False) from error
     finally:
         GlobalHydra.instance().clear()
@@ -51,6 +53,7 @@ def composed(command: str, words: Sequence[str], *, config_dir: str | None = Non
         HydraConfig.instance().set_config(cfg)
         with open_dict(cfg):
             del cfg["hydra"]
+        settle_paths(cfg)
         settle_budget(cfg, primary=command)
         yield cfg
     finally:

@@ -12,6 +12,7 @@ from hydra.core.override_parser.types import Override, Sweep
 from hydra.errors import HydraException
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from lmtransfer.config import paths
 from lmtransfer.config.nearest import hint, listed, nearest
@@ -57,7 +58,7 @@ def diagnose(
             keys.append(override)
     try:
         reference = _compose(command, [str(group.input_line) for group in groups], config_dir)
-    except (HydraException, OmegaConfBaseException) as cause:
+    except (HydraException, OmegaConfBaseException, ValueError, YAMLError, RecursionError) as cause:
         return ConfigError(problems or _reworded(error if groups else cause, folders))
     problems.extend(problem for override in keys for problem in _unknown_key(override, reference, command, folders))
     return ConfigError(problems or _reworded(error, folders))

@@ -13,7 +13,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from lmtransfer.config import paths
+from lmtransfer.config import paths, yaml_files
 from lmtransfer.config.comments import key_comments, keys, leading_comment
 from lmtransfer.config.schema import SCHEMAS
 
@@ -97,10 +97,9 @@ def _of_file(group: str, choice: str, package: str, folders: list[Path]) -> dict
     path = paths.find(f"{group}/{choice}.yaml", folders)
     if path is None:
         return {}
-    text = path.read_text(encoding="utf-8")
+    text = yaml_files.read_text(path)
     found: dict[str, str] = {}
-    content = OmegaConf.load(path)
-    for entry in content.get("defaults", []) if isinstance(content, DictConfig) else []:
+    for entry in yaml_files.load(path).get("defaults") or []:
         if isinstance(entry, str) and entry != "_self_":
             found |= _of_file(group, entry, package, folders)
     prefix = "" if "# @package _global_" in text else f"{package}."

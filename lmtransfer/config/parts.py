@@ -8,7 +8,7 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 
-from lmtransfer.config import paths
+from lmtransfer.config import paths, yaml_files
 from lmtransfer.config.nearest import hint
 from lmtransfer.errors import ConfigError
 
@@ -56,11 +56,11 @@ def _settled(name: str, part: Any, folders: list[Path], problems: list[str]) -> 
         return part
     path = paths.find(f"corpus/{part}.yaml", folders)
     if path is not None:
-        return OmegaConf.load(path)
+        return yaml_files.load(path)
     if Path(str(part)).expanduser().exists():
         text = paths.find("corpus/text.yaml", folders)
         assert text is not None
-        return OmegaConf.merge(OmegaConf.load(text), {"name": name, "path": str(part)})
+        return OmegaConf.merge(yaml_files.load(text), {"name": name, "path": str(part)})
     known = hint(str(part), paths.group_options("corpus", folders), what="corpora")
     problems.append(f"corpus.parts.{name}={part}: is neither a corpus nor a file or folder; {known}")
     return None

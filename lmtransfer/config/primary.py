@@ -11,7 +11,7 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 
-from lmtransfer.config import paths
+from lmtransfer.config import paths, yaml_files
 
 
 def primary_config(name: str) -> dict[str, Any]:
@@ -33,8 +33,8 @@ def drop_null_groups(overrides: Sequence[str], *, primary: str, folders: Sequenc
         folders: config folders.
     """
     path = paths.find(f"{primary}.yaml", folders)
-    loaded = OmegaConf.to_container(OmegaConf.load(path)) if path else {}
-    entries = loaded.get("defaults", []) if isinstance(loaded, dict) else []
+    loaded = OmegaConf.to_container(yaml_files.load(path)) if path else {}
+    entries = (loaded.get("defaults") or []) if isinstance(loaded, dict) else []
     chosen = {group: choice for entry in entries if isinstance(entry, dict) for group, choice in entry.items()}
     kept = []
     for override in overrides:
@@ -68,7 +68,7 @@ def group_config(group: str, choice: str, folders: Sequence[Path]) -> dict[str, 
         None if there is no such file, or if its keys do not belong to the group (an experiment).
     """
     path = paths.find(f"{group}/{choice}.yaml", folders)
-    if path is None or "# @package _global_" in path.read_text(encoding="utf-8"):
+    if path is None or "# @package _global_" in yaml_files.read_text(path):
         return None
     groups, bases, content = _read(path)
     found: dict[str, Any] = {}
@@ -89,7 +89,7 @@ def _read(path: Path) -> tuple[list[str], list[str], dict[str, Any]]:
 @cache
 def _parsed(path: Path, content: bytes) -> dict[str, Any]:
     """A file, kept while its content is the same: a command asks for a file a dozen times, and reading YAML is slow."""
-    loaded = OmegaConf.to_container(OmegaConf.load(path))
+    loaded = OmegaConf.to_container(yaml_files.load(path))
     return {str(key): value for key, value in loaded.items()} if isinstance(loaded, dict) else {}
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import cast
 
-from omegaconf import DictConfig, OmegaConf
+from lmtransfer.config import yaml_files
 
 _TARGET = "lmtransfer.tasks.group.TaskGroup"
 
@@ -28,7 +27,7 @@ def _expanded(override: str, folders: Sequence[Path]) -> str:
     for folder in reversed(folders):
         path = folder / "task" / f"{value}.yaml"
         if path.is_file():
-            node = cast("DictConfig", OmegaConf.load(path))
+            node = yaml_files.load(path)
             if node.get("_target_") == _TARGET:
                 return f"task={','.join(node.tasks)}"
             break

@@ -8,7 +8,6 @@ killed goes on with the missing ones, and the result does not depend on how many
 
 from __future__ import annotations
 
-import errno
 import glob
 import json
 import os
@@ -32,6 +31,7 @@ from lmtransfer.data.store import STORE_FORMAT, TokenStore
 from lmtransfer.data.tokenising import BLOCK_CHARACTERS
 from lmtransfer.durable import remove, staged_folder, write_json
 from lmtransfer.errors import DataError
+from lmtransfer.machine import naming
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.tokenizers.load import load_tokenizer
 
@@ -75,8 +75,19 @@ class TokenizerTrainer(Protocol):
 
 
 def default_cache_dir() -> Path:
-    """Where prepared corpora and tokenizers are kept: ``LMTRANSFER_CACHE``, or ``~/.cache/lmtransfer``."""
-    return Path(os.environ.get("LMTRANSFER_CACHE") or "~/.cache/lmtransfer").expanduser()
+    """Where prepared corpora and tokenizers are kept: ``LMTRANSFER_CACHE``, or ``~/.cache/lmtransfer``.
+
+    Raises:
+        DataError: there is no home folder.
+    """
+    place = os.environ.get("LMTRANSFER_CACHE") or "~/.cache/lmtransfer"
+    try:
+        return Path(place).expanduser()
+    except RuntimeError:
+        raise DataError(
+            f"{place}: there is no home folder to keep caches in (HOME is not set): set HOME, cache_dir= or "
+            "LMTRANSFER_CACHE"
+        ) from None
 
 
 def default_num_workers() -> int:
@@ -221,26 +232,33 @@ def _slug(name: str) -> str:
 def writing(folder: Path) -> Iterator[None]:
     """Hold the folder against other processes (a second one waits, says so, and then finds the work done)."""
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(folder.with_name(f".{folder.name}.lock"))
-        try:
-            lock.acquire(timeout=_PATIENCE)
-        except Timeout:
-            print(f"another process is preparing {folder}: waiting for it to end", file=sys.stderr, flush=True)
-            lock.acquire()
-        try:
+        with naming(folder), _locked(folder):
             for staged in folder.parent.glob(f".{glob.escape(folder.name)}.*.tmp"):  # of a process that was killed
                 remove(staged)
             yield
-        finally:
-            lock.release()
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR):
-            raise
+        place = Path(str(error.filename))
+        if not (place.is_relative_to(folder.parent) or place in folder.parents):
+            raise  # of a source, or of what is shown
         raise DataError(
             f"cache_dir: cannot write {folder} ({error.strerror}); make room, or set cache_dir= or LMTRANSFER_CACHE "
             "to another place. What is complete is kept"
         ) from error
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder.with_name(f".{folder.name}.lock"))
+    try:
+        lock.acquire(timeout=_PATIENCE)
+    except Timeout:
+        print(f"another process is preparing {folder}: waiting for it to end", file=sys.stderr, flush=True)
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _open(folder: Path, from_cache: bool) -> PreparedCorpus:

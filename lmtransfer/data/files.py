@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, BinaryIO, Literal, cast
 
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import DataError
+from lmtransfer.machine import naming
 from lmtransfer.optional import optional
 
 if TYPE_CHECKING:
@@ -65,7 +66,8 @@ class _MeteredFile(io.FileIO):
         self._meter = meter
 
     def readinto(self, buffer: WriteableBuffer, /) -> int | None:
-        count = super().readinto(buffer)
+        with naming(str(self.name)):
+            count = super().readinto(buffer)
         self._meter.done += count or 0
         return count
 

@@ -13,6 +13,7 @@ from typing import BinaryIO, Literal, cast
 from lmtransfer.data.documents import Document, Notes, clean
 from lmtransfer.data.files import COMPRESSIONS, EncodingErrors, Meter, decode, open_binary, plain_name, read_lines
 from lmtransfer.errors import DataError
+from lmtransfer.machine import naming
 
 Format = Literal["auto", "text", "jsonl", "parquet"]
 Boundary = Literal["auto", "blank_line", "file", "line", "heading"]
@@ -141,7 +142,8 @@ def _parquet_documents(
     with open_binary(path, meter) as stream, tempfile.TemporaryFile() as spool:
         source: BinaryIO = stream
         if path.suffix in COMPRESSIONS:  # parquet is read from its end: decompress to disk, not to memory
-            shutil.copyfileobj(stream, spool, 1 << 20)
+            with naming(tempfile.gettempdir()):
+                shutil.copyfileobj(stream, spool, 1 << 20)
             source = cast(BinaryIO, spool)
         try:
             file = pq.ParquetFile(source)

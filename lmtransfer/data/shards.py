@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lmtransfer.durable import file_hash, staged_folder
+from lmtransfer.durable import file_hash, reserve, staged_folder
 
 SHARD_FILES = ("tokens.npy", "sentence_lengths.npy", "document_lengths.npy")
 
@@ -68,6 +68,7 @@ def write_shard(
 def write_starts(path: Path, folder: Path, shards: Sequence[Shard], lengths_name: str, total: int) -> None:
     """Write running sums of the shards' lengths as one int64 array, a shard at a time."""
     out = np.lib.format.open_memmap(path, mode="w+", dtype=np.int64, shape=(total + 1,))
+    reserve(path)
     out[0] = 0
     position = 0
     for shard in shards:

@@ -6,11 +6,15 @@ matplotlib is imported inside the functions, so that importing this file costs n
 
 from __future__ import annotations
 
+import io
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from lmtransfer.durable import write_bytes
 
 #: Okabe and Ito (2008), "Color Universal Design"; yellow is left out since it vanishes on white.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
@@ -64,8 +68,11 @@ class SavedFigure:
 @contextmanager
 def drawing(name: str) -> Iterator[None]:
     """Apply the house style while a figure is made and saved; ids inside the SVG depend on ``name`` only."""
+    chosen = os.environ.pop("MPLBACKEND", None)  # no window is opened, and an unknown one would stop the import
     import matplotlib
 
+    if chosen is not None:
+        os.environ["MPLBACKEND"] = chosen
     with matplotlib.rc_context({**_RC, "svg.hashsalt": f"lmtransfer-{name}"}):
         yield
 
@@ -91,8 +98,10 @@ def save(figure: Any, folder: Path, name: str, title: str) -> SavedFigure:
     folder.mkdir(parents=True, exist_ok=True)
     svg, png = folder / f"{name}.svg", folder / f"{name}.png"
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-    figure.savefig(svg, metadata=nothing)
-    figure.savefig(png, metadata={"Software": None})
+    for path, metadata in ((svg, nothing), (png, {"Software": None})):
+        drawn = io.BytesIO()
+        figure.savefig(drawn, format=path.suffix[1:], metadata=metadata)
+        write_bytes(path, drawn.getvalue())
     return SavedFigure(name=name, title=title, svg=svg, png=png)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from lmtransfer.durable import made, write_text
 from lmtransfer.errors import RunDirectoryError
 from lmtransfer.reporting.answer import answer
 from lmtransfer.reporting.entries import Entry
@@ -35,15 +36,15 @@ def write_report(
         RunDirectoryError: the folder cannot be written.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        drawn = draw_figures(entries, sweeps, folder / "figures") if figures else []
-        pages = {
-            "report.html": html_report(entries, sweeps, drawn, title=title),
-            "report.md": markdown_report(entries, sweeps, drawn, title=title),
-            "report.json": to_json(table_rows(entries), sweeps, answer(entries)),
-        }
-        for name, text in pages.items():
-            (folder / name).write_text(text, encoding="utf-8")
+        with made(folder):
+            drawn = draw_figures(entries, sweeps, folder / "figures") if figures else []
+            pages = {
+                "report.html": html_report(entries, sweeps, drawn, title=title),
+                "report.md": markdown_report(entries, sweeps, drawn, title=title),
+                "report.json": to_json(table_rows(entries), sweeps, answer(entries)),
+            }
+            for name, text in pages.items():
+                write_text(folder / name, text)
     except OSError as error:
         raise RunDirectoryError(
             f"to={folder}: the report cannot be written ({error.strerror or error}); give another folder with to="

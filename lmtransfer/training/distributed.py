@@ -12,7 +12,6 @@ Small numbers (counts, losses, flags, the clock) travel between hosts' memories 
 from __future__ import annotations
 
 import gc
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -21,6 +20,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from lmtransfer import ranks
 from lmtransfer.errors import Interrupted
 
 _BUCKET_ELEMENTS = 32 * 1024 * 1024
@@ -43,7 +43,7 @@ def is_main() -> bool:
 
 def local_rank() -> int:
     """This process's number on its machine: which of its devices is ours."""
-    return int(os.environ.get("LOCAL_RANK", "0"))
+    return ranks.local_rank()
 
 
 @contextmanager
@@ -53,7 +53,8 @@ def process_group() -> Iterator[None]:
     Every process waits for the others before the group is taken down (without it, teardown aborts now and then), also
     after an interruption, which all ranks agree on; but not after an error: the others may never arrive.
     """
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1 or dist.is_initialized():
+    ranks.check()
+    if ranks.world_size() == 1 or dist.is_initialized():
         yield
         return
     if torch.cuda.is_available():

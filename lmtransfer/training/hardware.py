@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import platform
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 
+from lmtransfer import ranks
 from lmtransfer.errors import ConfigError
 from lmtransfer.training import distributed
 from lmtransfer.training.cores import usable_cores
@@ -69,7 +69,7 @@ def setup(
     number_format = fastest_format(chosen) if precision == "auto" else Format(precision, "as set")
     if number_format.name == "fp16" and chosen.type == "cpu":
         raise ConfigError("hardware.precision=fp16 is for GPUs: use bf16, fp32 or auto on the CPU")
-    torch.set_num_threads(threads or max(1, usable_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
+    torch.set_num_threads(threads or max(1, usable_cores() // ranks.local_world_size()))
     if chosen.type == "cpu" and keep_memory:
         tune_allocator()
     if chosen.type == "cuda":

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from lmtransfer.durable import write_text
 from lmtransfer.errors import TrainingError
+from lmtransfer.machine import naming
 from lmtransfer.optional import optional
 
 
@@ -60,7 +61,7 @@ class Jsonl:
             key: None if isinstance(value, float) and not math.isfinite(value) else value
             for key, value in record.items()
         }
-        with self.path.open("a", encoding="utf-8") as file:
+        with naming(self.path), self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(plain) + "\n")
 
     def close(self) -> None:

@@ -8,6 +8,8 @@ Shape legend: S sequences, R rows (sequences or tokens), D width, E width of a c
 
 from __future__ import annotations
 
+import math
+import os
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -18,6 +20,7 @@ import torch
 from torch import Tensor
 
 from lmtransfer.data.evaluation_batches import evaluation_batches
+from lmtransfer.machine import naming
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.transfer.evaluation import EVALUATION_TOKENS, evaluation_mode
 from lmtransfer.transfer.learner import TaskLearner
@@ -116,5 +119,7 @@ def _allocate(shape: tuple[int, ...], folder: Path | None, max_bytes_in_memory: 
     if folder is None or 4 * int(np.prod(shape)) <= max_bytes_in_memory:
         return np.empty(shape, dtype=np.float32)
     folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryFile(dir=folder) as file:  # nameless: it goes with the last array that maps it
+    with naming(folder), tempfile.TemporaryFile(dir=folder) as file:  # nameless: it goes with the last array mapping it
+        if hasattr(os, "posix_fallocate"):  # where the disk were found full later, the system would end the process
+            os.posix_fallocate(file.fileno(), 0, 4 * math.prod(shape))
         return np.memmap(file, dtype=np.float32, mode="w+", shape=shape)

@@ -1,0 +1,92 @@
+"""The settings that name files and folders: ``~`` resolved and slips refused, in one place, before a command begins."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException
+
+from lmtransfer.config.plain import join
+from lmtransfer.errors import ConfigError
+
+#: Names of settings whose value is a path, or a list of some, wherever they are.
+_PATHS = frozenset(
+    {"init", "run", "runs", "source", "add", "input", "output", "to", "results", "data_root", "output_root"}
+    | {"cache_dir", "tokenizer_from", "path"}
+)
+#: Likewise in a task, and settings that hold paths by name.
+_OF_A_TASK = frozenset({"task.train", "task.dev", "task.test"})
+_BY_NAME = frozenset({"task.files", "corpus.parts"})
+#: What stands before the folder of a published model.
+_PREFIX = "hf:"
+
+
+def settle_paths(cfg: DictConfig) -> None:
+    """Put the home folder where ``~`` stands, and null where an environment variable that is empty was asked.
+
+    Args:
+        cfg: the composed configuration; changed in place.
+
+    Raises:
+        ConfigError: paths that are empty, hold a NUL character or name the home of nobody, all at once.
+    """
+    problems: list[str] = []
+    for node, name, key in list(_found(cfg, "")):
+        value = node[name]
+        if value == "" and isinstance(node, DictConfig) and OmegaConf.is_interpolation(node, name):
+            settled: str | None = None
+        else:
+            settled = _settled(value, key, problems)
+        if settled != value:
+            with open_dict(cfg):
+                node[name] = settled
+    if problems:
+        raise ConfigError(problems)
+
+
+def _found(node: DictConfig | ListConfig, key: str, *, holds: bool = False) -> Iterator[tuple[Any, Any, str]]:
+    """The texts that are paths: where they are held, under which name or number, and their full keys."""
+    names = list(node) if isinstance(node, DictConfig) else list(range(len(node)))
+    for name in names:
+        where = join(key, name)
+        try:
+            value = node[name]
+        except OmegaConfBaseException:  # missing, or a broken reference: said elsewhere
+            continue
+        is_path = holds or name in _PATHS or where in _OF_A_TASK
+        if isinstance(value, str) and is_path:
+            yield node, name, where
+        elif isinstance(value, ListConfig) and not value._is_none():
+            yield from _found(value, where, holds=is_path or where in _BY_NAME)
+        elif isinstance(value, DictConfig) and not value._is_none():
+            yield from _found(value, where, holds=where in _BY_NAME)
+
+
+def _settled(value: str, key: str, problems: list[str]) -> str:
+    prefix = _PREFIX if value.startswith(_PREFIX) else ""
+    path = value.removeprefix(prefix)
+    if not path or path.isspace():
+        problems.append(f"{key}={value}: is empty; give a path, or leave {key} out")
+    elif "\0" in path:
+        problems.append(f"{key}={value}: holds a NUL character, which no path may have; write it anew")
+    elif path.startswith("~"):
+        return prefix + _at_home(path, key, problems)
+    return value
+
+
+def _at_home(path: str, key: str, problems: list[str]) -> str:
+    try:
+        return str(Path(path).expanduser())
+    except RuntimeError:
+        whose = path.partition("/")[0].removeprefix("~")
+        if not whose and not os.environ.get("HOME"):
+            problems.append(f"{key}={path}: there is no home folder (HOME is not set): set HOME, or write the path out")
+        else:
+            problems.append(
+                f"{key}={path}: there is no user {whose!r} here: write the path out, or ./{path} for a folder"
+            )
+        return path

@@ -1,0 +1,137 @@
+"""Reading the YAML of configs: what is broken is named by file and line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import yaml
+from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml.reader import ReaderError
+
+from lmtransfer.errors import ConfigError
+
+_PLAIN = "a config is plain YAML, key: value, in UTF-8"
+_LONGEST = 200
+
+
+def load(path: Path) -> DictConfig:
+    """A config file as it is written, nothing in it resolved.
+
+    Raises:
+        ConfigError: it cannot be read, or is no mapping of keys to values; with ``file:line`` where there is one.
+    """
+    text = read_text(path)
+    try:
+        loaded = OmegaConf.load(path)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        said = " ".join(filter(None, (error.context, error.problem)))
+        raise ConfigError(_broken(path, said, None if mark is None else mark.line + 1)) from error
+    except ReaderError as error:
+        raise ConfigError(_broken(path, str(error).splitlines()[0], text.count("\n", 0, error.position) + 1)) from error
+    except yaml.YAMLError as error:
+        raise ConfigError(_broken(path, str(error).splitlines()[0])) from error
+    except RecursionError:
+        raise ConfigError(_broken(path, "its nodes lie too deep in one another")) from None
+    except (OmegaConfBaseException, OSError, TypeError, ValueError) as error:  # YAML that a config cannot hold
+        raise ConfigError(_broken(path, str(error).partition("\n")[0])) from error
+    for number, line in enumerate(text.splitlines(), start=1):
+        if line.startswith("# @package") and len(line.split()) != 3:
+            raise ConfigError(f"{path}:{number}: '{line[:60]}' is no package: write # @package _global_, or one key")
+    if not isinstance(loaded, DictConfig):
+        raise ConfigError(_broken(path, "it is a list"))
+    return loaded
+
+
+def read_text(path: Path) -> str:
+    """The text of a config file.
+
+    Raises:
+        ConfigError: it cannot be read, or is not UTF-8.
+    """
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror or error}); mend or remove it") from error
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        what = f"byte 0x{raw[error.start]:02x} is not UTF-8; save the file as UTF-8"
+        raise ConfigError(f"{path}:{line}: {what}") from None
+
+
+def refuse_broken(folder: Path, given: Sequence[str], primary: str) -> None:
+    """Refuse files of a user's folder that a command reads and that are broken or say nothing.
+
+    Args:
+        folder: the user's configs.
+        given: the command line's ``key=value``.
+        primary: name of the command's config file.
+
+    Raises:
+        ConfigError: with every such file.
+    """
+    words = [(word.partition("=")[0].lstrip("+"), word.partition("=")[2]) for word in given]
+    named = [(group, choice.strip("'\"[] ")) for group, value in words for choice in value.split(",")]
+    wanted: list[tuple[str, str, tuple[Path, ...]]] = [(group, choice, ()) for group, choice in [("", primary), *named]]
+    problems, seen = [], set[Path]()
+    while wanted:
+        group, choice, above = wanted.pop(0)
+        path = _in_folder(folder, group.partition("@")[0], choice)
+        if path in above:
+            problems.append(f"{path}: its defaults lead back to itself; leave them out of one file of the circle")
+        if path is None or path in seen:
+            continue
+        seen.add(path)
+        try:
+            content = load(path)
+            further = list(_built_on(content, str(path.parent.relative_to(folder)), path))
+        except ConfigError as error:
+            problems += error.problems
+            continue
+        if not content:
+            problems.append(f"{path}: is empty; {_PLAIN}")
+        wanted += [(group, choice, (*above, path)) for group, choice in further]
+    if problems:
+        raise ConfigError(problems)
+
+
+def _in_folder(folder: Path, group: str, choice: str) -> Path | None:
+    """The file of ``group=choice``, where the folder has it."""
+    if not choice or ".." in f"{group}/{choice}" or "\0" in f"{group}{choice}" or group.startswith(("~", "hydra")):
+        return None
+    path = folder / group / f"{choice.removesuffix('.yaml')}.yaml"
+    try:
+        return path if path.exists() or path.is_symlink() else None
+    except OSError:  # a value that is no name of a file
+        return None
+
+
+def _built_on(content: DictConfig, group: str, path: Path) -> Iterator[tuple[str, str]]:
+    """The groups and choices that a file's defaults list names.
+
+    Raises:
+        ConfigError: it is no list of names and of group: choice.
+    """
+    entries = content._get_node("defaults")
+    if entries is None:
+        return
+    if not isinstance(entries, ListConfig) or not all(isinstance(entry, str | DictConfig) for entry in entries):
+        raise ConfigError(f"{path}: defaults is no list of names of configs and of group: choice")
+    for entry in entries:
+        if isinstance(entry, str) and entry != "_self_":
+            yield ("", entry.lstrip("/")) if entry.startswith("/") else (group, entry)
+        elif isinstance(entry, DictConfig):
+            for key, choice in entry.items():
+                name = str(key).removeprefix("override ").removeprefix("optional ")
+                where = name.lstrip("/") if name.startswith("/") else f"{group}/{name}"
+                if isinstance(choice, str):
+                    yield where.removeprefix("./"), choice
+
+
+def _broken(path: Path, said: str, line: int | None = None) -> str:
+    where = path if line is None else f"{path}:{line}"
+    return f"{where}: cannot be read as a config: {said[:_LONGEST]}; {_PLAIN}"

@@ -1,0 +1,187 @@
+"""What the machine refuses (room, permission, memory, a file that is not there any more), in one message each.
+
+Errors of the system pass through the code as they are, and become messages in one place, where a command ends. What
+writes a file names it by ``naming``, since a write that fails does not say where.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from lmtransfer.errors import MachineError
+
+_ROOM = "make room there, or name another place"
+_RIGHTS = "mend its permissions, or name another place"
+_LIMIT = "raise the limit (ulimit), or lower num_workers"
+#: What is wrong, and how it is mended.
+_REASONS: Mapping[int, tuple[str, str]] = {
+    errno.ENOSPC: ("no room is left on the disk", _ROOM),
+    errno.EDQUOT: ("the disk quota leaves no room", _ROOM),
+    errno.EFBIG: ("the file is larger than the system takes", _ROOM),
+    errno.EACCES: ("permission denied", _RIGHTS),
+    errno.EPERM: ("permission denied", _RIGHTS),
+    errno.EROFS: ("the file system is read-only", "name another place"),
+    errno.ENAMETOOLONG: ("the name is longer than the file system takes", "give a shorter one"),
+    errno.ELOOP: ("links that lead in a circle", "mend the links, or name another place"),
+    errno.ENOENT: ("there is no such file or folder (any more)", "correct the path, or bring it back"),
+    errno.ENOTDIR: ("a file stands where a folder should", "correct the path"),
+    errno.EISDIR: ("a folder stands where a file should", "correct the path"),
+    errno.EEXIST: ("is there already", "name another place"),
+    errno.EIO: ("the disk cannot be read or written", "see whether it is damaged, or name another place"),
+    errno.EMFILE: ("too many files are open", _LIMIT),
+    errno.ENFILE: ("too many files are open", _LIMIT),
+    errno.EAGAIN: ("the system starts no more processes", _LIMIT),
+}
+_OF_RUST = re.compile(r"\(os error (\d+)\)")
+_OF_NUMPY = re.compile(r"^\d+ requested and \d+ written$")
+_OF_RESOLVING = re.compile(r"^Symlink loop from '(.*)'$")
+_OF_MEMORY = re.compile(r"not enough memory|can't allocate memory|out of memory|cannot allocate memory", re.IGNORECASE)
+_BYTES = re.compile(r"(\d+) bytes")
+_SIZES = ("model.dim", "model.num_layers", "model.hidden_dim", "tokenizer.vocab_size")
+#: Settings that never hold a path.
+_NO_PATHS = frozenset({"name", "text", "text_b", "_target_", "command", "title"})
+_LONGEST, _MOST = 160, 1 << 14
+
+
+@contextmanager
+def naming(path: Path | str) -> Iterator[None]:
+    """Errors of the system that the block raises name ``path`` where they name nothing, as a write that fails does.
+
+    Raises:
+        OSError: what the block raised; also for errors of libraries that only tell of one.
+    """
+    try:
+        yield
+    except BrokenPipeError:  # of what is shown, not of a file
+        raise
+    except Exception as error:
+        told = _told_of(error)
+        if told is not None and told.filename is None:
+            told.filename = str(path)
+        if told is None or told is error:
+            raise
+        raise told from error
+
+
+def fault(error: BaseException, settings: Mapping[str, Any] | None = None) -> MachineError | None:
+    """What is to be said of an exception that is the machine's fault and not a bug; None where it is a bug.
+
+    Args:
+        error: the exception.
+        settings: of the command, as plain data: the one that named the path is named too.
+    """
+    said: str | None = None
+    if _is_of_memory(error):
+        said = _memory(error, settings or {})
+    elif isinstance(error, RuntimeError) and str(error) == "can't start new thread":
+        said = f"the system starts no more threads: {_LIMIT}"
+    else:
+        told = _told_of(error)
+        if told is not None and (told.filename is not None or told.errno in _REASONS):
+            said = _refused(told, settings or {})
+    if said is None:
+        return None
+    described = MachineError(said)
+    described.__cause__ = error
+    return described
+
+
+def _told_of(error: BaseException) -> OSError | None:
+    """The error of the system that an exception is, or that a library tells of in its own."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return None if isinstance(error, BrokenPipeError) else error
+    loop = _OF_RESOLVING.match(str(error))
+    if loop:
+        return OSError(errno.ELOOP, os.strerror(errno.ELOOP), loop[1])
+    of_rust = _OF_RUST.search(str(error))
+    number = int(of_rust[1]) if of_rust else errno.ENOSPC if _OF_NUMPY.match(str(error)) else None
+    return None if number is None else OSError(number, os.strerror(number))
+
+
+def _refused(error: OSError, settings: Mapping[str, Any]) -> str:
+    said = error.strerror or str(error)
+    reason, way = _REASONS.get(error.errno or 0, (said, "mend it, or name another place"))
+    if said != os.strerror(error.errno or 0):  # a library's own words say more
+        reason = said
+    path = "" if error.filename is None else _text(error.filename)
+    if not os.path.isabs(path) and _absolute("here") == "here":
+        return "the folder in which the command was started is gone: change to one that is there (cd), and try again"
+    if not path:
+        return f"{reason}: {way}"
+    key, value = _setting_of(path, settings)
+    if key is None:
+        return f"{_shown(path)}: {reason}; {way}"
+    where = "" if _absolute(path) == _absolute(value) else f" ({_shown(path)})"
+    return f"{key}={_shown(value)}: {reason}{where}; {way}"
+
+
+def _text(filename: object) -> str:
+    return os.fsdecode(filename) if isinstance(filename, str | bytes | os.PathLike) else str(filename)
+
+
+def _shown(path: str) -> str:
+    return path if len(path) <= _LONGEST else f"{path[:_LONGEST]}..."
+
+
+def _absolute(path: str) -> str:
+    """The path made absolute; as it is where the current folder is gone."""
+    try:
+        return os.path.abspath(path)
+    except OSError:
+        return path
+
+
+def _setting_of(path: str, settings: Mapping[str, Any]) -> tuple[str | None, str]:
+    """The setting whose value is ``path``, or a folder above it, with that value; the most exact one."""
+    found: tuple[str | None, str] = (None, "")
+    wanted, longest = _absolute(path), 1
+    for key, value in _texts(settings, ""):
+        if key.rpartition(".")[2] in _NO_PATHS or not value or len(value) > _MOST or "\0" in value:
+            continue
+        place = _absolute(value)
+        if wanted.endswith("/" + value) and not os.path.isabs(value):  # looked for below another folder
+            place = wanted
+        if len(place) > longest and (wanted == place or wanted.startswith(place + "/")):
+            found, longest = (key, value), len(place)
+    return found
+
+
+def _texts(value: Any, key: str) -> Iterator[tuple[str, str]]:
+    if isinstance(value, str):
+        yield key, value
+    elif isinstance(value, Mapping):
+        for name, item in value.items():
+            yield from _texts(item, f"{key}.{name}" if key else str(name))
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _texts(item, key)
+
+
+def _is_of_memory(error: BaseException) -> bool:
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
+        return True
+    return isinstance(error, RuntimeError) and bool(_OF_MEMORY.search(str(error)))
+
+
+def _memory(error: BaseException, settings: Mapping[str, Any]) -> str:
+    """What was too large, and what there is to lower."""
+    asked = _BYTES.search(str(error))
+    more = f" ({int(asked[1]) / 1e9:,.1f} GB more were asked for)" if asked else ""
+    sizes = [f"{key}={value}" for key in _SIZES if (value := _value(settings, key)) is not None]
+    of_model = f"; the model has {', '.join(sizes)}" if sizes else ""
+    train = settings.get("train")
+    lower = "set train.micro_batch_tokens lower" if isinstance(train, Mapping) else "ask for less at once"
+    return f"there is not enough memory{more}{of_model}: choose a smaller model, or {lower}"
+
+
+def _value(settings: Mapping[str, Any], key: str) -> Any:
+    node: Any = settings
+    for part in key.split("."):
+        node = node.get(part) if isinstance(node, Mapping) else None
+    return node

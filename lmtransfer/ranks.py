@@ -1,0 +1,74 @@
+"""What ``torchrun`` says of this process in its environment: which of how many it is. Imports no torch."""
+
+from __future__ import annotations
+
+import os
+
+from lmtransfer.errors import ConfigError
+
+#: What a process needs to find the others.
+_TO_MEET = ("RANK", "MASTER_ADDR", "MASTER_PORT")
+
+
+def world_size() -> int:
+    """Number of processes that were started together; 1 without ``torchrun``.
+
+    Raises:
+        ConfigError: the environment holds no whole number (so for all here).
+    """
+    return _number("WORLD_SIZE", 1)
+
+
+def rank() -> int:
+    """This process's number among all, from 0."""
+    return _number("RANK", 0)
+
+
+def local_rank() -> int:
+    """This process's number on its machine, from 0."""
+    return _number("LOCAL_RANK", 0)
+
+
+def local_world_size() -> int:
+    """Number of processes that were started together on this machine."""
+    return _number("LOCAL_WORLD_SIZE", 1)
+
+
+def are_many() -> bool:
+    """Whether several processes were started together; an environment that makes no sense says no."""
+    try:
+        return world_size() > 1
+    except ConfigError:
+        return False
+
+
+def is_first() -> bool:
+    """Whether this process speaks for all."""
+    try:
+        return rank() == 0
+    except ConfigError:
+        return True
+
+
+def check() -> None:
+    """Check what the environment says.
+
+    Raises:
+        ConfigError: it makes no sense, or the processes could not meet.
+    """
+    world_size(), rank(), local_rank(), local_world_size()
+    lacking = [name for name in _TO_MEET if not os.environ.get(name)]
+    if are_many() and lacking:
+        raise ConfigError(
+            f"WORLD_SIZE={world_size()} is in the environment without {', '.join(lacking)}: start the command by "
+            "torchrun, or unset WORLD_SIZE"
+        )
+
+
+def _number(name: str, default: int) -> int:
+    given = os.environ.get(name, "").strip()
+    if not given:
+        return default
+    if not given.isdecimal() or int(given) < default:
+        raise ConfigError(f"{name}={given} in the environment: torchrun sets a whole number from {default}; unset it")
+    return int(given)

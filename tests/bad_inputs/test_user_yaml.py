@@ -1,0 +1,114 @@
+"""YAML of a user that is broken, empty, no mapping, in another encoding, or says what no config can."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from bad_input import PRETRAIN, Answer, Case, check
+
+UNCHOSEN = tuple(word for word in PRETRAIN if not word.startswith("model"))
+MODEL = b"# Mine\n_target_: lmtransfer.models.bert.BertEncoder\n"
+#: What is in a file, and what is said of it.
+FILES: dict[str, tuple[bytes, tuple[str, ...]]] = {
+    "broken_indent": (b"dim: 8\n  num_layers: 2\n", (":2:", "cannot be read")),
+    "broken_bracket": (b"dim: [1, 2\nnum_layers: 2\n", (":2:",)),
+    "broken_quote": (b"dim: 'eight\nnum_layers: 2\n", ("own.yaml:",)),
+    "broken_tab": (b"dim:\n\t- 8\n", (":2:", "\\t")),
+    "broken_colon": (b"dim: 8: 9\n", (":1:",)),
+    "broken_at": (b"dim: @8\n", (":1:",)),
+    "broken_anchor": (b"dim: *nowhere\n", (":1:", "nowhere")),
+    "two_documents": (b"dim: 8\n---\ndim: 9\n", (":2:",)),
+    "empty": (b"", ("is empty",)),
+    "comment_only": (b"# to be written\n", ("is empty",)),
+    "blank": (b"\n\n   \n", ("is empty",)),
+    "null": (b"null\n", ("is empty",)),
+    "list": (b"- dim: 8\n- num_layers: 2\n", ("a list",)),
+    "number": (b"8\n", ("own.yaml",)),
+    "a_word": (b"bert\n", ("model:", "_target_")),
+    "no_target": (b"dim: 8\n", ("model:", "_target_")),
+    "python_tag": (b"dim: !!python/object/apply:os.system ['touch PWNED']\n", (":1:", "python/object")),
+    "python_name": (b"dim: !!python/name:os.system\n", (":1:", "python/name")),
+    "own_tag": (b"dim: !secret 8\n", (":1:", "!secret")),
+    "same_key_twice": (b"dim: 8\nnum_layers: 2\ndim: 9\n", (":3:", "dim")),
+    "latin_1": ("# Gr\u00f6\u00dfe\ndim: 8\n".encode("latin-1"), (":1:", "0xf6", "UTF-8")),
+    "latin_1_below": ("dim: 8\nname: \u00e9t\u00e9\n".encode("latin-1"), (":2:", "0xe9", "UTF-8")),
+    "utf_16": ("dim: 8\n".encode("utf-16"), (":1:", "UTF-8")),
+    "control": (b"dim: 8\nname: a\x00b\n", (":2:", "special characters")),
+    "escape": (b"dim: 8\nname: \x1b[2J\n", (":2:", "special characters")),
+    "binary": (bytes(range(256)), ("own.yaml",)),
+    "list_as_key": (b"? [1, 2]\n: 8\n", ("own.yaml",)),
+    "mapping_as_key": (b"{a: 1}: 8\n", ("own.yaml:1",)),
+    "deep": (b"a: " + b"[" * 3000 + b"]" * 3000, ("own.yaml", "deep")),
+    "half_interpolation": (b"dim: ${oops\n", ("own.yaml",)),
+    "interpolation_nowhere": (MODEL + b"dim: ${nowhere.at.all}\n", ("model.dim", "nowhere")),
+    "defaults_word": (b"defaults: bert_tiny\n", ("own.yaml", "defaults")),
+    "defaults_number": (b"defaults: [5]\n", ("own.yaml", "defaults")),
+    "defaults_nowhere": (b"defaults: [nowhere]\n", ("nowhere",)),
+    "defaults_itself": (b"defaults: [own]\n", ("own.yaml", "back to itself")),
+    "header": (b"# @package _global_ and more: x\n" + MODEL, (":1:", "package")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", list(FILES))
+def test_a_broken_config_is_named_with_its_line(name: str, world: Path, answer: Answer) -> None:
+    content, names = FILES[name]
+    case = Case((*UNCHOSEN, "-cd", "mine", "model=own"), names, {"mine/model/own.yaml": content})
+    if names[0].startswith(":"):
+        case = Case(case.words, (f"mine/model/own.yaml{names[0]}", *names[1:]), case.files)
+    check(case, world, answer)
+    assert not (world / "PWNED").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "file", "content", "names"),
+    [
+        ((*PRETRAIN, "+experiment=own"), "experiment/own.yaml", b"# @package _global_\na: b: c\n", ("own.yaml:2:",)),
+        ((*PRETRAIN[1:1], "pretrain", "experiment=own"), "experiment/own.yaml", b"- a\n", ("own.yaml", "a list")),
+        (("study", "study=own"), "study/own.yaml", b"# @package _global_\nname: [s\n", ("study/own.yaml:",)),
+        (("study", "study=own"), "study/own.yaml", b"", ("study/own.yaml", "is empty")),
+        (("prepare", "corpus=own"), "corpus/own.yaml", b"\xff\n", ("corpus/own.yaml:1:", "UTF-8")),
+        (("finetune", "task=own"), "task/own.yaml", b"_target_: !!python/name:os.system\n", ("task/own.yaml:1:",)),
+        ((*PRETRAIN, "objective/rows=own"), "objective/rows/own.yaml", b"a: 1\na: 2\n", ("rows/own.yaml:2:",)),
+        ((*UNCHOSEN, "-m", "model=bert_tiny,own"), "model/own.yaml", b"a: 1\na: 2\n", ("model/own.yaml:2:",)),
+        ((*UNCHOSEN, "model=base"), "model/base.yaml", b"defaults: [own]\n", ()),
+        (("inspect", "corpus=own"), "corpus/own.yaml", b"[", ("corpus/own.yaml:",)),
+        (("evaluate", "run=runs/pretrain/base", "corpus=own"), "corpus/own.yaml", b"- x\n", ("a list",)),
+        (("pretrain", "corpus=mixture", "corpus.parts=[own]"), "corpus/own.yaml", b"- x\n", ("a list",)),
+        (("list", "-cd", "mine", "-cn", "own"), "own.yaml", b"a: b: c\n", ("own.yaml:1:",)),
+        (("pretrain", "--help", "model=own"), "model/own.yaml", b"a: b: c\n", ("model/own.yaml:1:",)),
+        (("pretrain", "--cfg", "job", "model=own"), "model/own.yaml", b"a: b: c\n", ("model/own.yaml:1:",)),
+    ],
+)  # fmt: skip
+def test_every_group_and_command_names_its_file(
+    words: tuple[str, ...], file: str, content: bytes, names: tuple[str, ...], world: Path, answer: Answer
+) -> None:
+    more = {"mine/model/own.yaml": b"a: b: c\n"} if file == "model/base.yaml" else {}  # what another one builds on
+    given = words if "-cd" in words else (*words, "-cd", "mine")
+    names = names or ("model/own.yaml:1:",)
+    check(Case(given, names, {f"mine/{file}": content, **more}), world, answer)
+
+
+def test_a_broken_file_that_is_not_chosen_disturbs_nobody(world: Path, answer: Answer) -> None:
+    for name in ("broken", "latin"):
+        (world / "mine/model").mkdir(parents=True, exist_ok=True)
+        (world / f"mine/model/{name}.yaml").write_bytes(b"# \xe9\na: b: c\n")
+    assert answer(*PRETRAIN, "-cd", "mine")[0] == 0
+    status, said = answer("list", "models", "-cd", "mine")
+    assert (status, "broken" in said, "latin" in said) == (0, True, True)
+
+
+@pytest.mark.parametrize("kind", ["folder", "link", "loop"])
+def test_a_config_that_is_no_file_is_named(kind: str, world: Path, answer: Answer) -> None:
+    own = world / "mine/model/own.yaml"
+    own.parent.mkdir(parents=True)
+    if kind == "folder":
+        own.mkdir()
+    else:
+        own.symlink_to(own if kind == "loop" else world / "nowhere")
+    check(Case((*UNCHOSEN, "-cd", "mine", "model=own"), ("own.yaml", "cannot be read")), world, answer)
+
+
+def test_configs_that_build_on_each_other_in_a_circle_are_named(world: Path, answer: Answer) -> None:
+    files = {"mine/model/own.yaml": b"defaults: [other]\n", "mine/model/other.yaml": b"defaults: [/model/own]\n"}
+    check(Case((*UNCHOSEN, "-cd", "mine", "model=own"), ("own.yaml", "back to itself"), files), world, answer)
