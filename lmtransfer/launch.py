@@ -66,12 +66,12 @@ def run_command(command: str, words: Sequence[str]) -> int:
         folders.append(Path(line.config_dir))
     given = [*_bare_words(command, line.bare), *line.overrides]
     given = drop_null_groups(given, primary=line.config_name or command, folders=folders)
+    overrides.refuse_contradictions(given, folders)
     one_each = expanded(given, folders)
     if one_each != given and not line.is_sweep:
         line.options.append("--multirun")
         line.is_sweep = True
     given = one_each
-    overrides.refuse_contradictions(given, folders)
     help_page.register(command)
     failure: list[Exception] = []
     task = functools.partial(_perform, command, failure)
@@ -124,7 +124,7 @@ def _perform_point(command: str, cfg: DictConfig) -> None:
             print(f"lmtransfer: {described}", file=sys.stderr)
         else:
             point.error = f"{type(raised).__name__}: {raised}"
-            print(f"lmtransfer: {last_resort(raised, [command, *HydraConfig.get().overrides.task])}", file=sys.stderr)
+            print(f"lmtransfer: {last_resort(raised, [command, *overrides.of_command_line()])}", file=sys.stderr)
     point.write(folder)
 
 
