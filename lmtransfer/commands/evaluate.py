@@ -34,7 +34,6 @@ from lmtransfer.training.run_directory import RunDirectory
 from lmtransfer.training.versions import versions
 from lmtransfer.transfer.evaluation import evaluate
 
-
 #: Settings that mean something for a pretraining run only.
 _OF_TEXT = ("memory_lengths", "segment_length", "clamp_length", "same_length")
 
