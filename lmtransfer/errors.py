@@ -20,16 +20,21 @@ class ConfigError(LmtransferError):
     """One or several problems in a configuration, found before any work starts.
 
     Args:
-        problems: one message a problem; all of them are shown at once.
+        problems: one message a problem; the first ones are shown, and how many more there are.
     """
+
+    _SHOWN = 6
 
     def __init__(self, problems: str | Sequence[str]) -> None:
         self.problems = [problems] if isinstance(problems, str) else list(problems)
         if len(self.problems) == 1:
             message = self.problems[0]
         else:
+            shown = self.problems if len(self.problems) <= self._SHOWN + 1 else self.problems[: self._SHOWN]
+            more = len(self.problems) - len(shown)
+            lines = [*shown, *([f"and {more} more"] if more else [])]
             message = f"{len(self.problems)} problems in the configuration:\n" + "\n".join(
-                f"  - {problem}" for problem in self.problems
+                f"  - {line}" for line in lines
             )
         super().__init__(message)
 

@@ -43,7 +43,7 @@ CASES: dict[str, Case] = {
     "fit.attention_of_words": parts("model=word_embeddings objective=mlm", "objective=mlm", "attention"),
     "fit.attention_of_cbow": parts("model=bert_tiny objective=cbow", "objective=cbow", "attention"),
     "fit.one_stream": parts("model=bert_tiny objective=plm", "objective=plm", "two streams"),
-    "fit.no_pooler": parts("model=bert_tiny objective=mlm_nsp model.pooler=false", "objective=nsp", "pooler"),
+    "fit.no_pooler": parts("model=bert_tiny objective=mlm_nsp +model.pooler=false", "objective=nsp", "pooler"),
     "fit.length": parts("model=bert_tiny objective=mlm objective.max_length=9999", "objective.max_length=9999"),
     "fit.short": parts("model=bert_tiny objective=mlm objective.max_length=3", "objective.max_length=3"),
     "fit.lanes": parts("model=bert_tiny objective=mlm objective/rows=lanes", "objective/rows=lanes", "mlm"),
@@ -152,7 +152,7 @@ CASES: dict[str, Case] = {
     "task.stride": Case(
         ("finetune", "init=runs/pretrain/base", "task=span_qa", "task.train=a.jsonl", "task.dev=a.jsonl", "name=x")
         + ("task.stride=100000",),
-        ("task.stride=100000", "32"),
+        ("task.stride=100000", "512"),
     ),
     "probe.without_init": Case(("probe", *TASK), ("init",)),
     "probe.tokenizer": Case((*PROBE, "tokenizer_from=x"), ("tokenizer_from",)),
@@ -170,7 +170,6 @@ CASES: dict[str, Case] = {
             **{f"learning_rates={value}": "learning_rates"
                for value in ("[]", "abc", "[0]", "[true]", "[nan]", "{a:1}", "[[1e-3]]", "1e-3", "[inf]")},
             "+transfer.standardise=true": "transfer.standardise",
-            "transfer.layers=99": "transfer.layers",
             "transfer.pooling=sum": "transfer.pooling",
             "transfer.freeze=half": "transfer.freeze",
             "transfer=null": "transfer",
@@ -203,6 +202,9 @@ CASES: dict[str, Case] = {
             "control=maybe": "control",
         },
         prefix="finetune",
+    ),
+    "finetune.layers": Case(
+        (*FINETUNE, "task.dev_from_train=null", "transfer.layers=99"), ("transfer.layers=99",)
     ),
     "finetune.patience": Case((*FINETUNE, "checkpoint=last", "train.patience=2"), ("train.patience",)),
     "finetune.control": Case(
@@ -346,7 +348,7 @@ CASES: dict[str, Case] = {
             "+recipes.x='model bert_tiny'": "recipes.x",
             "+recipes.x='-m seed=1'": "recipes.x",
             "+recipes.x=3": "recipes.x",
-            "+recipes.x={probe2: a=b}": "recipes.x.probe2",
+            "+recipes.x={probe2: 'a=b'}": "recipes.x.probe2",
             "+recipes.x='model=nope'": ("of x", "model=nope"),
             "+recipes.x='model=bert_tiny train.stepz=3'": ("of x", "train.stepz"),
             "+recipes.x='model=bert_tiny model.dim=-3'": ("of x", "model.dim"),
