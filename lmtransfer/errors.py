@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+#: Most problems that are listed: what is wrong in one place is wrong in many, and a message is read to its end.
+_MOST_LISTED = 6
+
 
 class LmtransferError(Exception):
     """A user's mistake or a fault of their machine: shown as one clear message, without a traceback."""
@@ -20,7 +23,7 @@ class ConfigError(LmtransferError):
     """One or several problems in a configuration, found before any work starts.
 
     Args:
-        problems: one message a problem; all of them are shown at once.
+        problems: one message a problem; the first ones are shown, and how many more there are.
     """
 
     def __init__(self, problems: str | Sequence[str]) -> None:
@@ -28,9 +31,7 @@ class ConfigError(LmtransferError):
         if len(self.problems) == 1:
             message = self.problems[0]
         else:
-            message = f"{len(self.problems)} problems in the configuration:\n" + "\n".join(
-                f"  - {problem}" for problem in self.problems
-            )
+            message = listed(f"{len(self.problems)} problems in the configuration:", self.problems)
         super().__init__(message)
 
 
@@ -58,3 +59,10 @@ class Interrupted(LmtransferError):
     """SIGTERM or Ctrl-C: the step was finished and saved; ``resume=true`` goes on from there."""
 
     exit_code = 75
+
+
+def listed(heading: str, problems: Sequence[str]) -> str:
+    """A message of at most eight lines: what is wrong, and the first of many instances of it, a line each."""
+    shown = "\n".join(f"  - {problem}" for problem in problems[:_MOST_LISTED])
+    more = f"\n  - and {len(problems) - _MOST_LISTED} more" if len(problems) > _MOST_LISTED else ""
+    return f"{heading}\n{shown}{more}"

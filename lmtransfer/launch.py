@@ -72,12 +72,12 @@ def run_command(command: str, words: Sequence[str]) -> int:
     if line.config_dir is not None:
         yaml_files.refuse_broken(Path(line.config_dir), given, line.config_name or command)
     given = drop_null_groups(given, primary=line.config_name or command, folders=folders)
+    overrides.refuse_contradictions(given, folders)
     one_each = expanded(given, folders)
     if one_each != given and not line.is_sweep:
         line.options.append("--multirun")
         line.is_sweep = True
     given = one_each
-    overrides.refuse_contradictions(given, folders)
     help_page.register(command)
     failure: list[Exception] = []
     task = functools.partial(_perform, command, failure)
@@ -131,7 +131,7 @@ def _perform_point(command: str, cfg: DictConfig) -> None:
             print(f"lmtransfer: {described}", file=sys.stderr)
         else:
             point.error = f"{type(raised).__name__}: {raised}"
-            print(f"lmtransfer: {last_resort(raised, [command, *HydraConfig.get().overrides.task])}", file=sys.stderr)
+            print(f"lmtransfer: {last_resort(raised, [command, *overrides.of_command_line()])}", file=sys.stderr)
     point.write(folder)
 
 

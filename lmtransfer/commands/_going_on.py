@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf, open_dict
 from torch import Tensor
 
 from lmtransfer.commands._runs import SavedRun
-from lmtransfer.config.overrides import parse
+from lmtransfer.config.overrides import of_command_line, parse
 from lmtransfer.errors import ConfigError
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.reporting.labels import model_label
@@ -74,9 +73,7 @@ def recipe_remark() -> str | None:
 
 def _given() -> dict[str, str]:
     """What the user set on the command line: the words by their key or group."""
-    if not HydraConfig.initialized():
-        return {}
-    words = [parse(word) for word in HydraConfig.get().overrides.task]
+    words = [parse(word) for word in of_command_line()]
     return {word.key_or_group: str(word.input_line) for word in words}
 
 

@@ -11,6 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from lmtransfer.commands._inspect_numbers import check_numbers
 from lmtransfer.commands._inspect_tables import titled
 from lmtransfer.commands._runs import new_encoder, open_saved
 from lmtransfer.commands._task_data import encode_examples, noted
@@ -33,11 +34,14 @@ def inspect_task(cfg: DictConfig) -> None:
         DataError: a split that is malformed, or none that can be read.
     """
     check(cfg, primary="inspect", nodes={"task": {"data_root", "cache_dir"}})
+    check_numbers(cfg)
     if not cfg.get("init"):
         raise ConfigError("init: give the run directory whose tokenizer reads the task (init=runs/pretrain/<name>)")
     source = open_saved(cfg.init, key="init")
     encoder = new_encoder(source.model_node, source.tokenizer, seed=0)
     task: Task = build(cfg.task, data_root=cfg.data_root, cache_dir=cfg.cache_dir)
+    if getattr(task, "zero_shot", False):
+        raise ConfigError(f"task={task.name}: is scored without training, so that there are no labels to inspect")
     console = Console(highlight=False)
     seen: dict[str, str] = {}
     for split in task.splits:

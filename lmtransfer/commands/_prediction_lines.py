@@ -67,7 +67,7 @@ def find_input(given: str) -> InputSource:
     if given == STANDARD_INPUT:
         return InputSource("standard input", None, arrives=True)
     path = Path(given).expanduser()
-    found = find_file(path)
+    found = find_file(path) if path.name else None
     if found is not None:
         return InputSource(str(found), found, arrives=False)
     if path.exists() and not path.is_dir():

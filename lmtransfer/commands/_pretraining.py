@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
+import torch
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 
@@ -14,6 +15,7 @@ from lmtransfer.commands._added_words import grown_weights, with_words
 from lmtransfer.commands._corpus import build_corpus
 from lmtransfer.commands._going_on import go_on_from
 from lmtransfer.commands._runs import SavedRun, new_encoder, open_saved
+from lmtransfer.commands._untrained_tokenizer import UntrainedTokenizer
 from lmtransfer.config.build import build
 from lmtransfer.config.check import check
 from lmtransfer.config.parts import settle_parts
@@ -25,7 +27,7 @@ from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.base import Objective
 from lmtransfer.objectives.corruption.base import Corruption
 from lmtransfer.objectives.corruption.token_masking import TokenMasking
-from lmtransfer.objectives.fit import check_fit
+from lmtransfer.objectives.fit import check_fit, check_order
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.objectives.rows.base import Rows
 from lmtransfer.objectives.rows.mixed import CONTIGUOUS_MIXTURE
@@ -93,20 +95,18 @@ def check_pretraining(cfg: DictConfig, *, primary: str, more_nodes: Mapping[str,
         **(more_nodes or {}),
     }
     check(cfg, primary=primary, nodes=nodes)
+    nulls = [key for key in nodes if OmegaConf.select(cfg, key) is None]
+    if nulls:
+        raise ConfigError([f"{key}=null: there must be one; leave it as it is, or choose another" for key in nulls])
     if not losses:
         raise ConfigError("objective.losses: lists no loss; choose an objective (lmtransfer list objectives)")
-    longest, rows = cfg.model.get("max_length"), cfg.objective.get("max_length")
-    if not cfg.get("init") and isinstance(longest, int) and isinstance(rows, int) and rows > longest:
-        raise ConfigError(
-            f"objective.max_length={rows} is longer than the model reads (model.max_length={longest}): lower the one "
-            "or raise the other"
-        )
     if cfg.corpus.get("parts") and cfg.objective.rows.get("contiguous"):
         raise ConfigError(CONTIGUOUS_MIXTURE)
     if cfg.get("init"):
         go_on_from(open_saved(cfg.init, key="init"), cfg)
     else:
         _check_characters(cfg)
+    _check_parts(cfg)
 
 
 def _check_characters(cfg: DictConfig) -> None:
@@ -158,8 +158,8 @@ def absolute_corpus(node: Mapping[str, Any]) -> dict[str, Any]:
 def _with_absolute_path(corpus: Mapping[str, Any]) -> dict[str, Any]:
     if not corpus.get("path"):
         return dict(corpus)
-    paths = [corpus["path"]] if isinstance(corpus["path"], str) else corpus["path"]
-    return {**corpus, "path": [_absolute(path) for path in paths]}
+    paths = corpus["path"] if isinstance(corpus["path"], list) else [corpus["path"]]
+    return {**corpus, "path": [_absolute(str(path)) for path in paths]}
 
 
 def _absolute(path: str) -> str:
@@ -176,6 +176,17 @@ def build_parts(cfg: DictConfig, tokenizer: Tokenizer) -> Parts:
     encoder, heads = new_encoder(cfg.model, tokenizer, seed=cfg.seed), dict[str, Tensor]()
     if cfg.get("init"):
         heads = _load_encoder(encoder, open_saved(cfg.init, key="init"), tokenizer, cfg)
+    parts = _parts(cfg, encoder, tokenizer, heads)
+    if isinstance(parts.corruption, TokenMasking) and "mask" in getattr(tokenizer, "lacks", ()):
+        raise ConfigError(
+            "objective.corruption hides tokens behind [MASK], and the tokenizer has no such token: use an objective "
+            "that hides none (objective=lm)"
+        )
+    return parts
+
+
+def _parts(cfg: DictConfig, encoder: Encoder, tokenizer: Tokenizer, heads: Mapping[str, Tensor]) -> Parts:
+    """The parts beside the encoder, all of which fit one another."""
     parts = Parts(
         encoder=encoder,
         rows=build(cfg.objective.rows, tokenizer=tokenizer),
@@ -184,12 +195,24 @@ def build_parts(cfg: DictConfig, tokenizer: Tokenizer) -> Parts:
         heads=heads,
     )
     check_fit(encoder=encoder, objectives=parts.objectives, rows=parts.rows, corruption=parts.corruption)
-    if isinstance(parts.corruption, TokenMasking) and "mask" in getattr(tokenizer, "lacks", ()):
-        raise ConfigError(
-            "objective.corruption hides tokens behind [MASK], and the tokenizer has no such token: use an objective "
-            "that hides none (objective=lm)"
-        )
     return parts
+
+
+def _check_parts(cfg: DictConfig) -> None:
+    """Build all that learns, without memory for its numbers, to see whether it can be and whether the parts fit.
+
+    Raises:
+        ConfigError: what the parts say, before any text is read.
+    """
+    tokenizer = cast(Tokenizer, UntrainedTokenizer(cfg.tokenizer))
+    with torch.device("meta"):
+        parts = _parts(cfg, new_encoder(cfg.model, tokenizer, seed=0), tokenizer, {})
+        learner = PretrainingLearner(parts.encoder, list(parts.objectives))
+        build(cfg.optimizer, learner=learner)
+    check_order(objectives=parts.objectives, rows=parts.rows)
+    if not any(objective.weight for objective in parts.objectives):
+        raise ConfigError("objective.losses: every loss has weight=0, so there is nothing to learn; raise one of them")
+    build(cfg.schedule)
 
 
 def _load_encoder(encoder: Encoder, saved: SavedRun, tokenizer: Tokenizer, cfg: DictConfig) -> dict[str, Tensor]:

@@ -85,7 +85,10 @@ def run_folder(path: str | Path, *, key: str) -> RunDirectory:
             for line in [*imported_lines(imported), f"kept in the cache: {folder}"]:
                 print(line, file=sys.stderr)
         return RunDirectory.open(folder)
-    return RunDirectory.open(Path(path).expanduser())
+    try:
+        return RunDirectory.open(Path(path).expanduser())
+    except RunDirectoryError as error:
+        raise RunDirectoryError(f"{key}: {error}") from None
 
 
 def open_saved(path: str | Path, *, key: str) -> SavedRun:

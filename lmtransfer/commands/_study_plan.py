@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from lmtransfer.config.budget import KINDS
 from lmtransfer.config.nearest import hint
+from lmtransfer.config.overrides import of_command_line
 from lmtransfer.errors import ConfigError
 
 PRETRAIN = "pretrain"
@@ -76,6 +76,11 @@ def make_plan(cfg: DictConfig) -> Plan:
     if problems:
         raise ConfigError(problems)
     content = cast("dict[str, Any]", OmegaConf.to_container(cfg, resolve=True))
+    for key in ("recipes", "transfers"):
+        if not isinstance(content[key], Mapping):
+            problems.append(f"{key}={content[key]}: give a mapping, such as +{key}.<name>=...; null leaves one out")
+    if problems:
+        raise ConfigError(problems)
     name, transfers = _name(content, problems), _transfers(content, problems)
     recipes = _recipes(content, transfers, problems)
     shared = _shared(content, problems)
@@ -165,8 +170,7 @@ def _shared(content: Mapping[str, Any], problems: list[str]) -> list[str]:
     """The words of every pretraining."""
     settings = content[PRETRAIN]
     budgets = [kind for kind in KINDS if settings[kind] is not None]
-    typed = HydraConfig.get().overrides.task if HydraConfig.initialized() else []
-    named = {str(word).lstrip("+").partition("=")[0] for word in typed}
+    named = {word.lstrip("+").partition("=")[0] for word in of_command_line()}
     budgets = [kind for kind in budgets if f"{PRETRAIN}.{kind}" in named] or budgets  # the command line wins
     if len(budgets) > 1:
         given = " and ".join(f"{PRETRAIN}.{kind}={settings[kind]}" for kind in budgets)

@@ -12,6 +12,7 @@ from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.models.base import Encoder
 from lmtransfer.tasks.base import Example, Task
 from lmtransfer.tasks.encoded import EncodedExamples
+from lmtransfer.tasks.question_windows import STRIDE
 from lmtransfer.tasks.subsets import training_parts
 from lmtransfer.tokenizers.base import Tokenizer
 
@@ -66,6 +67,7 @@ def read_task_data(task: Task, tokenizer: Tokenizer, encoder: Encoder, *, seeds:
     """
     if split == "train":
         raise ConfigError("split=train: the training examples would score themselves; give another split")
+    _check_stride(task, encoder)  # before anything is read
     scored = encode_split(task, task.examples(split), tokenizer, encoder, split=split)
     choosing = None
     if task.dev_from_train is None and split == "dev":
@@ -115,15 +117,35 @@ def encode_examples(task: Task, examples: Sequence[Example], tokenizer: Tokenize
     """Encode examples, whether or not their gold answers are known.
 
     Raises:
-        ConfigError: ``task.max_length`` is more than the encoder can read.
+        ConfigError: ``task.max_length`` is more than the encoder can read, or leaves no room for text.
     """
+    return task.encode(examples, tokenizer, max_length=_longest(task, encoder), num_segments=encoder.num_segments)
+
+
+def _longest(task: Task, encoder: Encoder) -> int:
+    """Tokens of the longest input."""
     if task.max_length is not None and task.max_length > encoder.max_length:
         raise ConfigError(
             f"task.max_length={task.max_length}: the encoder reads at most {encoder.max_length} tokens; give at most "
             "that, or null"
         )
-    max_length = task.max_length or encoder.max_length
-    return task.encode(examples, tokenizer, max_length=max_length, num_segments=encoder.num_segments)
+    return task.max_length or encoder.max_length
+
+
+def _check_stride(task: Task, encoder: Encoder) -> None:
+    """Refuse windows that would begin beyond the end of the one before, but for the default, which suits any encoder.
+
+    Not part of encoding, where windows overlap by half at least: older runs are read as they were trained.
+
+    Raises:
+        ConfigError: ``task.stride`` is more than a window.
+    """
+    stride, longest = getattr(task, "stride", STRIDE), _longest(task, encoder)
+    if stride != STRIDE and stride > longest:
+        raise ConfigError(
+            f"task.stride={stride}: windows of {longest} tokens (task.max_length, or what the encoder reads) overlap "
+            f"where they begin at most {longest // 2} tokens apart; give a number from 1 to {longest}"
+        )
 
 
 def _refuse_hidden(examples: Sequence[Example], split: str) -> None:

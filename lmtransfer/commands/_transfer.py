@@ -117,6 +117,10 @@ def check_transfer(cfg: DictConfig, command: str) -> None:
     problems = []
     if cfg.get("init") and cfg.get("model") is not None:
         problems.append("model= and init= are both given: the model is that of the run; leave model= out")
+    if cfg.get("init") and cfg.get("tokenizer_from"):
+        problems.append(
+            "tokenizer_from= and init= are both given: the tokenizer is that of the run; leave tokenizer_from= out"
+        )
     if not cfg.get("init") and (cfg.get("model") is None or not cfg.get("tokenizer_from")):
         problems.append(
             "init: give the run directory of a pretrained encoder (init=runs/pretrain/<name>); to train from random "
@@ -129,14 +133,18 @@ def check_transfer(cfg: DictConfig, command: str) -> None:
     if cfg.checkpoint == "last" and cfg.train.patience is not None:
         problems.append("train.patience stops training by the examples to choose by: it needs checkpoint=best")
     rates = cfg.learning_rates
-    if rates is not None and not (
-        OmegaConf.is_list(rates) and len(rates) and all(isinstance(r, int | float) and r > 0 for r in rates)
-    ):
+    if rates is not None and not (OmegaConf.is_list(rates) and len(rates) and all(map(_is_rate, rates))):
         problems.append(f"learning_rates={rates}: give a list of positive numbers, such as [1e-4,3e-4], or null")
     if "learning_rate" not in cfg.optimizer:
         problems.append("optimizer.learning_rate: the optimiser has no such setting; choose another optimizer=")
     if problems:
         raise ConfigError(problems)
+    for group in ("transfer", "schedule"):
+        build(cfg[group])  # they need nothing but their settings, and say what is wrong with them
+
+
+def _is_rate(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
 
 
 def _settings(
@@ -151,6 +159,8 @@ def _settings(
     train = effective_train(cfg, primary=command)
     cache_dir = default_cache_dir() if cfg.cache_dir is None else Path(cfg.cache_dir).expanduser().absolute()
     task: Task = build(cfg.task, data_root=cfg.data_root, cache_dir=str(cache_dir))
+    if getattr(task, "zero_shot", False):
+        _ = task.head  # says that there is nothing to train
     if cfg.task.get("labels", "") is None:
         cfg.task.labels = list(task.labels)  # as found in the training file: they travel with the run by name
     method: TransferMethod = build(cfg.transfer)

@@ -44,6 +44,9 @@ from lmtransfer.training.run_directory import RunDirectory
 from lmtransfer.training.versions import versions
 from lmtransfer.transfer.evaluation import evaluate
 
+#: Settings that mean something for a pretraining run only.
+_OF_TEXT = ("memory_lengths", "segment_length", "clamp_length", "same_length")
+
 
 @dataclass(frozen=True, slots=True)
 class _Scoring:
@@ -76,6 +79,9 @@ def run(cfg: DictConfig) -> Path:
         return _evaluate_as_it_is(cfg)
     if cfg.get("corpus") is not None:
         raise ConfigError(f"corpus: run={cfg.run} answers a task, and is scored on the task's data: leave corpus out")
+    idle = [key for key in _OF_TEXT if cfg[key]]
+    if idle:
+        raise ConfigError([f"{key}={cfg[key]}: is about the text of a pretraining run; leave it out" for key in idle])
     members, controls, parent = _members(cfg.run)
     hardware = eager_hardware(cfg)
     task = task_of(members[0], node=cfg.get("task"), data_root=cfg.data_root)

@@ -205,7 +205,7 @@ def _place(cfg: DictConfig, opened: OpenRun) -> tuple[Path, str]:
 
 def _languages(cfg: DictConfig) -> list[str]:
     given = cfg.language if OmegaConf.is_list(cfg.language) else [cfg.language]
-    return [str(language) for language in given if language is not None]
+    return [language for language in given if language is not None]
 
 
 def _check_choices(cfg: DictConfig) -> None:
@@ -225,6 +225,10 @@ def _check_choices(cfg: DictConfig) -> None:
         )
     if cfg.license is not None and not isinstance(cfg.license, str):
         problems.append(f"license={cfg.license}: give an identifier such as apache-2.0")
+    if not all(isinstance(language, str) for language in _languages(cfg)):
+        problems.append(f"language={cfg.language}: give a code such as en, or several: [en,de]")
+    if cfg.results is not None and not Path(str(cfg.results)).expanduser().is_dir():
+        problems.append(f"results={cfg.results}: no such folder; give the folder that holds your runs, such as runs/")
     if ranks.world_size() > 1:
         problems.append("export is one process: run it without torchrun")
     if problems:

@@ -12,6 +12,7 @@ from rich.padding import Padding
 from rich.text import Text as Styled
 
 from lmtransfer.commands._inspect_cost import Cost, measurable_rows, measure, parameter_counts
+from lmtransfer.commands._inspect_numbers import check_numbers
 from lmtransfer.commands._inspect_remarks import remarks
 from lmtransfer.commands._inspect_rows import LEGEND, PLAIN_LEGEND, STRIP_LEGEND, described_labels, shown, strip
 from lmtransfer.commands._inspect_tables import corpus_table, cost_table, packing_table, parameter_table, rates_table
@@ -22,7 +23,6 @@ from lmtransfer.commands._unigrams import observe
 from lmtransfer.config.build import build
 from lmtransfer.config.schema import HardwareSettings, TrainSettings
 from lmtransfer.data.stream import PlannedStream
-from lmtransfer.errors import ConfigError
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.learner import PretrainingLearner, needed_reads
 from lmtransfer.objectives.rows.base import RowPlan, Rows
@@ -48,7 +48,7 @@ def run(cfg: DictConfig) -> None:
         return
     nodes = {"optimizer": {"learner", "params"}, "schedule": set[str](), "tracker": {"folder"}}
     check_pretraining(cfg, primary="inspect", more_nodes=nodes)
-    _check_numbers(cfg)
+    check_numbers(cfg)
     train = TrainSettings.from_config(cfg.train)
     chosen = HardwareSettings.from_config(cfg.hardware)
     hardware = setup(device=chosen.device, precision=chosen.precision, threads=chosen.threads, compile=chosen.compile)
@@ -92,13 +92,6 @@ def run(cfg: DictConfig) -> None:
         console.print(cost_table(cost, tokens=tokens, steps=steps, pass_tokens=of_pass, train=train))
     for line in remarks(text.prepared, plan.lengths, counts, parts.rows, steps=steps):
         console.print(Styled(f"note: {line}", style="yellow"), soft_wrap=True)
-
-
-def _check_numbers(cfg: DictConfig) -> None:
-    least = {"rows": 0, "strips": 0, "sample": 1, "epoch": 0}
-    problems = [f"{key}={cfg[key]}: use a whole number from {low}" for key, low in least.items() if cfg[key] < low]
-    if problems:
-        raise ConfigError(problems)
 
 
 def _learner(parts: Parts, *, seed: int, hardware: Hardware) -> PretrainingLearner:

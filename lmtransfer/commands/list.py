@@ -65,13 +65,13 @@ def config_folders() -> list[Path]:
     return paths.searched(HydraConfig.get().runtime.config_sources)
 
 
-def _asked(what: str | ListConfig) -> list[str]:
-    names = what.split(",") if isinstance(what, str) else [str(name) for name in what]
+def _asked(what: object) -> list[str]:
+    names = [str(name) for name in what] if isinstance(what, ListConfig) else str(what).split(",")
     if names == ["all"]:
         return list(KINDS)
     by_group = {group: kind for kind, group in KINDS.items()}
     kinds = [by_group.get(name, name) for name in names]
-    for kind in kinds:
+    for kind in kinds or ["[]"]:
         if kind not in KINDS:
             raise ConfigError(f"what={kind}: there is no such kind; {hint(kind, ['all', *KINDS], what='kinds')}")
     return kinds

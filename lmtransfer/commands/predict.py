@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
@@ -65,6 +66,7 @@ def _answer(cfg: DictConfig, runs: Sequence[SavedRun], task: Task | None, notes:
     if cfg.input is not None:
         source = find_input(str(cfg.input))
         file_format = input_format(cfg.format, source, task)
+        _check_apart(source, str(cfg.output))
     with open_output(str(cfg.output), overwrite=cfg.overwrite) as write:
         hardware = eager_hardware(cfg)
         answer: Callable[[Sequence[Any]], list[dict[str, Any]]]
@@ -136,6 +138,16 @@ def _check_choices(cfg: DictConfig) -> None:
         problems.append("predict is one process: run it without torchrun")
     if problems:
         raise ConfigError(problems)
+
+
+def _check_apart(source: InputSource, output: str) -> None:
+    """Refuse to write answers over the texts that are answered."""
+    if (
+        source.path is not None
+        and Path(output).expanduser().exists()
+        and source.path.samefile(Path(output).expanduser())
+    ):
+        raise ConfigError(f"output={output}: is the input, which would be lost; name another file")
 
 
 def _idle(cfg: DictConfig, key: str) -> bool:

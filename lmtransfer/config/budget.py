@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, open_dict
 
+from lmtransfer.config.overrides import of_command_line
 from lmtransfer.config.plain import to_plain
 from lmtransfer.config.primary import primary_config
 from lmtransfer.config.schema import TrainSettings
@@ -67,7 +67,7 @@ def effective_kind(train: Any, *, primary: str, overrides: Sequence[str] | None 
         ConfigError: two budgets that come from the same place.
     """
     if overrides is None:
-        overrides = list(HydraConfig.get().overrides.task) if HydraConfig.initialized() else []
+        overrides = of_command_line()
     named = {override.lstrip("+~").partition("=")[0] for override in overrides}
     own = primary_config(primary).get("train") or {}
     values, _ = to_plain(train, "train")

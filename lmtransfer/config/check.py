@@ -16,6 +16,9 @@ from lmtransfer.config.schema import SCHEMAS
 from lmtransfer.config.values import BROKEN, Misfit, convert
 from lmtransfer.errors import ConfigError
 
+#: Keys with a number of their own for which null means all.
+_MAY_BE_NULL = ("eval_tokens",)
+
 
 def check(cfg: DictConfig, *, primary: str, nodes: Mapping[str, Set[str]] | None = None) -> None:
     """Check a whole configuration, and write what values mean where they were written loosely (1e3 for 1000).
@@ -109,6 +112,8 @@ class _PlainKeys:
             if name not in names and not is_component(value):
                 what = f"keys of {key}" if key else f"keys of {self.primary}"
                 self.problems[where] = f"there is no such key; {hint(name, names, what=what)}"
+            elif value is None and isinstance(default, str) and "${" not in default:
+                self.problems[where] = f"null is no answer; give {where}=<value>"
             elif isinstance(value, dict) and not is_component(value):
                 if default or where in SCHEMAS:
                     self.visit(value, default if isinstance(default, dict) else {}, key=where)
@@ -118,7 +123,7 @@ class _PlainKeys:
                 wrong = out_of_range(name, value)
                 if wrong:
                     self.problems[where] = wrong
-                elif isinstance(default, (bool, int, float)) and value is not None:
+                elif isinstance(default, (bool, int, float)) and not (value is None and name in _MAY_BE_NULL):
                     self._like(default, value, where)
 
     def _like(self, default: bool | int | float, value: Any, where: str) -> None:

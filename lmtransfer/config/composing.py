@@ -43,7 +43,7 @@ def composed(command: str, words: Sequence[str], *, config_dir: str | None = Non
     try:
         with initialize_config_dir(config_dir=str(paths.conf_dir()), version_base="1.3"):
             cfg = compose(command, overrides=[*given, *searched], return_hydra_config=True)
-    except (HydraException, OmegaConfBaseException, YAMLError) as error:
+    except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
         raise diagnose(error, command=command, overrides=given, config_dir=config_dir, is_sweep=False) from error
     finally:
         GlobalHydra.instance().clear()

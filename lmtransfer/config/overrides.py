@@ -10,9 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override, Quote, QuotedString
 from hydra.errors import HydraException
+from omegaconf import OmegaConf
 
 from lmtransfer.config import paths
 from lmtransfer.config.nearest import hint
@@ -78,6 +80,8 @@ def read(words: Sequence[str]) -> CommandLine:
         word = rest.pop(0)
         if not word.startswith("-"):
             is_override = "=" in word or word.startswith("~")
+            if not word.lstrip("+~").partition("=")[0].strip() and is_override:
+                raise ConfigError(f"{word}: there is no key before the '='")
             (line.overrides if is_override else line.bare).append(word)
             continue
         option, equals, value = word.partition("=")
@@ -124,6 +128,15 @@ def quoted(override: str, *, is_sweep: bool = False) -> str:
 def quote(value: str) -> str:
     """Text as one value for Hydra: nothing in it has a meaning, ``${...}`` included."""
     return QuotedString(text=value.replace("${", "\\${"), quote=Quote.single).with_quotes()
+
+
+def of_command_line() -> list[str]:
+    """The words of the running command, ``key=value`` as they were written; none where Hydra runs none."""
+    if not HydraConfig.initialized():
+        return []
+    words = OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False)  # iterating would resolve ${...}
+    assert isinstance(words, list)
+    return [str(word) for word in words]
 
 
 def parse(override: str) -> Override:

@@ -16,6 +16,7 @@ from lmtransfer.config.values import BROKEN
 #: Largest whole number: more do not fit into 64 bits.
 LARGEST = 2**63 - 1
 _MOST = 1 << 24
+_FOLDERS = ("output_root", "data_root", "cache_dir")
 _LONGEST_NAME = 200  # file systems take 255, and files are staged under longer ones
 
 
@@ -77,9 +78,20 @@ RANGES: Mapping[str, Range] = {
     "momentum": _KEPT,
     "eps": _POSITIVE,
     "*_eps": _POSITIVE,
+    "weight": Range(0),
+    "*_weight": Range(0),
     "*_tokens": Range(1, LARGEST),
     "warmup_steps": Range(0, LARGEST),
     "seed": Range(0, LARGEST),
+    "epochs": Range(0, 10**9, open_below=True),
+    "seconds": Range(0, 10**9, open_below=True),
+    "top_k": Range(1, 100_000),
+    "group": Range(1, 1_000_000),
+    "seeds": Range(1, 100_000),
+    "dev_from_train": Range(0, 1, open_below=True, open_above=True),
+    "threads": Range(1, 4096),
+    "num_segments": Range(1, 4096),
+    "memory_length": Range(0, _MOST),
 }
 
 
@@ -94,6 +106,8 @@ def out_of_range(name: str, value: Any) -> str | None:
         return next((problem for item in value if (problem := out_of_range(name, item))), None)
     if name == "name" and isinstance(value, str):
         return _unusable_name(value)
+    if name in _FOLDERS and value == "":
+        return "is empty: give a folder"
     if value is BROKEN or isinstance(value, bool) or not isinstance(value, int | float):
         return None
     if isinstance(value, int) and abs(value) > LARGEST:
@@ -111,4 +125,8 @@ def _unusable_name(value: str) -> str | None:
     longest = max(len(part.encode("utf-8", "surrogatepass")) for part in value.split("/"))
     if longest > _LONGEST_NAME:
         return f"{value[:20]}... is a name of {longest} bytes; {_LONGEST_NAME} are the most (between slashes)"
-    return f"{value[:60]!r} holds a character that no name may have" if "\0" in value else None
+    if any(ord(character) < 32 for character in value):
+        return f"{value[:60]!r} holds a character that no name may have"
+    if any(part.strip() in ("", ".", "..") for part in value.split("/")):
+        return f"{value[:60]!r} cannot name a run: use letters, digits, '-', '_', and '/' for folders"
+    return None

@@ -127,6 +127,10 @@ class CommonSettings(Settings):
     control: bool = _setting(False, "also train the same from random initialisation")
     data_root: str | None = _setting(None, "folder with data; LMTRANSFER_DATA if not given")
     output_root: str = _setting("runs", "folder for run directories")
+    cache_dir: str | None = _setting(None, "folder for what is made once and found again; null: ~/.cache/lmtransfer")
+    split: str | None = _setting(None, "which part of a task is scored")
+    to: str | None = _setting(None, "folder to write to")
+    title: str = _setting("lmtransfer report", "heading of the pages")
 
 
 #: Nodes of a config that a settings class describes; "" is the top level.

@@ -68,6 +68,7 @@ class BidirectionalLanguageModel(nn.Module):
     reads: Read = "all"
     label: str | None = None
     uses_pooler = False
+    goes_on = True  # may read rows that go on from one another
 
     def __init__(self, *, weight: float = 1.0, num_sampled: int | None = None) -> None:
         super().__init__()

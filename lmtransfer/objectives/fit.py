@@ -43,6 +43,24 @@ def check_fit(*, encoder: Encoder, objectives: Sequence[Objective], rows: Rows, 
         raise ConfigError(problems)
 
 
+def check_order(*, objectives: Sequence[Objective], rows: Rows) -> None:
+    """Refuse rows that go on from one another for objectives that gain nothing by the order of the text.
+
+    An objective with the attribute ``goes_on`` may read such rows. Not part of ``check_fit``, since older runs have
+    been trained so, and are evaluated as they are.
+
+    Raises:
+        ConfigError: rows of another objective.
+    """
+    others = [o.name for o in objectives if not getattr(o, "goes_on", False)]
+    if rows.contiguous and others:
+        raise ConfigError(
+            f"objective.rows.contiguous=true (objective/rows=lanes): rows that go on from one another are for language "
+            f"models (objective=lm_lanes, bilm or plm), and objective.losses has {', '.join(others)}: use "
+            "objective/rows=stream"
+        )
+
+
 def _corruption_problems(objectives: Sequence[Objective], corruption: Corruption) -> Iterator[str]:
     """What the objectives miss in the corruption, and the reverse.
 

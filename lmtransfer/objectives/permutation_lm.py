@@ -44,6 +44,7 @@ class PermutationLanguageModel(nn.Module):
     reads: Read = "masked"
     label: str | None = None
     uses_pooler = False
+    goes_on = True  # may read rows that go on from one another
 
     def __init__(self, *, weight: float = 1.0) -> None:
         super().__init__()

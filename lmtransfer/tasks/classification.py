@@ -12,13 +12,14 @@ import numpy as np
 
 from lmtransfer.data.documents import Notes
 from lmtransfer.data.files import EncodingErrors
-from lmtransfer.errors import ConfigError, DataError
+from lmtransfer.errors import ConfigError
 from lmtransfer.metrics.base import Metric
 from lmtransfer.metrics.names import make_metric
 from lmtransfer.predictions.scored import Ratio, ScoredExamples, scored_examples
 from lmtransfer.tasks.answers import LabelAnswer
 from lmtransfer.tasks.base import Answer, HeadSpec
 from lmtransfer.tasks.encoded import NO_LABEL, EncodedExamples
+from lmtransfer.tasks.found_labels import check_label, check_labels, listed, short
 from lmtransfer.tasks.hub_table import HubSource
 from lmtransfer.tasks.phrases import with_sentences
 from lmtransfer.tasks.tables import BadRowsPolicy, TableFormat, TableLayout
@@ -29,9 +30,6 @@ from lmtransfer.tasks.text_scoring import CHUNK, score_numbers
 from lmtransfer.tokenizers.base import Tokenizer
 
 LabelMetric = Literal["accuracy", "f1", "macro_f1", "matthews"]
-
-#: More labels than this, and more than half as many as rows: that column is no label.
-_MANY_LABELS = 20
 
 
 class Classification:
@@ -89,9 +87,9 @@ class Classification:
         raise ConfigError(f"task.labels=null: {type(self).__name__} needs the names of the labels, in order")
 
     def _checked(self, labels: Sequence[str]) -> tuple[str, ...]:
-        positive, names = self._positive_label, ", ".join(labels)
+        positive, names = self._positive_label, listed(labels)
         if len(labels) < 2 or len(set(labels)) != len(labels):
-            raise ConfigError(f"task.labels={list(labels)}: there must be at least two different names")
+            raise ConfigError(f"task.labels=[{listed(labels)}]: there must be at least two different names")
         if positive is not None and positive not in labels:
             raise ConfigError(f"task.positive_label={positive}: must be one of {names}")
         if "f1" in self.metric_names and positive is None and len(labels) > 2:
@@ -322,12 +320,12 @@ class TextClassification(Classification):
                 f"task.labels=null: the labels are those of the training file, and task {self.name} has none; name "
                 "them by task.labels=[...], or the file by task.files.train="
             )
-        counts = Counter(row.gold for row in self._files.rows("train", Notes()) if row.gold is not None)
-        if len(counts) > max(_MANY_LABELS, counts.total() // 2):
-            raise DataError(
-                f"{self.origin('train')}: {len(counts)} different labels in {counts.total()} rows; is "
-                f"task.label_column={self._label_column} the column of the labels? If so, name them by task.labels"
-            )
+        column, counts = f"task.label_column={self._label_column}", Counter[str]()
+        for row in self._files.rows("train", Notes()):
+            if row.gold:  # no label at all is refused where the examples are read, with its line
+                check_label(row.gold, row.where, column)
+                counts[row.gold] += 1
+        check_labels(counts, origin=self.origin("train"), things="rows", column=column)
         try:
             return sorted(counts, key=int)
         except ValueError:
@@ -345,6 +343,6 @@ class TextClassification(Classification):
         known = self._index_of[row.named]
         if row.gold is not None and row.gold not in known:
             meaning = "task.labels" if row.named or self._label_values is None else "task.label_values"
-            shown = ", ".join(known)
-            raise ValueError(f"label {row.gold[:40]!r} in column {self._label_column!r} is none of {shown} ({meaning})")
+            shown = listed(list(known))
+            raise ValueError(f"label {short(row.gold)} in column {self._label_column!r} is none of {shown} ({meaning})")
         return TextExample(row.id, row.text, row.text_pair, None if row.gold is None else known[row.gold])

@@ -12,8 +12,24 @@ from typing import Any
 
 import numpy as np
 
+from lmtransfer.errors import ConfigError
+
 #: The target of an example whose gold answer is hidden.
 NO_LABEL = -1
+
+
+def room_beside(num_specials: int, *, max_length: int) -> int:
+    """Tokens of text that an input of ``max_length`` tokens has room for.
+
+    Raises:
+        ConfigError: none beside its special tokens.
+    """
+    if max_length <= num_specials:
+        raise ConfigError(
+            f"task.max_length={max_length}: leaves no room for text beside {num_specials} special tokens; give "
+            f"{num_specials + 1} or more, or null for all that the encoder reads (its model.max_length)"
+        )
+    return max_length - num_specials
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from lmtransfer.data.files import find_file
-from lmtransfer.errors import DataError
+from lmtransfer.errors import ConfigError, DataError
 
 
 class LocatedFiles:
@@ -18,9 +18,15 @@ class LocatedFiles:
         files: file of each split; null: it has none.
         data_root: folder that holds the data folders.
         task: the task's name, for messages.
+
+    Raises:
+        ConfigError: a file without a name.
     """
 
     def __init__(self, *, files: Mapping[str, str | None], data_root: str | None, task: str) -> None:
+        empty = [split for split, file in files.items() if file == ""]
+        if empty:
+            raise ConfigError([f"task.{split}, task.files.{split}: is empty; name a file, or null" for split in empty])
         self._files = {split: file for split, file in files.items() if file is not None}
         self._folders = [*([] if data_root is None else [Path(data_root)]), Path.cwd()]
         self._task = task

@@ -27,7 +27,7 @@ from lmtransfer.tasks.formats.squad import SquadFile, read_squad
 from lmtransfer.tasks.hub_table import HubSource
 from lmtransfer.tasks.located import LocatedFiles
 from lmtransfer.tasks.question_example import QuestionExample
-from lmtransfer.tasks.question_windows import encode_questions
+from lmtransfer.tasks.question_windows import STRIDE, encode_questions
 from lmtransfer.tasks.span_decoding import decode_spans
 from lmtransfer.tasks.span_rows import read_span_hub, read_span_rows
 from lmtransfer.tokenizers.base import Tokenizer
@@ -91,7 +91,7 @@ class SpanQa:
         no_answer: bool = False,
         null_threshold: float = 0.0,
         labels: Sequence[str] = (),
-        stride: int = 128,
+        stride: int = STRIDE,
         max_question_tokens: int = 64,
         max_answer_tokens: int = 30,
         history_turns: int = 0,

@@ -10,12 +10,14 @@ from dataclasses import dataclass, field, fields
 
 import numpy as np
 
-from lmtransfer.tasks.encoded import EncodedExamples, Targets, ragged_offsets
+from lmtransfer.tasks.encoded import EncodedExamples, Targets, ragged_offsets, room_beside
 from lmtransfer.tasks.gold_tokens import NOWHERE, GoldTokens
 from lmtransfer.tasks.question_example import QuestionExample
 from lmtransfer.tasks.question_pieces import Piece, QuestionPieces, joined
 from lmtransfer.tokenizers.base import Tokenizer
 
+#: Tokens from the start of a window to that of the next, where nothing else is said; less in short windows.
+STRIDE = 128
 _NUM_SPECIALS = 3
 
 
@@ -38,7 +40,7 @@ def encode_questions(
     *,
     max_length: int,
     num_segments: int,
-    stride: int = 128,
+    stride: int = STRIDE,
     max_question_tokens: int = 64,
     history_turns: int = 0,
     max_answer_tokens: int | None = None,
@@ -65,14 +67,16 @@ def encode_questions(
         max_answer_tokens: longest answer that is ever given; a longer one is unreachable. None: any length.
 
     Raises:
-        ValueError: a number that leaves no room for a passage.
+        ConfigError: ``max_length`` leaves no room for text.
+        ValueError: another number that leaves no room for a passage.
     """
-    if max_length <= _NUM_SPECIALS or min(stride, max_question_tokens) < 1 or history_turns < 0:
+    most = room_beside(_NUM_SPECIALS, max_length=max_length)
+    if min(stride, max_question_tokens) < 1 or history_turns < 0:
         raise ValueError(
-            f"max_length={max_length}, stride={stride}, max_question_tokens={max_question_tokens}, "
-            f"history_turns={history_turns}: leave no room for a passage"
+            f"stride={stride}, max_question_tokens={max_question_tokens}, history_turns={history_turns}: leave no room "
+            "for a passage"
         )
-    room_for_question = min(max_question_tokens, (max_length - _NUM_SPECIALS) // 2)
+    room_for_question = min(max_question_tokens, most // 2)
     pieces = QuestionPieces(examples, tokenizer, max_question_tokens=room_for_question, history_turns=history_turns)
     sequences = _Sequences(cls=pieces.special(tokenizer.cls_id), sep=pieces.special(tokenizer.sep_id))
     kept: list[WindowedQuestion] = []

@@ -28,6 +28,10 @@ from lmtransfer.tokenizers.base import Tokenizer
 ScoreMetric = Literal["pearson", "spearman"]
 
 
+#: Largest score, up or down: its square is well within float32.
+_LARGEST = 1e15
+
+
 class TextRegression:
     """Single texts or pairs with a score each; files, columns and the hub as in ``TextClassification``.
 
@@ -204,7 +208,7 @@ def _example(row: TextRow) -> TextExample:
     """The example of a row.
 
     Raises:
-        ValueError: the score is no finite number.
+        ValueError: the score is no finite number, or one whose square float32 does not hold.
     """
     score = None
     if row.gold is not None:
@@ -214,4 +218,6 @@ def _example(row: TextRow) -> TextExample:
             score = math.nan
         if not math.isfinite(score):
             raise ValueError(f"the score {row.gold[:40]!r} is no finite number")
+        if abs(score) > _LARGEST:
+            raise ValueError(f"the score {row.gold[:40]!r} is beyond {_LARGEST:g}; give scores in another unit")
     return TextExample(row.id, row.text, row.text_pair, score=score)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -232,7 +233,7 @@ def _json_values(text: str, wanted: Sequence[Column]) -> tuple[str | None, ...]:
     """The wanted values of one line.
 
     Raises:
-        ValueError: it is no object, lacks a column, or has a list or an object where a text should be.
+        ValueError: it is no object, lacks a column, or has a list, an object or no number where a text should be.
     """
     try:
         record = json.loads(text)
@@ -248,6 +249,8 @@ def _json_values(text: str, wanted: Sequence[Column]) -> tuple[str | None, ...]:
         value = None if name is None else record[name]
         if isinstance(value, (list, dict)):
             raise ValueError(f"{name!r} holds a {type(value).__name__} where a text or a number is expected")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"{name!r} is {value}, which is neither a text nor a number")
         if isinstance(value, bool):
             value = str(value).lower()
         found.append(None if value is None else str(value))

@@ -14,6 +14,7 @@ from typing import Literal, cast
 import numpy as np
 
 from lmtransfer.data.documents import Notes
+from lmtransfer.data.files import plain_name
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.metrics.chunks import OUTSIDE, ChunkScores, split_tag
 from lmtransfer.predictions.scored import Ratio, ScoredExamples, scored_examples
@@ -25,6 +26,7 @@ from lmtransfer.tasks.formats.conllu import TagColumn, read_conllu
 from lmtransfer.tasks.formats.tagged_hub import read_tagged_hub
 from lmtransfer.tasks.formats.tagged_json import read_tagged_json
 from lmtransfer.tasks.formats.tagged_sentence import TaggedSentence
+from lmtransfer.tasks.found_labels import check_label, check_labels, listed
 from lmtransfer.tasks.hub_table import HubSource
 from lmtransfer.tasks.located import LocatedFiles
 from lmtransfer.tasks.tagged_example import TaggedExample
@@ -132,12 +134,18 @@ class Tagging:
         sentences = self._sentences("train", Notes())
         if self.scheme != "words":
             sentences = (self._as_bio(sentence, Notes()) for sentence in sentences)
-        found = {tag for sentence in sentences for tag in sentence.tags or ()}
-        return sorted(found, key=lambda tag: (tag != OUTSIDE, tag))
+        column, counts = f"task.tag_column={self.tag_column}", Counter[str]()
+        for sentence in sentences:
+            for word, tag in enumerate(sentence.tags or ()):
+                if tag not in counts:
+                    check_label(tag, sentence.where(word), column)
+                counts[tag] += 1
+        check_labels(counts, origin=self.origin("train"), things="words", column=column)
+        return sorted(counts, key=lambda tag: (tag != OUTSIDE, tag))
 
     def _checked(self, labels: Sequence[str]) -> tuple[str, ...]:
         if len(labels) < 2 or len(set(labels)) != len(labels):
-            raise ConfigError(f"task.labels={list(labels)}: there must be at least two different names")
+            raise ConfigError(f"task.labels=[{listed(labels)}]: there must be at least two different names")
         if self.scheme != "words":
             try:
                 for label in labels:
@@ -202,6 +210,12 @@ class Tagging:
     def _sentences(self, split: str, notes: Notes) -> Iterator[TaggedSentence]:
         path = self.files.find(split)
         if path is not None:
+            said = _SAID.get(Path(plain_name(path)).suffix.lower())
+            if self.file_format == "conll" and said is not None:
+                raise DataError(
+                    f"{path}: is {said} by its name, and task.file_format=conll reads columns: set "
+                    f"task.file_format={said}, or rename the file"
+                )
             return self._sentences_of(path, notes, with_gold=not split.startswith("test"))
         if self.hub is not None and split in self.splits:
             words, tags = self.hub_columns
@@ -242,7 +256,7 @@ class Tagging:
             if tag not in index:
                 raise DataError(
                     f"{sentence.where(word)}: the tag {tag!r} of {sentence.words[word]!r} is none of "
-                    f"{', '.join(index)}; mend it, or set task.labels"
+                    f"{listed(list(index))}; mend it, or set task.labels"
                 )
         return tuple(index[tag] for tag in sentence.tags)
 
@@ -338,6 +352,8 @@ class Tagging:
         return [self._answer([usual.get(word, otherwise) for word in example.words]) for example in examples]
 
 
+#: What names of files say that are no columns.
+_SAID: dict[str, FileFormat] = {".conllu": "conllu", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl"}
 _DEFAULT_COLUMNS: dict[FileFormat, tuple[int | str, int | str]] = {
     "conll": (1, 2),
     "conllu": ("form", "upos"),

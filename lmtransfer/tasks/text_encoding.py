@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lmtransfer.tasks.encoded import EncodedExamples, Spelling, Targets, ragged_offsets
+from lmtransfer.tasks.encoded import EncodedExamples, Spelling, Targets, ragged_offsets, room_beside
 from lmtransfer.tasks.text_example import TextExample
 from lmtransfer.tokenizers.base import CharacterTokenizer, Tokenizer
 from lmtransfer.tokenizers.characters import spell
@@ -33,14 +33,12 @@ def encode_texts(
         num_segments: how many segment ids the encoder tells apart.
 
     Raises:
-        ValueError: ``max_length`` leaves no room for text.
+        ConfigError: ``max_length`` leaves no room for text.
     """
     texts = [example.text for example in examples]
     pairs = [example.text_pair for example in examples if example.text_pair is not None]
     num_specials = 3 if pairs else 2
-    if max_length <= num_specials:
-        raise ValueError(f"max_length={max_length} leaves no room beside {num_specials} special tokens")
-    room = max_length - num_specials
+    room = room_beside(num_specials, max_length=max_length)
     firsts = tokenizer.encode_ids(texts)
     seconds = tokenizer.encode_ids(pairs) if pairs else [None] * len(firsts)
     cls, sep = np.array([tokenizer.cls_id], np.int32), np.array([tokenizer.sep_id], np.int32)

@@ -70,15 +70,21 @@ class TextColumns:
         """From the arguments of a task, by the names of its settings; ``gold_column`` is the one of the gold answer.
 
         Raises:
-            ConfigError: a list of names is empty.
+            ConfigError: a list of names is empty, or texts are taken from the column of the gold answers.
         """
         ((setting, gold),) = gold_column.items()
-        return cls(
+        columns = cls(
             text=_column("text_column", text_column),
             text_pair=None if text_pair_column is None else _column("text_pair_column", text_pair_column),
             gold=_column(setting, gold),
             id=None if id_column is None else _column("id_column", id_column),
         )
+        for text in (columns.text, columns.text_pair):
+            if text is not None and text.names == columns.gold.names:
+                raise ConfigError(
+                    f"{text.setting}={text}, which is {columns.gold.setting} too: texts would be their own answers"
+                )
+        return columns
 
     def wanted(self, *, with_gold: bool) -> list[Column]:
         """All of them: text, second text, gold answer, id.

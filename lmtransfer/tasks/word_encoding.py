@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lmtransfer.data.documents import Notes
-from lmtransfer.tasks.encoded import NO_LABEL, EncodedExamples, Spelling, Targets, ragged_offsets
+from lmtransfer.tasks.encoded import NO_LABEL, EncodedExamples, Spelling, Targets, ragged_offsets, room_beside
 from lmtransfer.tasks.tagged_example import TaggedExample
 from lmtransfer.tokenizers.base import CharacterTokenizer, Tokenizer
 from lmtransfer.tokenizers.characters import spell
@@ -66,11 +66,9 @@ def encode_words(
         notes: where words that the tokenizer makes nothing of are counted.
 
     Raises:
-        ValueError: ``max_length`` leaves no room for words.
+        ConfigError: ``max_length`` leaves no room for words.
     """
-    room = max_length - 2
-    if room < 1:
-        raise ValueError(f"max_length={max_length} leaves no room beside 2 special tokens")
+    room = room_beside(2, max_length=max_length)
     speller = _Speller(tokenizer) if isinstance(tokenizer, CharacterTokenizer) else None
     cls, sep = np.array([tokenizer.cls_id], np.int32), np.array([tokenizer.sep_id], np.int32)
     tokens: list[np.ndarray] = []

@@ -114,7 +114,7 @@ def test_without_measuring_there_are_parameters_only(inspect: Output) -> None:
     [
         (["model=gpt_mini"], "objective=mlm needs bidirectional attention"),
         (["objective.max_length=300"], "objective.max_length=300 is longer than the model reads"),
-        (["rows=-1", "sample=0"], "rows=-1: use a whole number from 0"),
+        (["rows=-1", "sample=0"], "rows=-1 is out of range: 0 or more, and 10,000 or less"),
         (["rows=many"], "rows: 'many'"),
         (["row=2"], "rows"),
         (["train.batch_tokens=32"], "train.batch_tokens=32 is less than the longest row"),

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from lmtransfer.data.files import find_file, open_binary
+from lmtransfer.errors import ConfigError
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.question_example import GoldSpan, QuestionExample, Turn
 from lmtransfer.tasks.question_windows import encode_questions, window_starts
@@ -259,10 +260,15 @@ def test_words_outside_the_vocabulary_are_spelt(words: WordTokenizer) -> None:
             np.testing.assert_array_equal(spelling.table[rows[place]], words.characters[rows[place]])
 
 
-@pytest.mark.parametrize("more", [{"max_length": 3}, {"stride": 0}, {"max_question_tokens": 0}, {"history_turns": -1}])
+@pytest.mark.parametrize("more", [{"stride": 0}, {"max_question_tokens": 0}, {"history_turns": -1}])
 def test_no_room_is_refused(words: WordTokenizer, more: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="leave no room"):
         encode([question("the sea")], words, **more)
+
+
+def test_windows_without_room_for_text_are_refused(words: WordTokenizer) -> None:
+    with pytest.raises(ConfigError, match=r"task\.max_length=3: leaves no room .* give 4 or more"):
+        encode([question("the sea")], words, max_length=3)
 
 
 # The development sets of SQuAD. Their files are read here without the project's reader.

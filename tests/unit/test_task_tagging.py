@@ -94,7 +94,7 @@ def test_bad_files_are_named(tmp_path: Path) -> None:
         task(tmp_path, scheme="bio", labels=["O", "B-X"]).examples("train")
     with pytest.raises(DataError, match=r"train.conll: holds no sentences"):
         task(tmp_path, "\n\n", labels=["A", "B"]).examples("train")
-    with pytest.raises(ConfigError, match="at least two"):
+    with pytest.raises(DataError, match="train.conll: holds no labelled words"):
         assert task(tmp_path, "").labels
     with pytest.raises(DataError, match=r"split=dev: task toy has train"):
         task(tmp_path).examples("dev")

@@ -309,7 +309,7 @@ def test_a_label_of_dev_that_training_lacks_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "changes", "error", "message"),
     [
-        ("text\tlabel\na\tspam\n", {}, ConfigError, "at least two different names"),
+        ("text\tlabel\na\tspam\n", {}, DataError, r"train\.tsv: all rows have the label 'spam'"),
         ("text\tlabel\n" + "".join(f"a\tt{i}\n" for i in range(30)), {}, DataError, "30 different labels in 30 rows"),
         ("text\tlabel\na\tx\n", {"files": {"dev": "train.tsv"}}, ConfigError, r"task\.labels=null: .*task\.labels=\["),
         ("text\tlabel\na\tx\nb\ty\nc\tz\n", {"metrics": ["f1"]}, ConfigError, "there are x, y, z; name it by"),

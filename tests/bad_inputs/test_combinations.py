@@ -1,0 +1,477 @@
+"""Settings that exclude each other, parts that do not fit, and words of the wrong kind, over all commands."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from bad_input import FINETUNE, NOWHERE, PREPARE, PRETRAIN, Answer, Case, check
+
+from lmtransfer import cli
+
+#: A pretraining without a model and an objective, of a corpus that is not there: nothing of it is read.
+PARTS = ("pretrain", "experiment=null", "train.seconds=null", "train.steps=3", "corpus=text", "corpus.path=nowhere")
+PROBE = ("probe", *FINETUNE[1:])
+BASE, TRAINED = "run=runs/pretrain/base", "run=runs/finetune/ft"
+TASK = ("task=text_classification", "task.train=t.tsv", "task.dev=t.tsv")
+OWN_STUDY = b"# @package _global_\n# Mine\nname: s\n"
+
+
+def parts(words: str, *names: str) -> Case:
+    """Parts of a pretraining that do not fit, which is told before the corpus, which is not there, is looked for."""
+    return Case((*PARTS, *words.split()), names)
+
+
+def tables(
+    start: Sequence[str], rows: dict[str, str | tuple[str, ...]], *, prefix: str
+) -> dict[str, Case]:  # fmt: skip
+    """A case for each word after ``start``, with what is named."""
+    return {
+        f"{prefix}.{word}": Case((*start, word), (names,) if isinstance(names, str) else names)
+        for word, names in rows.items()
+    }
+
+
+CASES: dict[str, Case] = {
+    # parts that do not fit, before any text is read
+    "fit.attention": parts("model=gpt_mini objective=mlm", "objective=mlm", "attention"),
+    "fit.attention_of_lm": parts("model=bert_tiny objective=lm", "objective=lm", "attention"),
+    "fit.attention_of_elmo": parts("model=elmo_subword_laptop objective=mlm", "objective=mlm", "attention"),
+    "fit.attention_of_words": parts("model=word_embeddings objective=mlm", "objective=mlm", "attention"),
+    "fit.attention_of_cbow": parts("model=bert_tiny objective=cbow", "objective=cbow", "attention"),
+    "fit.one_stream": parts("model=bert_tiny objective=plm", "objective=plm", "two streams"),
+    "fit.no_pooler": parts("model=bert_tiny objective=mlm_nsp +model.pooler=false", "objective=nsp", "pooler"),
+    "fit.length": parts("model=bert_tiny objective=mlm objective.max_length=9999", "objective.max_length=9999"),
+    "fit.short": parts("model=bert_tiny objective=mlm objective.max_length=3", "objective.max_length=3"),
+    "fit.lanes": parts("model=bert_tiny objective=mlm objective/rows=lanes", "objective/rows=lanes", "mlm"),
+    "fit.lanes_of_rtd": parts("model=electra_small objective=rtd objective/rows=lanes", "objective/rows=lanes", "rtd"),
+    "fit.lanes_of_cbow": parts("model=word_embeddings objective=cbow objective/rows=lanes", "lanes", "cbow"),
+    "fit.lanes_with_frames": parts("model=gpt_mini objective=lm objective.rows.contiguous=true", "rows.frame"),
+    "fit.label": parts("model=bert_tiny objective=sop objective/rows=sentence_pairs", "'sop'", "ordered_pairs"),
+    "fit.segments": parts("model=bert_tiny objective=mlm_nsp model.num_segments=1", "model.num_segments"),
+    "fit.nothing_hidden": parts("model=bert_tiny objective=mlm objective/corruption=none", "objective/corruption"),
+    "fit.hidden_for_nobody": parts("model=gpt_mini objective=lm objective/corruption=tokens", "objective.corruption"),
+    "fit.shares": parts(
+        "model=bert_tiny objective=mlm objective.corruption.mask_share=0.9 objective.corruption.random_share=0.9",
+        "mask_share",
+    ),
+    "fit.heads": parts("model=bert_tiny objective=mlm model.num_heads=3", "num_heads"),
+    "fit.odd_elmo": parts("model=elmo_subword_laptop objective=bilm model.dim=31", "model.dim=31"),
+    "fit.characters": parts("model=elmo_laptop objective=bilm", "tokenizer=words"),
+    "fit.no_weight": parts("model=bert_tiny objective=mlm objective.losses.mlm.weight=0", "objective.losses", "weight"),
+    "fit.final_factor": parts("model=bert_tiny objective=mlm schedule.final_factor=2", "schedule.final_factor"),
+    "fit.decay": parts("model=bert_tiny objective=mlm schedule=wsd schedule.decay_fraction=0", "decay_fraction"),
+    "fit.inverse_sqrt": parts("model=bert_tiny objective=mlm schedule=inverse_sqrt schedule.warmup_steps=0", "warmup"),
+    "fit.mixture_in_lanes": Case(
+        (*PARTS[:4], "corpus=mixture", "corpus.parts=[texts,t.tsv]")
+        + ("model=transformer_xl_laptop", "objective=lm_lanes"),
+        ("objective.rows.contiguous",),
+    ),
+    **tables(
+        NOWHERE,
+        {
+            "objective.losses.mlm=null": "objective.losses.mlm=null",
+            "objective.rows=null": "objective.rows=null",
+            "objective.corruption=null": "objective.corruption=null",
+            "objective.max_length=null": "objective.max_length",
+            "objective=null": "objective",
+            "model=null": "model",
+            "optimizer=null": "optimizer",
+            "corpus=null": "corpus",
+            "train=3": "train",
+            "name=null": "name",
+            "train.seconds=5": ("train.steps=2", "train.seconds=5", "keep one"),
+            "train.steps=null": "train.steps",
+            "tokenizer=bpe": (),
+            "name=${oc.env:NOT_THERE}": ("name:", "NOT_THERE"),
+            "train.batch_tokens=${nope.nope}": ("train.batch_tokens:", "nope.nope"),
+            "train.batch_tokens=${os.system:touch PWNED}": ("train.batch_tokens:", "os.system"),
+            "seed=${seed}": ("seed:", "Recursive"),
+            "seed=${oc.env:": "seed",
+            "hardware.device=banana": "hardware.device=banana",
+            "hardware.precision=fp8": "hardware.precision",
+            "hardware.precision=fp16": "hardware.precision",
+            "hardware.threads=100000": "hardware.threads",
+            "model._target_=os.system": "model._target_",
+            "model._target_=lmtransfer.models.bert.Nope": "model._target_",
+            "+model._partial_=true": "model._partial_",
+            "+model.vocab_size=3": "model.vocab_size",
+            "train.stepz=3": ("train.stepz", "did you mean 'train.steps'"),
+            "modle.dim=3": "modle.dim",
+            "+nope=3": "nope",
+            "model=nope": "model=nope",
+            "objective/rows=nope": "objective/rows=nope",
+            "seed=1,2": ("seed=1,2", "-m"),
+            "=3": "=3",
+            "+=3": "+=3",
+            "model.dim=[1": "model.dim",
+            "name=..": "name:",
+            "name=../x": "name:",
+            "name=/x": "name:",
+            "name=a//b": "name:",
+            "name=a/": "name:",
+            "name=": "name:",
+            "name=' '": "name:",
+            "output_root=": "output_root:",
+            "output_root=[a]": "output_root",
+            "cache_dir=3.5": (),
+            "cache_dir=[a]": "cache_dir",
+            "cache_dir=": "cache_dir",
+            "corpus.path={a:1}": "corpus.path",
+            "corpus.path=3": "corpus.path",
+            "tokenizer.vocab_size=abc": "tokenizer.vocab_size",
+            "seed=true": "seed",
+            "train.steps=2.5": "train.steps",
+            "train.steps=[1]": "train.steps",
+        },
+        prefix="pretrain",
+    ),
+    "pretrain.config_dir": Case(("pretrain", "-cd", "nowhere"), ("--config-dir", "nowhere")),
+    "pretrain.option": Case(("pretrain", "--multrun"), ("--multrun", "--multirun")),
+    "pretrain.word": Case(("pretrain", "quick"), ("quick", "key=value")),
+    "pretrian": Case(("pretrian",), ("pretrain",)),
+    # runs that are there
+    **tables(
+        (*PRETRAIN[:-1], "name=base", "resume=true"),
+        {
+            "model.dim=32": ("model.dim", "resume"),
+            "seed=3": ("seed", "resume"),
+            "corpus.path=t.tsv": ("corpus.path", "resume"),
+            "objective.mask_prob=0.3": ("objective.mask_prob", "resume"),
+            "optimizer=adamw": ("optimizer", "resume"),
+        },
+        prefix="resume",
+    ),
+    "resume.not_asked_for": Case((*PRETRAIN[:-1], "name=base"), ("name=", "resume=true")),
+    # probe and finetune
+    "task.twice": Case((*FINETUNE, "task=squad"), ("task=text_classification", "task=squad")),
+    "task.group": Case((*FINETUNE, "task=glue"), ("task=text_classification", "task=glue")),
+    "task.stride": Case(
+        ("finetune", "init=runs/pretrain/base", "task=span_qa", "task.train=a.jsonl", "task.dev=a.jsonl", "name=x")
+        + ("task.stride=100000",),
+        ("task.stride=100000", "512"),
+    ),
+    "probe.without_init": Case(("probe", *TASK), ("init",)),
+    "probe.tokenizer": Case((*PROBE, "tokenizer_from=x"), ("tokenizer_from",)),
+    "probe.layer_decay": Case((*PROBE, "+transfer.layer_decay=0.5"), ("transfer.layer_decay",)),
+    **tables(
+        FINETUNE,
+        {
+            "tokenizer_from=runs/pretrain/base": ("tokenizer_from=", "init="),
+            "model=bert_tiny": ("model=", "init="),
+            "init=null": "init",
+            "init=nowhere": "init:",
+            "init=t.tsv": "init:",
+            "init=": "init",
+            "checkpoint=middle": "checkpoint=middle",
+            **{f"learning_rates={value}": "learning_rates"
+               for value in ("[]", "abc", "[0]", "[true]", "[nan]", "{a:1}", "[[1e-3]]", "1e-3", "[inf]")},
+            "+transfer.standardise=true": "transfer.standardise",
+            "transfer.pooling=sum": "transfer.pooling",
+            "transfer.freeze=half": "transfer.freeze",
+            "transfer=null": "transfer",
+            "optimizer=null": "optimizer",
+            "split=train": "split=train",
+            "split=nowhere": "split=nowhere",
+            "split=null": "split",
+            "split=[dev,test]": "split",
+            "task.max_length=2": "task.max_length=2",
+            "task.max_length=9999": "task.max_length=9999",
+            **{f"task.dev_from_train={value}": "task.dev_from_train" for value in ("0", "1", "1.5", "nan", "-1")},
+            **{f"task.num_train={value}": "task.num_train" for value in ("0", "-1", "1000", "2.5")},
+            "task.labels=[good]": "task.labels",
+            "task.labels=3": "task.labels",
+            "task.label_values=[1,2]": "task.label_values",
+            "task.metrics=[]": "task.metrics",
+            "task.metrics=[bleu]": "task.metrics",
+            "task.positive_label=ugly": "task.positive_label",
+            "task.file_format=xml": "task.file_format",
+            "task.text_column=label": ("task.text_column='label'", "task.label_column"),
+            "task.text_column=[]": "task.text_column",
+            "task.train=": "task.train",
+            "task.train=texts": "texts",
+            "task.train=nowhere.tsv": "nowhere.tsv",
+            "task.train=[t.tsv]": "task.train",
+            "seeds=0": "seeds",
+            "seeds=1000000000": "seeds",
+            "train.batch_examples=0": "train.batch_examples",
+            "train.epochs=1e300": "train.epochs",
+            "control=maybe": "control",
+        },
+        prefix="finetune",
+    ),
+    "finetune.layers": Case(
+        (*FINETUNE, "task.dev_from_train=null", "transfer.layers=99"), ("transfer.layers=99",)
+    ),
+    "finetune.patience": Case((*FINETUNE, "checkpoint=last", "train.patience=2"), ("train.patience",)),
+    "finetune.control": Case(
+        (*FINETUNE, "init=null", "model=bert_tiny", "tokenizer_from=runs/pretrain/base", "control=true"), ("control",)
+    ),
+    "finetune.blimp": Case(("finetune", "init=runs/pretrain/base", "task=blimp", "name=x"), ("task=blimp",)),
+    # evaluate
+    **tables(
+        ("evaluate", BASE),
+        {
+            "run=nowhere": "run:",
+            "run=null": "run",
+            "split=null": "split",
+            "memory_lengths=[-1]": "memory_lengths",
+            "memory_lengths=abc": "memory_lengths",
+            "memory_lengths=[]": "memory_lengths",
+            "segment_length=0": "segment_length",
+            "clamp_length=abc": "clamp_length",
+            "same_length=maybe": "same_length",
+            "eval_tokens=0": "eval_tokens",
+            "overwrite=null": "overwrite",
+            "name=../x": "name",
+        },
+        prefix="evaluate",
+    ),
+    "evaluate.head": Case(("evaluate", BASE, *TASK, "split=dev"), ("task", "finetune")),
+    # predict
+    **tables(
+        ("predict", BASE, "text=bal [MASK]"),
+        {
+            "run=nowhere": "run:",
+            "run=null": "run",
+            "input=t.tsv": ("input and text", "give one"),
+            "split=dev": "split",
+            "submission=banana": "submission",
+            "text_column=a": "text_column",
+            "format=csv": "format",
+            "on_error=maybe": "on_error",
+            "encoding_errors=null": "encoding_errors",
+            "group=0": "group",
+            "group=null": "group",
+            "group=1e12": "group",
+            "top_k=0": "top_k",
+            "top_k=null": "top_k",
+            "top_k=1e12": "top_k",
+            "ensemble=true": "ensemble",
+            "task=sst2": "task",
+            "output=null": "output",
+            "output=t.tsv": "t.tsv",
+            "output=no/where.jsonl": "no",
+            "seed=1": "seed",
+        },
+        prefix="predict",
+    ),
+    "predict.no_mask": Case(("predict", BASE, "text=bal"), ("[MASK]",)),
+    "predict.nothing": Case(("predict", BASE), ("input", "text", "split")),
+    "predict.empty": Case(("predict", BASE, "input="), ("input=",)),
+    # inspect
+    **tables(
+        ("inspect", *NOWHERE[1:-1]),
+        {
+            "rows=1000000": "rows=1000000",
+            "rows=null": "rows",
+            "rows=1.5": "rows",
+            "sample=100000000": "sample=100000000",
+            "sample=0": "sample=0",
+            "strips=1e9": "strips",
+            "epoch=1000000000": "epoch=1000000000",
+            "epoch=-1": "epoch=-1",
+            "measure=null": "measure",
+            "objective/rows=lanes": "lanes",
+        },
+        prefix="inspect",
+    ),
+    "inspect.task_rows": Case(("inspect", "init=runs/pretrain/base", *TASK, "rows=1e9"), ("rows",)),
+    "inspect.task_length": Case(("inspect", "init=runs/pretrain/base", *TASK, "task.max_length=2"), ("max_length",)),
+    "inspect.task_without_init": Case(("inspect", *TASK), ("init",)),
+    "inspect.blimp": Case(("inspect", "init=runs/pretrain/base", "task=blimp"), ("task=blimp",)),
+    # prepare
+    **tables(
+        (*PREPARE, "corpus.path=texts"),
+        {
+            "num_workers=-1": "num_workers",
+            "num_workers=many": "num_workers",
+            "num_workers=1.5": "num_workers",
+            "corpus=python_docs": ("corpus=text", "corpus=python_docs"),
+            "tokenizer.vocab_size=3": "tokenizer.vocab_size=3",
+            "corpus.validation_fraction=1.5": "corpus.validation_fraction",
+            "model=bert_tiny": "model",
+            "seed=1": "seed",
+        },
+        prefix="prepare",
+    ),
+    **tables(
+        ("prepare", "corpus=mixture"),
+        {"corpus.parts=3": "corpus.parts", "corpus.parts=[nope]": "nope", "corpus.parts=[texts,texts]": "corpus.parts"},
+        prefix="prepare",
+    ),
+    # export, import, report, list
+    **tables(
+        ("export", BASE, "to=e"),
+        {
+            "run=nowhere": "nowhere",
+            "to=null": "to",
+            "to=[a,b]": "to",
+            "to=t.tsv": "to",
+            "format=banana": "format=banana",
+            "checkpoint=middle": "checkpoint=middle",
+            "license=3": "license",
+            "language={a:1}": "language",
+            "language=[3]": "language",
+            "results=nowhere": "results=nowhere",
+            "overwrite=maybe": "overwrite",
+        },
+        prefix="export",
+    ),
+    "export.onnx": Case(("export", BASE, "to=onnx", "format=transformers"), ("format=transformers", "to=onnx")),
+    **tables(
+        ("import",),
+        {"source=./nowhere": "source", "source=texts": "texts", "source=null": "source", "source=[a]": "source",
+         "name=x": "source"},
+        prefix="import",
+    ),
+    **tables(
+        ("report", "figures=false"),
+        {"nowhere": "nowhere", "t.tsv": "t.tsv", "texts": "texts", "figures=null": "figures", "title=[a]": "title",
+         "to=[a]": "to", "runs=null": "runs", "runs=[]": "runs", "run=runs": "run"},
+        prefix="report",
+    ),
+    **tables(
+        ("list",),
+        {word: "what" for word in ("what=banana", "what=3", "what=null", "what=true", "what=[]", "what=[models,nope]",
+                                   "what=${nope}")},
+        prefix="list",
+    ),
+    # study
+    **tables(
+        ("study", "study=tiny"),
+        {
+            "+recipes.x='unclosed \" quote'": "recipes.x",
+            "+recipes.x='model bert_tiny'": "recipes.x",
+            "+recipes.x='-m seed=1'": "recipes.x",
+            "+recipes.x=3": "recipes.x",
+            "+recipes.x={probe2: 'a=b'}": "recipes.x.probe2",
+            "+recipes.x='model=nope'": ("of x", "model=nope"),
+            "+recipes.x='model=bert_tiny train.stepz=3'": ("of x", "train.stepz"),
+            "+recipes.x='model=bert_tiny model.dim=-3'": ("of x", "model.dim"),
+            "+recipes.x='model=gpt_mini objective=mlm'": ("of x", "attention"),
+            "+recipes.x='model=bert_tiny objective/rows=lanes'": ("of x", "lanes"),
+            "only=[nope]": "only=nope",
+            "recipes=3": "recipes=3",
+            "recipes=null": "recipes",
+            "transfers=3": "transfers=3",
+            "+transfers.x=3": "transfers.x",
+            "+transfers.x={command: train}": "transfers.x.command",
+            "+transfers.x={command: probe, tsk: sst2}": "transfers.x.tsk",
+            "+transfers.x={command: probe, words: 'unclosed \"'}": "transfers.x.words",
+            "pretrain.words='unclosed \"'": "pretrain.words",
+            "pretrain.seconds=0": "seconds",
+            "pretrain.corpus=nope": "corpus=nope",
+            "pretrain.corpus=3": "corpus=3",
+            "pretrain=3": "pretrain",
+            "name=a/b": "name=a/b",
+            "name=..": "name",
+            "seed=3": "seed",
+        },
+        prefix="study",
+    ),
+    "study.two_budgets": Case(
+        ("study", "study=tiny", "pretrain.seconds=3", "pretrain.steps=3"), ("pretrain.seconds=3", "pretrain.steps=3")
+    ),
+    "study.own": Case(
+        ("study", "study=own", "-cd", "mine"),
+        ("recipes.a",),
+        {"mine/study/own.yaml": OWN_STUDY + b"recipes: {a: 'model=\"bert_tiny'}\n"},
+    ),
+    "study.own_key": Case(
+        ("study", "study=own", "-cd", "mine"),
+        ("recepies",),
+        {"mine/study/own.yaml": OWN_STUDY + b"recepies: {a: 'model=bert_tiny'}\n"},
+    ),
+    # sweeps end with 1
+    "sweep.types": Case((*NOWHERE, "-m", "seed=abc,def"), ("seed", "2 of 2"), status=1),
+    "sweep.empty": Case((*NOWHERE, "-m", "seed="), ("seed", "1 of 1"), status=1),
+    "sweep.group": Case((*NOWHERE, "-m", "optimizer=muon,nope"), ("optimizer=nope",)),
+    "sweep.list": Case(("list", "-m", "what=nope,nope2"), ("what=nope", "2 of 2"), status=1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_what_cannot_be_is_refused(name: str, world: Path, answer: Answer) -> None:
+    check(CASES[name], world, answer)
+
+
+@pytest.fixture(scope="module")
+def trained(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small run of a task."""
+    made = tmp_path_factory.mktemp("trained") / "w"
+    shutil.copytree(base, made)
+    (made / "t.tsv").write_text("label\ttext\n" + "".join(f"{'gb'[k % 2]}\tbal {k}\n" for k in range(40)))
+    before = Path.cwd()
+    os.chdir(made)
+    try:
+        assert cli.main([*FINETUNE[:-1], "name=ft", "task.dev_from_train=0.2", "hardware.threads=1"]) == 0
+    finally:
+        os.chdir(before)
+    return made
+
+
+OF_A_TASK: dict[str, Case] = {
+    **tables(
+        ("predict", TRAINED),
+        {
+            "text=a [SEP] b": "[SEP]",
+            "split=nope": "split=nope",
+            "input=texts": "texts",
+            "input=nowhere.tsv": "nowhere.tsv",
+        },
+        prefix="predict",
+    ),
+    **tables(
+        ("predict", TRAINED, "input=t.tsv"),
+        {
+            "text_column=body": "text_column",
+            "text_pair_column=label": "text_pair_column",
+            "id_column=zz": "id_column",
+            "format=squad": "format=squad",
+            "format=xml": "format=xml",
+        },
+        prefix="predict",
+    ),
+    "predict.over_its_input": Case(
+        ("predict", TRAINED, "input=own.tsv", "output=own.tsv", "overwrite=true"),
+        ("output=own.tsv", "input"),
+        {"own.tsv": b"text\nbal\n"},
+    ),
+    "predict.torn_rows": Case(("predict", TRAINED, "input=a.jsonl"), ("a.jsonl:1",), {"a.jsonl": b"{"}),
+    "predict.no_column": Case(("predict", TRAINED, "input=a.tsv"), ("a.tsv:1", "text_column"), {"a.tsv": b"body\na\n"}),
+    **tables(
+        ("evaluate", TRAINED, "split=dev"),
+        {
+            "memory_lengths=[3]": "memory_lengths",
+            "segment_length=3": "segment_length",
+            "same_length=true": "same_length",
+            "split=nope": "split=nope",
+        },
+        prefix="evaluate",
+    ),
+    "evaluate.corpus": Case(("evaluate", TRAINED, "corpus=text", "corpus.path=texts"), ("corpus",)),
+    "evaluate.other_labels": Case(
+        ("evaluate", TRAINED, "split=dev", "task=text_classification", "task.train=a.tsv", "task.dev=a.tsv"),
+        ("pos", "neg"),
+        {"a.tsv": b"label\ttext\n" + b"pos\tbal\nneg\tkit\n" * 3},
+    ),
+    **tables(
+        (*FINETUNE[:-1], "name=ft", "resume=true", "task.dev_from_train=0.2"),
+        {"train.steps=5": ("train.steps", "resume"), "task.num_train=10": ("task.num_train", "resume")},
+        prefix="finetune",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", list(OF_A_TASK))
+def test_what_cannot_be_of_a_run_of_a_task_is_refused(
+    name: str, world: Path, trained: Path, answer: Answer
+) -> None:  # fmt: skip
+    shutil.rmtree(world / "runs")
+    shutil.copytree(trained / "runs", world / "runs")
+    shutil.copy(trained / "t.tsv", world / "t.tsv")
+    check(OF_A_TASK[name], world, answer)

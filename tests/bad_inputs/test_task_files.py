@@ -1,0 +1,258 @@
+"""Files of labelled data that are empty, torn, of another format, or say what cannot be."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bad_input import Answer, Case, check
+
+START = (
+    "finetune",
+    "init=runs/pretrain/base",
+    "train.epochs=null",
+    "train.steps=2",
+    "name=x",
+    "task.dev_from_train=0.2",
+)
+HEADER = b"label\ttext\n"
+ROWS = b"".join(b"%s\tbal %d\n" % (label, k) for k in range(20) for label in (b"good", b"bad"))
+JSON_ROWS = b"".join(
+    b'{"label": "%s", "text": "bal %d"}\n' % (label, k) for k in range(20) for label in (b"good", b"bad")
+)
+SCORES = b"score\ttext\n" + b"".join(b"%d.5\tbal %d\n" % (k % 3, k) for k in range(40))
+TAGS = b"".join(b"bal\tA\nkit\tB\n%d\tA\n\n" % k for k in range(20))
+QUESTIONS = b"".join(
+    b'{"id": "%d", "question": "bal kit", "context": "bal bam kit kis %d", "answers": [{"text": "bam", "start": 4}]}\n'
+    % (k, k)
+    for k in range(30)
+)
+
+
+def texts(content: bytes, *names: str, file: str = "a.tsv", split: str = "train", more: tuple[str, ...] = ()) -> Case:
+    """A file of a classification task; the other split is good."""
+    splits = {"train": "good.tsv", "dev": "good.tsv", split: file}
+    words = (f"task.{name}={value}" for name, value in splits.items())
+    files = {"good.tsv": HEADER + ROWS, file: content}
+    return Case((*START, "task=text_classification", *words, *more), (file, *names), files)
+
+
+def scores(row: bytes, *names: str, content: bytes = SCORES) -> Case:
+    """A file of a regression task that ends with a row."""
+    words = ("task=regression", "task.train=a.tsv", "task.dev=a.tsv")
+    return Case((*START, *words), ("a.tsv", *names), {"a.tsv": content + row})
+
+
+def tags(content: bytes, *names: str, file: str = "a.conll", more: tuple[str, ...] = ()) -> Case:
+    """A file of a tagging task."""
+    words = ("task=tagging", f"task.files.train={file}", f"task.files.dev={file}")
+    return Case((*START, *words, *more), names, {file: content})
+
+
+def spans(content: Any, *names: str, file: str = "a.json", task: str = "span_qa", more: tuple[str, ...] = ()) -> Case:
+    """A file of questions: bytes, or what is written as JSON."""
+    of_split = "task" if task == "span_qa" else "task.files"
+    words = (f"task={task}", f"{of_split}.train={file}", f"{of_split}.dev={file}")
+    return Case(
+        (*START, *words, *more), names, {file: content if isinstance(content, bytes) else json.dumps(content).encode()}
+    )
+
+
+def squad(*asked: dict[str, Any], context: str = "bal bam kit kis") -> dict[str, Any]:
+    """A document in SQuAD's format."""
+    return {"version": "1.1", "data": [{"title": "t", "paragraphs": [{"context": context, "qas": list(asked)}]}]}
+
+
+def one(start: Any = 4, text: str = "bam", **more: Any) -> dict[str, Any]:
+    """A question with an answer."""
+    return {"id": "q1", "question": "bal kit", "answers": [{"text": text, "answer_start": start}], **more}
+
+
+def quac(**more: Any) -> dict[str, Any]:
+    """A dialogue of one question in QuAC's format."""
+    answer = {"text": "bam", "answer_start": 4}
+    asked = {"id": "d_q#0", "question": "bal", "answers": [answer], "orig_answer": answer, **more}
+    paragraph = {"context": "bal bam kit CANNOTANSWER", "id": "d", "qas": [asked]}
+    return {"data": [{"title": "t", "paragraphs": [paragraph]}]}
+
+
+def coqa(**more: Any) -> dict[str, Any]:
+    """A conversation of one question in CoQA's format; ``more`` changes the answer."""
+    answer = {"turn_id": 1, "input_text": "bam", "span_start": 4, "span_end": 7, "span_text": "bam", **more}
+    story = {"id": "s", "source": "x", "story": "bal bam kit", "questions": [{"turn_id": 1, "input_text": "bal"}]}
+    return {"data": [{**story, "answers": [answer]}]}
+
+
+CASES: dict[str, Case] = {
+    # tables
+    "tsv.empty": texts(b"", "no labelled rows"),
+    "tsv.only_a_header": texts(HEADER, "no labelled rows"),
+    "tsv.blank": texts(b"\n\n\n", "a.tsv:1"),
+    "tsv.no_text_column": texts(b"label\tbody\ngood\tx\n", "a.tsv:1", "task.text_column"),
+    "tsv.no_label_column": texts(b"class\ttext\ngood\tx\n", "a.tsv:1", "task.label_column"),
+    "tsv.no_header": texts(ROWS, "a.tsv:1", "task.columns"),
+    "tsv.more_columns": texts(HEADER + ROWS + b"good\tbal\tmore\n", "a.tsv:42", "3 columns where 2"),
+    "tsv.fewer_columns": texts(HEADER + ROWS + b"good\n", "a.tsv:42", "1 columns where 2"),
+    "tsv.column_twice": texts(b"label\ttext\ttext\ngood\ta\tb\n", "a.tsv:1", "'text'"),
+    "tsv.one_label": texts(HEADER + ROWS.replace(b"bad", b"good"), "'good'", "at least two", "task.labels"),
+    "tsv.no_label": texts(HEADER + ROWS + b"\tbal\n", "a.tsv:42", "label ''"),
+    "tsv.blank_label": texts(HEADER + ROWS + b"  \tbal\n", "a.tsv:42", "white space"),
+    "tsv.space_after_label": texts(HEADER + ROWS + b"good \tbal\n", "a.tsv:42", "'good '", "white space"),
+    "tsv.huge_label": texts(HEADER + ROWS + b"g" * 1_000_000 + b"\tbal\n", "a.tsv:42", "1,000,000 characters"),
+    "tsv.a_label_a_row": texts(
+        HEADER + b"".join(b"l%d\tbal\n" % k for k in range(50)), "50 different labels", "task.label_column"
+    ),
+    "tsv.all_hidden": texts(HEADER + b"-1\tbal\n" * 30, "no labelled rows"),
+    "tsv.dev_of_other_labels": texts(HEADER + ROWS + b"ugly\tbal\n", "a.tsv:42", "'ugly'", split="dev"),
+    "tsv.dev_empty": texts(b"", "no examples", split="dev"),
+    "tsv.dev_only_a_header": texts(HEADER, "no examples", split="dev"),
+    "tsv.not_utf8": texts(HEADER + ROWS + b"good\tcaf\xe9\n", "a.tsv:42", "UTF-8"),
+    "tsv.utf16": texts((HEADER + ROWS).decode().encode("utf-16"), "a.tsv:1", "UTF-16"),
+    "tsv.nul": texts(HEADER + b"\0" * 64 + b"\t" + b"\0" * 64 + b"\n", "a.tsv"),
+    "tsv.binary": texts(b"\x7fELF\x02\x01\n" + bytes(range(256)) * 10, "not text"),
+    "tsv.old_mac": texts((HEADER + ROWS).replace(b"\n", b"\r"), "a.tsv:1"),
+    "tsv.id_twice": texts(
+        b"id\tlabel\ttext\n1\tgood\ta\n1\tbad\tb\n", "a.tsv:3", "'1'", "a.tsv:2", more=("task.id_column=id",)
+    ),
+    "tsv.no_id": texts(b"id\tlabel\ttext\n\tgood\ta\n1\tbad\tb\n", "a.tsv:2", "no id", more=("task.id_column=id",)),
+    "tsv.commas": texts(b"label,text\ngood,bal\n", "a.tsv:1"),
+    "gz.torn": texts(b"\x1f\x8b\x08\x00" + bytes(30), "damaged", file="a.tsv.gz"),
+    "gz.plain": texts(HEADER + ROWS, "damaged", file="a.tsv.gz"),
+    "csv.open_quote": texts(b'label,text\ngood,"bal bam\nbad,kit\n', "a.csv:2", file="a.csv"),
+    "csv.semicolons": texts(b"label;text\ngood;bal\n", "a.csv:1", file="a.csv"),
+    "csv.more_columns": texts(b"label,text\ngood,bal,bam\n", "a.csv:2", file="a.csv"),
+    "csv.no_label": texts(
+        (HEADER + ROWS).replace(b"\t", b",") + b",bal\n", "a.csv:42", "label ''", file="a.csv"
+    ),
+    "jsonl.empty": texts(b"", "no labelled rows", file="a.jsonl"),
+    "jsonl.list": texts(b'["a"]\n', "a.jsonl:1", "object", file="a.jsonl"),
+    "jsonl.torn": texts(JSON_ROWS + b'{"label": "good", "te', "a.jsonl:41", file="a.jsonl"),
+    "jsonl.no_text": texts(JSON_ROWS + b'{"label": "good"}\n', "a.jsonl:41", "text", file="a.jsonl"),
+    "jsonl.no_label": texts(JSON_ROWS + b'{"text": "good"}\n', "a.jsonl:41", "label", file="a.jsonl"),
+    "jsonl.list_of_texts": texts(JSON_ROWS + b'{"label": "good", "text": ["a"]}\n', "a.jsonl:41", file="a.jsonl"),
+    "jsonl.null_text": texts(JSON_ROWS + b'{"label": "good", "text": null}\n', "a.jsonl:41", file="a.jsonl"),
+    "jsonl.nan": texts(JSON_ROWS + b'{"label": NaN, "text": "a"}\n', "a.jsonl:41", "'label' is nan", file="a.jsonl"),
+    "jsonl.infinite": texts(JSON_ROWS + b'{"label": 1e999, "text": "a"}\n', "a.jsonl:41", "inf", file="a.jsonl"),
+    "jsonl.deep": texts(JSON_ROWS + b'{"label": ' + b"[" * 100_000 + b"\n", "a.jsonl:41", file="a.jsonl"),
+    "jsonl.long_number": texts(JSON_ROWS + b'{"label": ' + b"9" * 5000 + b"}\n", "a.jsonl:41", file="a.jsonl"),
+    "jsonl.json": texts(b'[\n {"label": "good", "text": "a"}\n]\n', "a.json:1", file="a.json"),
+    "jsonl.tsv": texts(HEADER + ROWS, "a.jsonl:1", file="a.jsonl"),
+    # scores
+    **{f"score.{row.decode()}": scores(row + b"\tbal\n", "a.tsv:42", "score")
+       for row in (b"nan", b"inf", b"1e400", b"1e39", b"-1e39", b"good", b"", b"1,5")},
+    "score.only_a_header": scores(b"", "no examples", content=b"score\ttext\n"),
+    "score.no_column": scores(b"", "a.tsv:1", "task.score_column", content=b"value\ttext\n1\ta\n"),
+    "pair.single_texts": Case(
+        (*START, "task=text_pair", "task.train=a.tsv", "task.dev=a.tsv"),
+        ("a.tsv:1", "column"),
+        {"a.tsv": HEADER + ROWS},
+    ),
+    # tags
+    "tags.empty": tags(b"", "a.conll", "no labelled words"),
+    "tags.blank": tags(b"\n\n\n", "a.conll", "no labelled words"),
+    "tags.one": tags(TAGS.replace(b"B", b"A"), "a.conll", "'A'", "at least two"),
+    "tags.many": tags(b"".join(b"bal\tT%d\n\n" % k for k in range(60)), "a.conll", "60 different", "task.tag_column"),
+    "tags.huge": tags(TAGS + b"bal\t" + b"x" * 100_000 + b"\n", "a.conll:81", "100,000 characters"),
+    "tags.no_column": tags(b"bal\nkit\n\n", "a.conll:1", "task.tag_column"),
+    "tags.widths": tags(TAGS + b"bal\tA\tB\n", "a.conll:81", "3 columns"),
+    "tags.no_tag": tags(TAGS + b"bal\t\n", "a.conll:81", "no tag"),
+    "tags.no_word": tags(TAGS + b"\tA\n", "a.conll:81", "empty"),
+    "tags.not_spans": tags(TAGS, "a.conll:1", "task.scheme", more=("task.scheme=bio",)),
+    "tags.not_utf8": tags(TAGS + b"caf\xe9\tA\n", "a.conll:81", "UTF-8"),
+    "tags.other_labels": tags(TAGS, "a.conll:1", "'A'", "X, Y", more=("task.labels=[X,Y]",)),
+    "tags.jsonl_as_columns": tags(
+        b'{"words": ["bal"], "tags": ["A"]}\n', "a.jsonl", "task.file_format=jsonl", file="a.jsonl"
+    ),
+    "tags.conllu_as_columns": tags(TAGS, "a.conllu", "task.file_format=conllu", file="a.conllu"),
+    **{f"tags.jsonl.{name}": tags(line + b"\n", "a.jsonl:1", *names, file="a.jsonl", more=("task.file_format=jsonl",))
+       for name, line, *names in (
+           ("lengths", b'{"words": ["bal", "kit"], "tags": ["A"]}', "2 words and 1 tags"),
+           ("key", b'{"tokens": ["bal"], "tags": ["A"]}', "task.word_column"),
+           ("text", b'{"words": "bal", "tags": ["A"]}', "list of texts"),
+           ("numbers", b'{"words": [1], "tags": [2]}', "list of texts"),
+           ("list", b"[1]", "object"),
+           ("torn", b'{"words": ["bal"', "not JSON"),
+       )},
+    **{f"tags.conllu.{name}": tags(line, "a.conllu:1", *names, file="a.conllu", more=("task.file_format=conllu",))
+       for name, line, *names in (
+           ("nine_columns", b"1\tbal\tbal\tA\tA\t_\t0\tx\t_\n\n", "9 columns"),
+           ("numbers", b"2\tbal\tbal\tA\tA\t_\t0\tx\t_\t_\n\n", "1 is expected"),
+           ("no_tag", b"1\tbal\tbal\t_\tA\t_\t0\tx\t_\t_\n\n", "no tag"),
+       )},
+    # questions
+    "squad.empty": spans(b"", "a.json", "empty"),
+    "squad.no_data": spans({"version": "1"}, "a.json", "'data'"),
+    "squad.list": spans([1], "a.json", "object"),
+    "squad.nothing": spans({"data": []}, "a.json", "no questions"),
+    "squad.no_questions": spans(squad(), "a.json", "no questions"),
+    "squad.outside": spans(squad(one(400)), "a.json", "question q1", "outside of the passage", "task.bad_answers"),
+    "squad.before": spans(squad(one(-4)), "a.json", "question q1", "outside of the passage"),
+    "squad.shifted": spans(squad(one(3)), "a.json", "question q1", "answer_start=3"),
+    "squad.fraction": spans(squad(one(1.5)), "a.json", "answer_start", "whole number"),
+    "squad.twice": spans(squad(one(), one()), "a.json", "q1", "id"),
+    "squad.no_question": spans(squad(one(question=" ")), "a.json", "question", "empty"),
+    "squad.no_passage": spans(squad(one(), context=" "), "a.json", "context", "empty"),
+    "squad.no_answer": spans(squad(one(0, "")), "a.json", "q1", "empty"),
+    "squad.both_ways": spans(squad(one(is_impossible=True)), "a.json", "is_impossible"),
+    "squad.impossible": spans(squad(one(answers=[], is_impossible=True)), "a.json", "q1", "task.no_answer=true"),
+    "squad.no_id": spans(squad({"question": "a", "answers": []}), "a.json", "'id'"),
+    "squad.key_twice": spans(b'{"data": [], "data": []}', "a.json", "'data' twice"),
+    "squad.torn": spans(b'{"data": [{"title": "t",\n "par', "a.json:2"),
+    "squad.not_utf8": spans(b'{"data": "\xe9"}', "a.json:1", "UTF-8"),
+    "squad.deep": spans(b"[" * 100_000, "a.json", "not JSON"),
+    "squad.half_a_character": spans(squad(one(), context="bal \ud83d"), "a.json", "surrogate"),
+    "squad.jsonl": spans(QUESTIONS, "a.jsonl:2", ".jsonl", file="a.jsonl", task="squad"),
+    "squad.jsonl_named_json": spans(QUESTIONS, "a.json:2", ".jsonl"),
+    "rows.json": spans(squad(one()), "a.jsonl:1", "'id'", file="a.jsonl"),
+    "rows.json_of_lines": spans(json.dumps(squad(one()), indent=1).encode(), "a.jsonl:1", file="a.jsonl"),
+    "rows.empty": spans(b"", "a.jsonl", "no questions", file="a.jsonl"),
+    "rows.torn": spans(QUESTIONS + b"{", "a.jsonl:31", file="a.jsonl"),
+    "rows.list": spans(QUESTIONS + b"[1]\n", "a.jsonl:31", "object", file="a.jsonl"),
+    "rows.key": spans(QUESTIONS + b'{"id": "z"}\n', "a.jsonl:31", "'question'", file="a.jsonl"),
+    "rows.twice": spans(QUESTIONS + QUESTIONS[: QUESTIONS.index(b"\n") + 1], "a.jsonl:31", "id", file="a.jsonl"),
+    "rows.outside": spans(
+        QUESTIONS + b'{"id": "z", "question": "a", "context": "bal", "answers": [{"text": "kit"}]}\n',
+        *("a.jsonl", "question z", "nowhere in the context"),
+        file="a.jsonl",
+    ),
+    "rows.start_is_text": spans(
+        QUESTIONS + b'{"id": "z", "question": "a", "context": "bal", "answers": [{"text": "bal", "start": "0"}]}\n',
+        *("a.jsonl:31", "start", "whole number"),
+        file="a.jsonl",
+    ),
+    "rows.table": spans(HEADER + ROWS, "a.tsv:1", file="a.tsv"),
+    "rows.twice_named": spans(QUESTIONS, "a.jsonl", "too", file="a.jsonl", more=("task.train=[a.jsonl,a.jsonl]",)),
+    "quac.turn": spans(quac(id="d1"), "a.json", "_q#", task="quac"),
+    "quac.outside": spans(quac(answers=[{"text": "kis", "answer_start": 99}]), "a.json", "d_q#0", task="quac"),
+    "quac.nothing": spans({"data": []}, "a.json", "no questions", task="quac"),
+    "quac.mark": spans(quac(yesno=3), "a.json", "yesno", task="quac"),
+    "coqa.turns": spans(coqa(turn_id=2), "a.json", "turn_id", task="coqa"),
+    "coqa.outside": spans(coqa(span_end=99), "a.json", "question s:1", task="coqa"),
+    "coqa.no_answer": spans(coqa(input_text=" "), "a.json", "question s:1", "empty", task="coqa"),
+    "coqa.list": spans([1], "a.json", "object", task="coqa"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_a_bad_file_is_named(name: str, world: Path, answer: Answer) -> None:
+    check(CASES[name], world, answer)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        (HEADER + ROWS).replace(b"\n", b"\r\n"),
+        b"\xef\xbb\xbf" + HEADER + ROWS,
+        HEADER + b"\n" + ROWS + b"\n\n",
+        HEADER + ROWS.replace(b"bal", b"b\0al"),
+    ],
+    ids=["lines of Windows", "byte order mark", "blank lines", "NUL in texts"],
+)
+def test_what_means_the_same_is_read(content: bytes, world: Path, answer: Answer) -> None:
+    (world / "a.tsv").write_bytes(content)
+    words = ("task=text_classification", "task.train=a.tsv", "task.dev=a.tsv", "hardware.threads=1")
+    status, said = answer(*START, *words)
+    assert status == 0, said
+    assert "32 training examples" in said
