@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+#: Most problems that are listed: what is wrong in one place is wrong in many, and a message is read to its end.
+_MOST_LISTED = 6
+
 
 class LmtransferError(Exception):
     """A user's mistake or a fault of their machine: shown as one clear message, without a traceback."""
@@ -54,3 +57,10 @@ class Interrupted(LmtransferError):
     """SIGTERM or Ctrl-C: the step was finished and saved; ``resume=true`` goes on from there."""
 
     exit_code = 75
+
+
+def listed(heading: str, problems: Sequence[str]) -> str:
+    """A message of at most eight lines: what is wrong, and the first of many instances of it, a line each."""
+    shown = "\n".join(f"  - {problem}" for problem in problems[:_MOST_LISTED])
+    more = f"\n  - and {len(problems) - _MOST_LISTED} more" if len(problems) > _MOST_LISTED else ""
+    return f"{heading}\n{shown}{more}"

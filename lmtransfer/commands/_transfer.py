@@ -12,10 +12,11 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from rich.console import Console
 
 from lmtransfer.commands._hardware import training_hardware
-from lmtransfer.commands._runs import SavedRun, encoder_weights, new_encoder, open_saved
+from lmtransfer.commands._own_data import seal
+from lmtransfer.commands._runs import SavedRun, hold_encoder, new_encoder, open_saved
 from lmtransfer.commands._start_token import with_trained_start
 from lmtransfer.commands._task_data import noted, read_task_data
-from lmtransfer.commands._task_results import Result, joint_result, majority_of, run_result
+from lmtransfer.commands._task_results import JOINT_RESULT, RUN_RESULT, Result, joint_result, majority_of, run_result
 from lmtransfer.commands._task_table import print_result, short
 from lmtransfer.commands._task_training import Arm, Setting, new_learner, train_once
 from lmtransfer.config.budget import effective_train
@@ -24,7 +25,7 @@ from lmtransfer.config.check import check
 from lmtransfer.config.sweep import in_sweep, sweep_name
 from lmtransfer.data.cache import default_cache_dir
 from lmtransfer.durable import write_text
-from lmtransfer.errors import ConfigError
+from lmtransfer.errors import ConfigError, RunDirectoryError
 from lmtransfer.reporting.units import shown
 from lmtransfer.tasks.base import Task
 from lmtransfer.training import distributed
@@ -34,6 +35,13 @@ from lmtransfer.training.resume import check_resumable
 from lmtransfer.training.run_directory import RunDirectory
 from lmtransfer.training.versions import versions
 from lmtransfer.transfer.method import TransferMethod
+from lmtransfer.untrusted.documents import read_json
+from lmtransfer.untrusted.schema import Fields, Items, Real, Text, Whole
+
+#: What ``learning_rate_tries.json`` holds.
+_TRIES = Items(
+    Fields({"arm": Text(("pretrained", "control")), "seed": Whole(), "learning_rate": Real(), "score": Real()})
+)
 
 
 def run_transfer(cfg: DictConfig, *, command: str) -> Path:
@@ -68,7 +76,7 @@ def run_transfer(cfg: DictConfig, *, command: str) -> Path:
         _write_files(directory, plain, setting)
         if directory.is_finished and (directory.read_result().get("control") or not cfg.control):
             console.print(f"{short(directory.path)} is finished; nothing is left to do")
-            result = directory.read_result()
+            result = directory.read_result(JOINT_RESULT)
         else:
             result = _Runs(cfg, plain, command, setting, directory, console).result()
             directory.write_result(result)
@@ -135,7 +143,7 @@ def _setting(cfg: DictConfig, command: str, source: SavedRun, hardware: Hardware
     method: TransferMethod = build(cfg.transfer)
     weights = None
     if cfg.get("init"):
-        weights = encoder_weights(source)
+        weights = hold_encoder(source)
         console.print(f"encoder: {short(source.checkpoint())}, on {hardware}", soft_wrap=True)
     encoder = new_encoder(cfg.model, source.tokenizer, seed=0)
     if weights is not None:
@@ -171,6 +179,7 @@ def _write_files(directory: RunDirectory, plain: dict[str, Any], setting: Settin
         setting.tokenizer.save(directory.tokenizer)
     directory.write_versions(versions(data={"tokenizer": setting.tokenizer.fingerprint}))
     directory.write_config(plain)  # last: with it the folder is a run
+    seal(directory)
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,9 +250,9 @@ class _Runs:
         return self.directory.path / "learning_rate_tries.json"
 
     def _tries(self) -> list[dict[str, Any]]:
-        if not self._tries_path.is_file():
+        if not self._tries_path.exists():
             return []
-        return cast("list[dict[str, Any]]", json.loads(self._tries_path.read_text(encoding="utf-8")))
+        return cast("list[dict[str, Any]]", read_json(self._tries_path, _TRIES, error=RunDirectoryError))
 
     def _run(self, arm: Arm, seed: int, rate: float) -> Result:
         """Train one run, or read its result if it has finished."""
@@ -251,7 +260,7 @@ class _Runs:
         parts += [f"seed-{seed}"] if len(self.seeds) > 1 else []
         directory = RunDirectory(self.directory.path.joinpath(*parts))
         if parts and directory.is_finished:
-            return directory.read_result()
+            return directory.read_result(RUN_RESULT)
         if parts:
             if distributed.is_main():
                 directory.path.mkdir(parents=True, exist_ok=True)

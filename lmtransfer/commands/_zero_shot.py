@@ -41,9 +41,11 @@ def evaluate_zero_shot(cfg: DictConfig) -> Path:
     Raises:
         ConfigError: the run's objective gives no probability of a token.
     """
-    saved = open_saved(cfg.run, key="run")
+    saved = open_saved(cfg.run, key="run", trust=cfg.trust)
     hardware = eager_hardware(cfg)
-    task: MinimalPairs = build(cfg.task, data_root=cfg.data_root or saved.config.get("data_root"))
+    task: MinimalPairs = build(
+        cfg.task, data_root=cfg.data_root or (saved.config.get("data_root") if saved.trusted else None)
+    )
     with distributed.process_group():
         objectives = open_objectives(saved, hardware=hardware)
         predictor = token_predictor(objectives.learner, mask_id=saved.tokenizer.mask_id)
