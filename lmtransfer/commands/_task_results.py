@@ -13,12 +13,18 @@ from lmtransfer.tasks.answers import LabelAnswer
 from lmtransfer.training.weights import num_parameters
 from lmtransfer.transfer.learner import TaskLearner
 from lmtransfer.transfer.reading import ScalarMix
-from lmtransfer.untrusted.schema import Anything, Entries, Fields, OrNull, Real, Text, Whole
+from lmtransfer.untrusted.schema import Anything, Entries, Fields, Kind, OrNull, Real, Text, Whole
 
 Result = dict[str, Any]
 
-_RATE = {"learning_rate": OrNull(Real()), "learning_rate_edge": Anything()}
-_OVER_SEEDS = {"mean": Real(), "median": Real(), "n": Whole(least=1), "collapsed": Whole(), "deviation": OrNull(Real())}
+_RATE: Mapping[str, Kind] = {"learning_rate": OrNull(Real()), "learning_rate_edge": Anything()}
+_OVER_SEEDS: Mapping[str, Kind] = {
+    "mean": Real(),
+    "median": Real(),
+    "n": Whole(least=1),
+    "collapsed": Whole(),
+    "deviation": OrNull(Real()),
+}
 
 #: What ``result.json`` of a whole command holds, as far as it is shown.
 JOINT_RESULT = Fields(

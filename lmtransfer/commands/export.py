@@ -215,6 +215,9 @@ def _check_choices(cfg: DictConfig) -> None:
         ConfigError: with all problems.
     """
     problems = []
+    languages = cfg.language if OmegaConf.is_list(cfg.language) else [cfg.language]
+    if not all(isinstance(language, str | None) for language in languages):
+        problems.append(f"language={cfg.language}: give a name such as en, or a list of them such as [en,de]")
     if cfg.format not in _FORMATS:
         problems.append(f"format={cfg.format}: must be one of {', '.join(_FORMATS)}")
     if cfg.checkpoint not in (None, "best", "last"):

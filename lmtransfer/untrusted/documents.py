@@ -124,7 +124,8 @@ def _yaml(raw: bytes) -> Any:
     try:
         for event in yaml.parse(raw, Loader=_Loader):
             if isinstance(event, yaml.AliasEvent):
-                raise _Refused(f"line {event.start_mark.line + 1} holds a YAML alias, which nothing here writes")
+                line = 0 if event.start_mark is None else event.start_mark.line
+                raise _Refused(f"line {line + 1} holds a YAML alias, which nothing here writes")
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if depth > DEEPEST:
                 raise _Refused(f"is nested more than {DEEPEST} deep")
