@@ -11,7 +11,6 @@ from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 from rich import box
-from rich.console import Console
 from rich.table import Table
 from torch import nn
 
@@ -24,6 +23,7 @@ from lmtransfer.commands._saved_objectives import learnt
 from lmtransfer.commands._task_table import short
 from lmtransfer.config.schema import TrainSettings
 from lmtransfer.config.sweep import in_sweep, sweep_name
+from lmtransfer.console import Console
 from lmtransfer.data.evaluation_batches import evaluation_batches
 from lmtransfer.data.store import TokenStore
 from lmtransfer.errors import ConfigError, DataError

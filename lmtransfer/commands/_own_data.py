@@ -38,6 +38,8 @@ _KEY = "made_here.key"
 #: Arguments of corpora and tasks that name files and data sets.
 _FILES = ("path", "files", "folder", "train", "dev", "test")
 _HUB = ("dataset", "hub_dataset", "hub")
+#: Stands for the name of a file.
+_NOT_READ = "(not read, since the run was not made here)"
 
 
 def seal(directory: RunDirectory) -> None:
@@ -77,10 +79,15 @@ def _key(*, make: bool) -> bytes:
 
 
 def without_data(node: Mapping[str, Any]) -> dict[str, Any]:
-    """A task's component node with nothing to read, for its labels and its head."""
+    """A task's component node for its labels and its head alone: what it would read is not there, and says why."""
+    changed: dict[str, Any] = {name: _NOT_READ for name in ("train", "dev", "test") if node.get(name)}
+    if node.get("hub"):
+        changed["hub"] = None
     files = node.get("files")
-    nothing: dict[str, Any] = {name: None for name in ("train", "dev", "test", "hub") if name in node}
-    return {**node, **nothing, **({"files": dict.fromkeys(files)} if isinstance(files, Mapping) else {})}
+    if isinstance(files, Mapping) or node.get("hub"):
+        named = files if isinstance(files, Mapping) else {}
+        changed["files"] = {"train": _NOT_READ} | {split: _NOT_READ for split in named if named[split]}
+    return {**node, **changed}
 
 
 def delivered_task(node: Mapping[str, Any], config: Path, *, key: str) -> dict[str, Any]:
@@ -98,7 +105,8 @@ def delivered_task(node: Mapping[str, Any], config: Path, *, key: str) -> dict[s
     delivered: Any = OmegaConf.to_container(OmegaConf.load(path)) if path.is_file() else {}
     named = {name: node[name] for name in _FILES if node.get(name) and node[name] != delivered.get(name)}
     named = {name: value for name, value in named.items() if not _is_empty(value)}
-    if not named and node.get("_target_") == delivered.get("_target_"):
+    has_files = bool(node.get("files")) or not node.get("hub")
+    if not named and has_files and node.get("_target_") == delivered.get("_target_"):
         return {name: None if name in _HUB else value for name, value in node.items()}
     raise _refused("task", named or {"name": node.get("name")}, config, key)
 

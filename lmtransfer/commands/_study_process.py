@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from rich.console import Console
 from rich.markup import escape
 
+from lmtransfer.console import Console
 from lmtransfer.errors import Interrupted
 from lmtransfer.interrupts import FOLLOW, SIGNALS, decide
 

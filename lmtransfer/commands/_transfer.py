@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf, open_dict
-from rich.console import Console
 
 from lmtransfer.commands._hardware import training_hardware
 from lmtransfer.commands._own_data import seal
@@ -23,6 +22,7 @@ from lmtransfer.config.budget import effective_train
 from lmtransfer.config.build import build
 from lmtransfer.config.check import check
 from lmtransfer.config.sweep import in_sweep, sweep_name
+from lmtransfer.console import Console
 from lmtransfer.data.cache import default_cache_dir
 from lmtransfer.durable import write_text
 from lmtransfer.errors import ConfigError, RunDirectoryError

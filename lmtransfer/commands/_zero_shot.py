@@ -9,7 +9,6 @@ from typing import Any, cast
 import numpy as np
 from omegaconf import DictConfig, OmegaConf, open_dict
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from lmtransfer.commands._hardware import eager_hardware
@@ -18,6 +17,7 @@ from lmtransfer.commands._saved_objectives import SavedObjectives, open_objectiv
 from lmtransfer.commands._task_table import short
 from lmtransfer.config.build import build
 from lmtransfer.config.sweep import in_sweep, sweep_name
+from lmtransfer.console import Console
 from lmtransfer.reporting.units import shown
 from lmtransfer.scoring.predictors import Predictor, token_predictor
 from lmtransfer.scoring.sentence_log_probability import SentenceScorer, SentenceScores

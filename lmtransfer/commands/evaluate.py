@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf, open_dict
-from rich.console import Console
 
 from lmtransfer.commands._evaluate_pretrained import evaluate_pretrained
 from lmtransfer.commands._hardware import eager_hardware
@@ -23,6 +22,7 @@ from lmtransfer.config.build import build
 from lmtransfer.config.check import check
 from lmtransfer.config.parts import settle_parts
 from lmtransfer.config.sweep import in_sweep, sweep_name
+from lmtransfer.console import Console
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import Encoder
 from lmtransfer.tasks.answers import LabelAnswer

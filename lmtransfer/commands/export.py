@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
-from rich.console import Console
 
 from lmtransfer.commands._exported_card import card_of
 from lmtransfer.commands._exported_folder import (
@@ -27,6 +26,7 @@ from lmtransfer.commands._exported_texts import Texts, texts_of
 from lmtransfer.commands._exported_transformers import TheirModel, installed_version
 from lmtransfer.commands._task_table import short
 from lmtransfer.config.check import check
+from lmtransfer.console import Console
 from lmtransfer.errors import CheckpointError, ConfigError
 from lmtransfer.interop.family import NoCounterpart
 from lmtransfer.optional import missing

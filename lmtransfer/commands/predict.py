@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from omegaconf import DictConfig
-from rich.console import Console
 
 from lmtransfer.commands._hardware import eager_hardware
 from lmtransfer.commands._prediction_input import one_example, read_examples
@@ -22,6 +21,7 @@ from lmtransfer.commands._prediction_submission import Submission
 from lmtransfer.commands._runs import SavedRun, is_pretrained, open_saved
 from lmtransfer.commands._trained import asked_task, task_of
 from lmtransfer.config.check import check
+from lmtransfer.console import Console
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError
 from lmtransfer.tasks.base import Answer, Task

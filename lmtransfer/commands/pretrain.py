@@ -7,7 +7,6 @@ from typing import Any, cast
 
 import torch
 from omegaconf import DictConfig, OmegaConf
-from rich.console import Console
 from torch import nn
 
 from lmtransfer.commands._compile import compile_blocks
@@ -32,6 +31,7 @@ from lmtransfer.config.budget import effective_train
 from lmtransfer.config.build import build
 from lmtransfer.config.schema import TrainSettings
 from lmtransfer.config.sweep import in_sweep, sweep_name
+from lmtransfer.console import Console
 from lmtransfer.errors import ConfigError
 from lmtransfer.objectives.base import selection_metric
 from lmtransfer.objectives.learner import PretrainingLearner

@@ -9,7 +9,6 @@ from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
-from rich.console import Console
 
 from lmtransfer.commands._pretraining import check_pretraining
 from lmtransfer.commands._study_plan import PRETRAIN, Job, Plan, make_plan
@@ -21,6 +20,7 @@ from lmtransfer.config import paths
 from lmtransfer.config.budget import effective_train
 from lmtransfer.config.check import check
 from lmtransfer.config.composing import composed
+from lmtransfer.console import Console
 from lmtransfer.durable import write_text
 from lmtransfer.errors import ConfigError, Interrupted, LmtransferError, RunDirectoryError
 from lmtransfer.reporting.terminal import report_console

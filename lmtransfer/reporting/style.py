@@ -6,6 +6,7 @@ matplotlib is imported inside the functions, so that importing this file costs n
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -91,8 +92,10 @@ def save(figure: Any, folder: Path, name: str, title: str) -> SavedFigure:
     folder.mkdir(parents=True, exist_ok=True)
     svg, png = folder / f"{name}.svg", folder / f"{name}.png"
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-    figure.savefig(svg, metadata=nothing)
-    figure.savefig(png, metadata={"Software": None})
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph ")  # a name in letters that the font lacks: boxes are shown
+        figure.savefig(svg, metadata=nothing)
+        figure.savefig(png, metadata={"Software": None})
     return SavedFigure(name=name, title=title, svg=svg, png=png)
 
 

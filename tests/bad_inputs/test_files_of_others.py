@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import shutil
+import socket
 import struct
 from collections.abc import Callable
 from hashlib import sha256
@@ -14,16 +16,22 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from bad_input import FINETUNE, PRETRAIN, Answer, Case, altered, check
+from bad_input import FINETUNE, PREPARE, PRETRAIN, SECRET, Answer, Case, altered, check
 from safetensors.torch import load_file, save_file
+
+from lmtransfer import cli
+from lmtransfer.data import files
 
 PREDICT = ("predict", "run=r", "text=the [MASK] of")
 EVALUATE = ("evaluate", "run=r")
 EXPORT = ("export", "run=r", "to=e")
 INIT = (*(word for word in FINETUNE if not word.startswith("init=")), "init=r")
 RESUME = (*PRETRAIN[:-1], "name=base", "resume=true", "train.steps=4")
+FT = (
+    *(*FINETUNE[:-1], "name=ft", "seeds=2", "learning_rates=[1e-3,1e-2]", "task.dev_from_train=null"),
+    *("hardware.threads=1", "resume=true"),
+)
 ASK = ("predict", "run=t", "text=good bal")
-ON = (*FINETUNE[:-1], "name=ft", "resume=true")
 
 CASES: dict[str, Case] = {
     # 20: nothing in a run is looked up on this machine
@@ -139,6 +147,31 @@ def setting(key: str, value: Any) -> Alter:
         (run / "config.yaml").write_text(yaml.safe_dump(config))
 
     return alter
+
+
+def setting_of(seed: str, key: str, value: Any) -> Alter:
+    """Give a key of a seed's config.yaml, and of the whole run's, another value."""
+
+    def alter(run: Path) -> None:
+        for folder in (run, run / seed):
+            setting(key, value)(folder)
+
+    return alter
+
+
+def tries(place: str, value: Any) -> Alter:
+    """Give a field of the first try of a learning rate another value, in a run that has not finished."""
+    return _unfinished(field("learning_rate_tries.json", f"0/{place}", value))
+
+
+def _unfinished(alter: Alter) -> Alter:
+    """Let the run be one that goes on."""
+
+    def alter_both(run: Path) -> None:
+        (run / "result.json").unlink()
+        alter(run)
+
+    return alter_both
 
 
 def pipe(file: str) -> Alter:
@@ -467,3 +500,339 @@ def test_what_is_gone_on_with_is_held_against_its_schema(name: str, world: Path,
     setting("train.steps", 4)(run)
     alter(run)
     check(Case(RESUME, names), world, answer)
+
+
+@pytest.fixture(scope="session")
+def trained(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same folder with a run of a task, ``runs/finetune/ft``, of two seeds with a choice of rates."""
+    world = tmp_path_factory.mktemp("trained")
+    shutil.copytree(base, world, dirs_exist_ok=True)
+    before, cache = Path.cwd(), os.environ.get("LMTRANSFER_CACHE")
+    os.chdir(world)
+    os.environ["LMTRANSFER_CACHE"] = str(world / "cache")
+    try:
+        assert cli.main([*FT[:-1]]) == 0
+    finally:
+        os.chdir(before)
+        os.environ.pop("LMTRANSFER_CACHE")
+        if cache is not None:
+            os.environ["LMTRANSFER_CACHE"] = cache
+    return world
+
+
+@pytest.fixture
+def task_world(trained: Path, world: Path) -> Path:
+    """A folder to do harm to, with that run."""
+    shutil.copytree(trained / "runs/finetune", world / "runs/finetune")
+    for path in (world / "runs/finetune").rglob("config.yaml"):
+        path.write_text(path.read_text().replace(str(trained), str(world)))
+    return world
+
+
+TASKS: dict[str, tuple[tuple[str, ...], Alter, tuple[str, ...]]] = {
+    "config.deep": (ASK, put("seed-0/config.yaml", b"model: " + deep(5000)), ("config.yaml", "nested")),
+    "task.text": (ASK, setting_of("seed-0", "task", "x"), ("config.yaml", "task is 'x'")),
+    "task.argument": (ASK, setting_of("seed-0", "task.nonesuch", 3), ("config.yaml", "task.nonesuch")),
+    "transfer.text": (ASK, setting_of("seed-0", "transfer", "full"), ("config.yaml", "transfer is 'full'")),
+    "transfer.argument": (ASK, setting_of("seed-0", "transfer.nonesuch", 3), ("config.yaml", "transfer.nonesuch")),
+    "dim.text": (ASK, setting_of("seed-0", "model.dim", "big"), ("config.yaml", "model.dim")),
+    "dim.huge": (ASK, setting_of("seed-0", "model.dim", 1 << 24), ("config.yaml", "has shape")),
+    "head.huge": (
+        ASK,
+        setting_of("seed-0", "transfer.head_hidden_dim", 1 << 24),
+        ("config.yaml", "model, transfer and task"),
+    ),
+    "labels.more": (ASK, setting_of("seed-0", "task.labels", ["a", "b", "c"]), ("config.yaml", "has shape")),
+    "export.dim": (("export", "run=t", "to=e"), setting_of("seed-0", "model.dim", 1 << 24), ("config.yaml",)),
+    "result.list": (FT, put("result.json", b"[]"), ("result.json",)),
+    "result.mean": (FT, field("result.json", "mean", "x"), ("result.json", "mean is 'x'")),
+    "result.nan": (FT, field("result.json", "mean", float("nan")), ("result.json", "mean is nan")),
+    "result.deep": (FT, put("result.json", deep()), ("result.json", "nested")),
+    "tries.text": (FT, tries("score", "x"), ("learning_rate_tries.json", "[0].score")),
+    "tries.arm": (FT, tries("arm", "x"), ("learning_rate_tries.json", "[0].arm")),
+    "tries.nan": (FT, tries("score", float("nan")), ("learning_rate_tries.json", "[0].score")),
+    "tries.pipe": (FT, _unfinished(pipe("learning_rate_tries.json")), ("learning_rate_tries.json", "pipe")),
+    "seed_result": (FT, _unfinished(field("seed-0/result.json", "metrics", 3)), ("result.json", "metrics")),
+}
+
+
+@pytest.mark.parametrize("name", list(TASKS))
+def test_a_task_run_of_others_is_held_against_its_schema(name: str, task_world: Path, answer: Answer) -> None:
+    words, alter, names = TASKS[name]
+    run = task_world / "runs/finetune/ft"
+    if words is not FT:
+        run = run.rename(task_world / "t")
+    alter(run)
+    check(Case(words, names), task_world, answer)
+
+
+def test_a_seed_without_a_number_is_none(task_world: Path, answer: Answer) -> None:
+    (task_world / "runs/finetune/ft").rename(task_world / "t")
+    shutil.copytree("t/seed-0", "t/seed-x")
+    assert answer(*ASK)[0] == 0
+
+
+REPORTED: dict[str, tuple[Alter, str]] = {
+    "metrics.device": (device("metrics.jsonl"), "metrics.jsonl: is a device"),
+    "metrics.pipe": (pipe("metrics.jsonl"), "metrics.jsonl: is a pipe"),
+    "metrics.folder": (lambda run: [(run / "metrics.jsonl").unlink(), (run / "metrics.jsonl").mkdir()] and None, "folder"),
+    "metrics.huge": (put("metrics.jsonl", b'{"step": 1, "loss": 1e999, "tokens": %d}\n' % 10**400), "metrics.jsonl"),
+    "metrics.nan": (put("metrics.jsonl", b'{"step": 1, "loss": NaN}\n{"step": NaN, "loss": 1}\n'), ""),
+    "metrics.deep": (put("metrics.jsonl", deep() + b"\n"), "metrics.jsonl:1"),
+    "config.big": (setting("train.batch_tokens", 10**400), "config.yaml"),
+    "config.deep": (put("config.yaml", b"model: " + deep(5000)), "config.yaml: is nested"),
+    "config.bomb": (put("config.yaml", b"a: &a [x]\nb: [*a, *a]\n"), "config.yaml"),
+    "config.pipe": (pipe("config.yaml"), "config.yaml: is a pipe"),
+    "config.socket": (lambda run: _socket(run / "config.yaml"), "config.yaml: is a socket"),
+    "result.pipe": (pipe("result.json"), "result.json: is a pipe"),
+    "result.big": (put("result.json", b'{"tokens": %d}' % 10**400), "result.json"),
+    "result.nan": (put("result.json", b'{"seconds": NaN}'), "result.json: seconds is nan"),
+    "result.kinds": (
+        put("result.json", b'{"metrics": [1], "main_metric": {}, "seconds": "x", "control": 3, "seeds": 7, "task": []}'),
+        "",
+    ),
+    "versions.deep": (put("versions.json", deep()), "versions.json: is nested"),
+}  # fmt: skip
+
+
+def _socket(path: Path) -> None:
+    """Bind a socket there, by its short relative name: few bytes are allowed."""
+    path.unlink()
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(os.path.relpath(path))
+
+
+@pytest.mark.parametrize("name", list(REPORTED))
+def test_a_report_passes_over_what_cannot_be_read(name: str, world: Path, answer: Answer) -> None:
+    alter, said_of_it = REPORTED[name]
+    shutil.copytree("runs/pretrain/base", "runs/pretrain/r")
+    alter(world / "runs/pretrain/r")
+    status, said = answer("report", "runs", "to=o", "figures=false")
+    assert status == 0, said
+    assert "base" in said
+    page = (world / "o/report.html").read_text()
+    assert said_of_it in page
+
+
+def test_a_report_follows_no_link_to_a_folder_above(world: Path, answer: Answer) -> None:
+    (world / "runs/root").symlink_to("/")
+    (world / "runs/loop").symlink_to(world)
+    status, said = answer("report", "runs", "to=o", "figures=false")
+    assert status == 0, said
+
+
+@pytest.mark.parametrize(
+    "content", [b"[1", b"[]", b'{"pretrain of a": 3}', b'{"pretrain of a": [3]}', deep(), b'{"a": NaN}']
+)
+def test_a_study_ledger_is_held_against_its_schema(content: bytes, world: Path, answer: Answer) -> None:
+    study = b"# @package _global_\n# Mine\nname: s\nrecipes: {a: 'model=bert_tiny'}\npretrain: {steps: 1}\n"
+    files = {"mine/study/own.yaml": study, "runs/study/s/study.json": content}
+    check(Case(("study", "study=own", "-cd", "mine"), ("study.json",), files), world, answer)
+
+
+@pytest.fixture
+def published(world: Path, answer: Answer) -> Path:
+    """A published folder, made of the base run."""
+    assert answer("export", "run=runs/pretrain/base", "to=p", "format=transformers")[0] == 0
+    return world / "p"
+
+
+IMPORTED: dict[str, tuple[Alter, tuple[str, ...]]] = {
+    "config.deep": (put("config.json", deep()), ("config.json", "nested")),
+    "config.list": (put("config.json", b"[]"), ("config.json", "mapping")),
+    "config.pipe": (pipe("config.json"), ("config.json",)),
+    "hidden.huge": (field("config.json", "hidden_size", 2**31), ("config.json",)),
+    "hidden.text": (field("config.json", "hidden_size", "x"), ("config.json", "hidden_size")),
+    "hidden.wide": (field("config.json", "hidden_size", 1 << 24), ("p: its tensors do not fit",)),
+    "layers.more": (field("config.json", "num_hidden_layers", 9), ("p: its tensors do not fit",)),
+    "layers.nan": (field("config.json", "num_hidden_layers", float("nan")), ("config.json", "num_hidden_layers")),
+    "vocabulary.huge": (field("config.json", "vocab_size", 2**30), ("p: its tensors do not fit",)),
+    "weights.deep": (
+        lambda folder: header_of(folder / "model.safetensors", b'{"a": ' + deep() + b"}"),
+        ("model.safetensors", "nested"),
+    ),
+    "weights.huge": (
+        lambda folder: header_of(folder / "model.safetensors", b"{}", 2**62),
+        ("model.safetensors", "header"),
+    ),
+    "tokenizer.deep": (put("tokenizer.json", deep()), ("tokenizer.json",)),
+    "tokenizer.list": (put("tokenizer.json", b"[]"), ("tokenizer.json",)),
+    "tokenizer_config.deep": (put("tokenizer_config.json", deep()), ("tokenizer_config.json", "nested")),
+    "tokenizer_config.list": (put("tokenizer_config.json", b"[]"), ("tokenizer_config.json",)),
+    "tokenizer_config.pipe": (pipe("tokenizer_config.json"), ("tokenizer_config.json", "pipe")),
+    "index": (
+        lambda folder: (
+            [
+                (folder / "model.safetensors").unlink(),
+                (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": "../x"}}'),
+            ]
+            and None
+        ),
+        ("index.json", "out of its folder"),
+    ),
+    "pickle": (
+        lambda folder: (
+            [
+                (folder / "model.safetensors").unlink(),
+                (folder / "pytorch_model.bin").write_bytes(b"cos\nsystem\n(S'touch PWNED'\ntR."),
+            ]
+            and None
+        ),
+        ("pytorch_model.bin",),
+    ),
+}
+
+
+def header_of(path: Path, content: bytes, length: int | None = None) -> None:
+    """Give a file of tensors another header."""
+    path.write_bytes(struct.pack("<Q", len(content) if length is None else length) + content + bytes(64))
+
+
+@pytest.mark.parametrize("name", list(IMPORTED))
+def test_a_published_folder_of_others_is_held_against_its_files(
+    name: str, world: Path, published: Path, answer: Answer
+) -> None:
+    alter, names = IMPORTED[name]
+    alter(published)
+    said = check(Case(("import", "source=p", "name=i"), names), world, answer)
+    assert "Warning" not in said
+    assert not (world / "PWNED").exists()
+
+
+def test_a_gz_of_zeros_is_refused_at_once(world: Path, answer: Answer) -> None:
+    for name, piece in (("zeros", bytes(1 << 20)), ("words", b"la " * (1 << 18))):
+        with gzip.open(f"{name}.txt.gz", "wb", compresslevel=9) as file:
+            for _ in range(512 if name == "words" else 4):
+                file.write(piece)
+    check(Case((*PREPARE, "corpus.path=zeros.txt.gz"), ("zeros.txt.gz", "binary")), world, answer)
+    check(Case((*PREPARE, "corpus.path=words.txt.gz"), ("words.txt.gz", "unpack it")), world, answer)
+
+
+def test_a_line_has_a_longest_length(world: Path, answer: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "LONGEST_LINE_BYTES", 10_000)
+    for name, end in (("a.txt", b""), ("b.txt", b"\n"), ("c.jsonl", b"\n")):
+        content = b"one line\n" + b"la " * 5000 + end
+        case = Case((*PREPARE, f"corpus.path={name}"), (f"{name}:2", "10,000", "fold"), {name: content})
+        check(case if name != "c.jsonl" else Case(case.words, ("c.jsonl:1",), {name: content}), world, answer)
+
+
+CORPORA: dict[str, tuple[Callable[[Path], None], tuple[str, ...], tuple[str, ...]]] = {
+    "loop": (lambda folder: (folder / "a.txt").symlink_to("a.txt"), ("corpus.path=d",), ("d/a.txt",)),
+    "nowhere": (lambda folder: (folder / "a.txt").symlink_to("gone"), ("corpus.path=d",), ("d/a.txt",)),
+    "pipe": (lambda folder: os.mkfifo(folder / "a.txt"), ("corpus.path=d",), ("d/a.txt", "pipe")),
+    "footer": (lambda folder: _broken_parquet(folder / "a.parquet", -12), ("corpus.path=d",), ("a.parquet",)),
+    "pages": (lambda folder: _broken_parquet(folder / "a.parquet", 30), ("corpus.path=d",), ("a.parquet",)),
+    "script": (
+        lambda folder: (folder / "d.py").write_text("raise SystemExit\n") and None,
+        ("corpus=hub", "corpus.dataset=d", "corpus.name=z"),
+        ("corpus=z",),
+    ),
+}
+
+
+def _broken_parquet(path: Path, place: int) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table({"text": [f"bal bam {number}" * 9 for number in range(999)]}), path, compression="zstd")
+    raw = bytearray(path.read_bytes())
+    raw[place if place > 0 else len(raw) + place - 200 : (place if place > 0 else len(raw) + place)] = os.urandom(200)
+    path.write_bytes(raw)
+
+
+@pytest.mark.parametrize("name", list(CORPORA))
+def test_a_corpus_that_cannot_be_read_is_named(name: str, world: Path, answer: Answer) -> None:
+    make, words, names = CORPORA[name]
+    (world / "d").mkdir()
+    make(world / "d")
+    check(Case((*PREPARE, *words), names), world, answer)
+
+
+class TestWhatOthersName:
+    """What a run of others names in its config.yaml is not read; what the user's own runs name is."""
+
+    def test_an_own_run_is_evaluated_where_it_is_and_as_a_copy(self, world: Path, answer: Answer) -> None:
+        assert answer("evaluate", "run=runs/pretrain/base")[0] == 0
+        shutil.copytree("runs/pretrain/base", "r")
+        status, said = answer(*EVALUATE)
+        assert status == 0, said
+
+    def test_a_run_of_before_is_evaluated_on_the_text_it_was_trained_on(self, world: Path, answer: Answer) -> None:
+        shutil.copytree("runs/pretrain/base", "r")
+        (world / "r/made_here").unlink()
+        assert answer(*EVALUATE)[0] == 0
+
+    def test_a_run_of_others_reads_no_text_that_they_name(self, world: Path, answer: Answer) -> None:
+        (world / "private.txt").write_text(f"{SECRET} bal bam. " * 99)
+        altered(world, {"corpus.path": [str(world / "private.txt")]})
+        check(Case(EVALUATE, ("config.yaml", "corpus.path", "trust=true")), world, answer)
+        versions = json.loads((world / "r/versions.json").read_text())
+        del versions["data"]
+        (world / "r/versions.json").write_text(json.dumps(versions))
+        check(Case(EVALUATE, ("config.yaml", "corpus.path", "trust=true")), world, answer)
+        assert answer(*EVALUATE, "corpus=text", "corpus.path=texts")[0] == 0
+        assert answer(*EVALUATE, "trust=true", "name=trusted")[0] == 0
+
+    def test_a_run_of_others_asks_nothing_of_the_hub(
+        self, world: Path, answer: Answer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def asked(*words: Any, **settings: Any) -> None:
+            raise AssertionError("the hub was asked")
+
+        import datasets
+
+        monkeypatch.setattr(datasets, "load_dataset", asked)
+        node = {"_target_": "lmtransfer.data.hub.HubCorpus", "dataset": "somebody/tracks", "name": "x"}
+        altered(world, {"corpus": node})
+        check(Case(EVALUATE, ("config.yaml", "corpus.dataset", "somebody/tracks")), world, answer)
+        shutil.rmtree(world / "r")
+        node = {"_target_": "lmtransfer.data.data_folder.DataFolderCorpus", "files": ["gone/gone.txt"], "name": "x"}
+        altered(world, {"corpus": {**node, "hub_dataset": "somebody/tracks"}})
+        check(Case(EVALUATE, ("config.yaml", "corpus.files")), world, answer)
+        shutil.rmtree(world / "r")
+        node = {"_target_": "lmtransfer.data.mixture.MixtureCorpus", "name": "x", "alpha": 0.7, "parts": {"a": node}}
+        altered(world, {"corpus": node})
+        check(Case(EVALUATE, ("config.yaml", "corpus.files")), world, answer)
+
+    def test_a_task_of_others_reads_no_file_that_they_name(self, task_world: Path, answer: Answer) -> None:
+        (task_world / "runs/finetune/ft").rename(task_world / "t")
+        for words in (("evaluate", "run=t", "split=dev"), ("predict", "run=t", "split=dev")):
+            check(Case(words, ("config.yaml", "task.train", "t.tsv", "trust=true")), task_world, answer)
+            assert answer(*words, "trust=true")[0] == 0
+        own = ("task=text_classification", "task.dev=t.tsv", "task.labels=[bad,good]")
+        assert answer("evaluate", "run=t", "split=dev", "name=own", *own)[0] == 0
+        assert answer(*ASK)[0] == 0
+        assert answer("export", "run=t", "to=e")[0] == 0
+
+    def test_labels_are_not_looked_up_in_files_of_others(self, task_world: Path, answer: Answer) -> None:
+        (task_world / "runs/finetune/ft").rename(task_world / "t")
+        setting_of("seed-0", "task.labels", None)(task_world / "t")
+        check(Case(ASK, ("not read",)), task_world, answer)
+
+    def test_an_own_task_run_is_evaluated(self, trained: Path, world: Path, answer: Answer) -> None:
+        shutil.copytree(trained / "runs/finetune", world / "runs/finetune")
+        shutil.copy(trained / "cache/made_here.key", world / "cache/made_here.key")
+        status, said = answer("evaluate", "run=runs/finetune/ft", "split=dev")
+        assert status == 0, said
+
+    def test_text_that_has_changed_is_not_gone_on_with(self, world: Path, answer: Answer) -> None:
+        begin = (*PRETRAIN[:-1], "name=next", "init=runs/pretrain/base", "train.save_every=1")
+        begin = tuple(word for word in begin if not word.startswith(("model", "tokenizer")))
+        status, said = answer(*begin)
+        assert status == 0, said
+        (world / "runs/pretrain/next/result.json").unlink()
+        (world / "texts/a.txt").write_text("bal bam " * 999)
+        check(Case((*begin, "resume=true"), ("corpus", "changed")), world, answer)
+
+
+def test_labels_of_others_move_no_cursor(world: Path, answer: Answer) -> None:
+    """Names of labels and of tasks, on every table, markup too."""
+    wild = "go\x1b[2Jod[/bold]\u202e"
+    (world / "t.tsv").write_text("label\ttext\n" + f"{wild}\tbal bam\nbad\tkit kis\n" * 20)
+    tagged = (*FINETUNE[1:-1], "task.dev_from_train=null", "task.name=x\x1b]0;owned\x07[/red]")
+    shown = [answer("finetune", *tagged, "name=w", "control=true")]
+    shown.append(answer("evaluate", "run=runs/finetune/w", "split=dev"))
+    shown.append(answer("inspect", "init=runs/pretrain/base", *tagged[1:4], "task.dev_from_train=null"))
+    for status, said in shown:
+        assert status == 0, said
+        assert not {"\x1b", "\x07", "\u202e"} & set(said.replace("\x1b[0m", "")), said
