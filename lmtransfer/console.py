@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import IO
+from typing import IO, Any
 
 from rich.console import Console as RichConsole
 from rich.console import ConsoleOptions, RenderableType
 from rich.segment import Segment
+from rich.status import Status
+from rich.text import Text
 
 from lmtransfer.printable import printable
 
@@ -38,6 +40,10 @@ class Console(RichConsole):
         super().__init__(
             stderr=stderr, quiet=quiet, width=width, highlight=highlight, file=file, markup=False, emoji=False
         )
+
+    def status(self, status: RenderableType, **settings: Any) -> Status:
+        """Say what is going on until it is done; a text is text, here too."""
+        return super().status(Text(status) if isinstance(status, str) else status, **settings)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """The segments of what is to be shown; those of rich's own that move the cursor stay as they are."""

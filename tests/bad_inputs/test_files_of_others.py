@@ -184,6 +184,16 @@ def pipe(file: str) -> Alter:
     return alter
 
 
+def _folder(file: str) -> Alter:
+    """Put a folder in the place of a file of the run."""
+
+    def alter(run: Path) -> None:
+        (run / file).unlink()
+        (run / file).mkdir()
+
+    return alter
+
+
 def device(file: str) -> Alter:
     """Put a link to a device without end in the place of a file of the run."""
 
@@ -575,8 +585,8 @@ def test_a_seed_without_a_number_is_none(task_world: Path, answer: Answer) -> No
 REPORTED: dict[str, tuple[Alter, str]] = {
     "metrics.device": (device("metrics.jsonl"), "metrics.jsonl: is a device"),
     "metrics.pipe": (pipe("metrics.jsonl"), "metrics.jsonl: is a pipe"),
-    "metrics.folder": (lambda run: [(run / "metrics.jsonl").unlink(), (run / "metrics.jsonl").mkdir()] and None, "folder"),
-    "metrics.huge": (put("metrics.jsonl", b'{"step": 1, "loss": 1e999, "tokens": %d}\n' % 10**400), "metrics.jsonl"),
+    "metrics.folder": (_folder("metrics.jsonl"), "metrics.jsonl: is a folder"),
+    "metrics.huge": (put("metrics.jsonl", b'{"step": 1, "loss": 1e999, "tokens": %d}\n' % 10**400), ""),
     "metrics.nan": (put("metrics.jsonl", b'{"step": 1, "loss": NaN}\n{"step": NaN, "loss": 1}\n'), ""),
     "metrics.deep": (put("metrics.jsonl", deep() + b"\n"), "metrics.jsonl:1"),
     "config.big": (setting("train.batch_tokens", 10**400), "config.yaml"),
@@ -588,7 +598,7 @@ REPORTED: dict[str, tuple[Alter, str]] = {
     "result.big": (put("result.json", b'{"tokens": %d}' % 10**400), "result.json"),
     "result.nan": (put("result.json", b'{"seconds": NaN}'), "result.json: seconds is nan"),
     "result.kinds": (
-        put("result.json", b'{"metrics": [1], "main_metric": {}, "seconds": "x", "control": 3, "seeds": 7, "task": []}'),
+        put("result.json", b'{"metrics": [1], "main_metric": {}, "seconds": "x", "control": 3, "task": []}'),
         "",
     ),
     "versions.deep": (put("versions.json", deep()), "versions.json: is nested"),
@@ -630,11 +640,29 @@ def test_a_study_ledger_is_held_against_its_schema(content: bytes, world: Path, 
     check(Case(("study", "study=own", "-cd", "mine"), ("study.json",), files), world, answer)
 
 
-@pytest.fixture
-def published(world: Path, answer: Answer) -> Path:
+@pytest.fixture(scope="session")
+def exported(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A published folder, made of the base run."""
-    assert answer("export", "run=runs/pretrain/base", "to=p", "format=transformers")[0] == 0
+    folder = tmp_path_factory.mktemp("exported") / "p"
+    assert cli.main(["export", f"run={base}/runs/pretrain/base", f"to={folder}", "format=transformers"]) == 0
+    return folder
+
+
+@pytest.fixture
+def published(world: Path, exported: Path) -> Path:
+    """A copy of it, ``p``, to do harm to."""
+    shutil.copytree(exported, world / "p")
     return world / "p"
+
+
+def instead_of_weights(file: str, content: bytes) -> Alter:
+    """Put another file in the place of the weights."""
+
+    def alter(folder: Path) -> None:
+        (folder / "model.safetensors").unlink()
+        (folder / file).write_bytes(content)
+
+    return alter
 
 
 IMPORTED: dict[str, tuple[Alter, tuple[str, ...]]] = {
@@ -661,23 +689,11 @@ IMPORTED: dict[str, tuple[Alter, tuple[str, ...]]] = {
     "tokenizer_config.list": (put("tokenizer_config.json", b"[]"), ("tokenizer_config.json",)),
     "tokenizer_config.pipe": (pipe("tokenizer_config.json"), ("tokenizer_config.json", "pipe")),
     "index": (
-        lambda folder: (
-            [
-                (folder / "model.safetensors").unlink(),
-                (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": "../x"}}'),
-            ]
-            and None
-        ),
+        instead_of_weights("model.safetensors.index.json", b'{"weight_map": {"a": "../x"}}'),
         ("index.json", "out of its folder"),
     ),
     "pickle": (
-        lambda folder: (
-            [
-                (folder / "model.safetensors").unlink(),
-                (folder / "pytorch_model.bin").write_bytes(b"cos\nsystem\n(S'touch PWNED'\ntR."),
-            ]
-            and None
-        ),
+        instead_of_weights("pytorch_model.bin", b"cos\nsystem\n(S'touch PWNED'\ntR."),
         ("pytorch_model.bin",),
     ),
 }
@@ -725,7 +741,7 @@ CORPORA: dict[str, tuple[Callable[[Path], None], tuple[str, ...], tuple[str, ...
     "script": (
         lambda folder: (folder / "d.py").write_text("raise SystemExit\n") and None,
         ("corpus=hub", "corpus.dataset=d", "corpus.name=z"),
-        ("corpus=z",),
+        ("corpus=z", "d"),
     ),
 }
 
@@ -745,7 +761,7 @@ def test_a_corpus_that_cannot_be_read_is_named(name: str, world: Path, answer: A
     make, words, names = CORPORA[name]
     (world / "d").mkdir()
     make(world / "d")
-    check(Case((*PREPARE, *words), names), world, answer)
+    check(Case((*(PREPARE if len(words) == 1 else ("prepare",)), *words), names), world, answer)
 
 
 class TestWhatOthersName:
@@ -763,7 +779,7 @@ class TestWhatOthersName:
         assert answer(*EVALUATE)[0] == 0
 
     def test_a_run_of_others_reads_no_text_that_they_name(self, world: Path, answer: Answer) -> None:
-        (world / "private.txt").write_text(f"{SECRET} bal bam. " * 99)
+        (world / "private.txt").write_text("".join(f"{SECRET} bal bam {row}.\n\n" for row in range(400)))
         altered(world, {"corpus.path": [str(world / "private.txt")]})
         check(Case(EVALUATE, ("config.yaml", "corpus.path", "trust=true")), world, answer)
         versions = json.loads((world / "r/versions.json").read_text())
