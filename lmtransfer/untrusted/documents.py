@@ -112,7 +112,7 @@ def parse_json(raw: bytes, *, path: Path, what: str, error: type[LmtransferError
 
 def _json(raw: bytes) -> Any:
     try:
-        return json.loads(raw)
+        return json.loads(raw.decode("utf-8-sig"))
     except RecursionError:
         raise _Refused(f"is nested more than {DEEPEST} deep") from None
     except ValueError as error:

@@ -122,7 +122,7 @@ def test_faults_are_named(trained: tuple[Path, SentencePieceTokenizer], tmp_path
     with pytest.raises(CheckpointError, match="'runes'.*sentencepiece"):
         load_tokenizer(tmp_path)
     description.write_text("[1")
-    with pytest.raises(CheckpointError, match="not JSON"):
+    with pytest.raises(CheckpointError, match="no JSON"):
         load_tokenizer(tmp_path)
     description.write_text("[1]")
     with pytest.raises(CheckpointError, match="object"):
