@@ -56,6 +56,6 @@ def check_tensor_file(path: Path, *, error: type[LmtransferError]) -> None:
         wanted = math.prod(entry["shape"]) * _BITS[entry["dtype"]] // 8
         if len(ends) != 1 or not begins <= ends[0] <= room or ends[0] - begins != wanted:
             raise error(
-                f"{path}: is torn, or no safetensors file: {name[:80]} of shape {str(entry['shape'])[:80]} ({entry['dtype']}) is to lie at "
-                f"{str(entry['data_offsets'])[:80]} of {room:,} bytes, which does not fit"
+                f"{path}: is torn, or no safetensors file: {name[:80]} of shape {str(entry['shape'])[:80]} "
+                f"({entry['dtype']}) is to lie at {str(entry['data_offsets'])[:80]} of {room:,} bytes"
             )
