@@ -6,8 +6,8 @@ its configuration with a key that lies in the user's cache, and that nobody else
 holds no longer once the configuration is changed. ``trust=true`` says the same of any run.
 
 Of other runs, which those of versions without seals are, no more is read than cannot do harm: text that is word for
-word what the run was trained on, by the digest in its ``versions.json``, and the files of a task that is delivered with
-lmtransfer, below ``data_root``. Nothing is asked of the hub.
+word what the run was trained on, by the digest in its ``versions.json``, and the files of a task that lie below the
+folder where the command is started, or below ``data_root``. Nothing is asked of the hub.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from lmtransfer.config import paths
 from lmtransfer.config.build import build
 from lmtransfer.data.cache import default_cache_dir
 from lmtransfer.data.documents import Corpus
@@ -90,8 +89,8 @@ def without_data(node: Mapping[str, Any]) -> dict[str, Any]:
     return {**node, **changed}
 
 
-def delivered_task(node: Mapping[str, Any], config: Path, *, key: str) -> dict[str, Any]:
-    """The node of a task of others, with files that lmtransfer itself names, and without the hub.
+def local_task(node: Mapping[str, Any], config: Path, *, key: str) -> dict[str, Any]:
+    """The node of a task of others, with files below the folders that the user is at, and without the hub.
 
     Args:
         node: component node of the run's configuration.
@@ -101,14 +100,12 @@ def delivered_task(node: Mapping[str, Any], config: Path, *, key: str) -> dict[s
     Raises:
         RunDirectoryError: it names files of its own.
     """
-    path = paths.conf_dir() / "task" / f"{Path(str(node.get('name'))).name}.yaml"
-    delivered: Any = OmegaConf.to_container(OmegaConf.load(path)) if path.is_file() else {}
-    named = {name: node[name] for name in _FILES if node.get(name) and node[name] != delivered.get(name)}
-    named = {name: value for name, value in named.items() if not _is_empty(value)}
+    named = {name: node[name] for name in _FILES if node.get(name)}
+    named = {name: value for name, value in named.items() if not all(map(_is_below, _names(value)))}
     has_files = bool(node.get("files")) or not node.get("hub")
-    if not named and has_files and node.get("_target_") == delivered.get("_target_"):
+    if not named and has_files:
         return {name: None if name in _HUB else value for name, value in node.items()}
-    raise _refused("task", named or {"name": node.get("name")}, config, key)
+    raise _refused("task", named or {"hub": node.get("hub")}, config, key)
 
 
 def same_text(node: Mapping[str, Any], versions: Mapping[str, Any], config: Path, *, data_root: str | None) -> None:
@@ -156,8 +153,16 @@ def _local(node: Mapping[str, Any], data_root: str | None) -> Corpus:
     return corpus
 
 
-def _is_empty(value: Any) -> bool:
-    return isinstance(value, Mapping) and not any(value.values())
+def _names(value: Any) -> list[str]:
+    """The names of files in the value of an argument."""
+    if isinstance(value, Mapping | list):
+        return [name for item in (value.values() if isinstance(value, Mapping) else value) for name in _names(item)]
+    return [] if value is None else [str(value)]
+
+
+def _is_below(name: str) -> bool:
+    """Whether a file lies in the folder where the command is started, or in the data folder, and is not hidden."""
+    return not name.startswith(("/", "~")) and not any(part.startswith(".") for part in Path(name).parts)
 
 
 def _refused(what: str, named: Mapping[str, Any], config: Path, key: str) -> RunDirectoryError:

@@ -8,7 +8,7 @@ from typing import cast
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from lmtransfer.commands._own_data import delivered_task, without_data
+from lmtransfer.commands._own_data import local_task, without_data
 from lmtransfer.commands._runs import SavedRun, new_encoder
 from lmtransfer.config.build import build
 from lmtransfer.errors import DataError
@@ -50,7 +50,7 @@ def asked_task(saved: SavedRun, *, node: DictConfig | None, data_root: str | Non
         RunDirectoryError: the run was made by others, and its task names data of their own.
     """
     if node is None and not saved.trusted:
-        node = OmegaConf.create(delivered_task(saved.config["task"], saved.directory.config_path, key="run"))
+        node = OmegaConf.create(local_task(saved.config["task"], saved.directory.config_path, key="run"))
     return task_of(saved, node=node, data_root=data_root)
 
 

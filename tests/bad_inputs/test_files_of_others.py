@@ -811,7 +811,10 @@ class TestWhatOthersName:
         check(Case(EVALUATE, ("config.yaml", "corpus.files")), world, answer)
 
     def test_a_task_of_others_reads_no_file_that_they_name(self, task_world: Path, answer: Answer) -> None:
-        (task_world / "runs/finetune/ft").rename(task_world / "t")
+        run = (task_world / "runs/finetune/ft").rename(task_world / "t")
+        assert answer("evaluate", "run=t", "split=dev", "name=here")[0] == 0
+        for key in ("train", "dev"):
+            setting_of("seed-0", f"task.{key}", str(task_world / "t.tsv"))(run)
         for words in (("evaluate", "run=t", "split=dev"), ("predict", "run=t", "split=dev")):
             check(Case(words, ("config.yaml", "task.train", "t.tsv", "trust=true")), task_world, answer)
             assert answer(*words, "trust=true")[0] == 0
