@@ -11,17 +11,19 @@ from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 from rich import box
-from rich.console import Console
 from rich.table import Table
 from torch import nn
 
 from lmtransfer.commands._hardware import eager_hardware
-from lmtransfer.commands._pretraining import Parts, Text, absolute_corpus, build_parts, read_text
+from lmtransfer.commands._own_data import same_text
+from lmtransfer.commands._pretraining import Parts, Text, absolute_corpus, read_text
 from lmtransfer.commands._pretraining_data import PretrainingData
 from lmtransfer.commands._runs import SavedRun, open_saved
+from lmtransfer.commands._saved_objectives import learnt
 from lmtransfer.commands._task_table import short
 from lmtransfer.config.schema import TrainSettings
 from lmtransfer.config.sweep import in_sweep, sweep_name
+from lmtransfer.console import Console
 from lmtransfer.data.evaluation_batches import evaluation_batches
 from lmtransfer.data.store import TokenStore
 from lmtransfer.errors import ConfigError, DataError
@@ -37,7 +39,6 @@ from lmtransfer.training.hardware import Hardware
 from lmtransfer.training.learner import Loss
 from lmtransfer.training.run_directory import RunDirectory
 from lmtransfer.training.versions import versions
-from lmtransfer.training.weights import load_weights, read_weights
 
 #: Stretches of the text that are read side by side, at most.
 _LANES = 8
@@ -74,7 +75,7 @@ def evaluate_pretrained(cfg: DictConfig) -> Path:
     Returns:
         The run directory.
     """
-    saved = open_saved(cfg.run, key="run")
+    saved = open_saved(cfg.run, key="run", trust=cfg.trust)
     lengths = _checked_lengths(cfg)
     hardware = eager_hardware(cfg)
     with distributed.process_group():
@@ -137,9 +138,12 @@ def _measuring(cfg: DictConfig, saved: SavedRun, hardware: Hardware) -> _Measuri
 
     Raises:
         ConfigError: the run knows of no text, and none is given.
+        RunDirectoryError: the run was made by others, and the text that it names is not the one it was trained on.
     """
     config: Any = OmegaConf.create(saved.config)
-    config.init, config.data_root = str(saved.path), cfg.data_root or config.get("data_root")
+    config.init = str(saved.path)
+    config.data_root = cfg.data_root or (config.get("data_root") if saved.trusted else None)
+    config.cache_dir = config.get("cache_dir") if saved.trusted else None
     config.tokenizer = None  # the run's own, whatever it was made of
     if cfg.get("corpus") is not None:
         config.corpus = cfg.corpus
@@ -148,10 +152,12 @@ def _measuring(cfg: DictConfig, saved: SavedRun, hardware: Hardware) -> _Measuri
             f"run={cfg.run}: was imported, and what it was trained on is not known here: give text to measure it on, "
             "such as corpus=text corpus.path=my/texts (a part of it is held out, and read), or a task=..."
         )
+    elif not saved.trusted:
+        versions_then = saved.directory.read_versions()
+        same_text(saved.config["corpus"], versions_then, saved.directory.config_path, data_root=config.data_root)
     text = read_text(config)
-    parts = build_parts(config, saved.tokenizer)
-    learner = PretrainingLearner(parts.encoder, list(parts.objectives))
-    load_weights(learner, read_weights(saved.checkpoint()), source=str(saved.checkpoint()))
+    config.init = None
+    parts, learner = learnt(saved, config)
     return _Measuring(learner.to(hardware.device), parts, text, hardware, cfg.eval_tokens)
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -18,9 +17,11 @@ from lmtransfer.interop.families import family_of_model
 from lmtransfer.interop.written_tokenizer import WrittenTokenizer, write_tokenizer
 from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.learner import PretrainingLearner
-from lmtransfer.training.weights import load_weights, read_weights, weights
+from lmtransfer.training.weights import read_weights, weights
 from lmtransfer.transfer.learner import TaskLearner
 from lmtransfer.transfer.method import TransferMethod
+from lmtransfer.untrusted.documents import read_json
+from lmtransfer.untrusted.schema import Fields
 
 #: What stands upon the encoder: nothing, the objectives of pretraining, or the head of a task.
 Kind = Literal["encoder", "pretraining", "classification", "regression", "tagging", "span"]
@@ -91,7 +92,7 @@ class OpenRun:
     @property
     def method(self) -> TransferMethod:
         """How a run of a task was transferred."""
-        return cast(TransferMethod, build(self.saved.config["transfer"]))
+        return cast(TransferMethod, build(self.saved.component("transfer")))
 
     @property
     def losses(self) -> dict[str, Any]:
@@ -113,13 +114,9 @@ class OpenRun:
             CheckpointError: it is damaged.
         """
         path = self.saved.path / PUBLISHED_CONFIG
-        if not path.is_file():
+        if not path.exists():
             return {}
-        try:
-            found = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise CheckpointError(f"{path}: cannot be read ({error}); import the model again") from None
-        return found if isinstance(found, dict) else {}
+        return cast("dict[str, Any]", read_json(path, Fields(), error=CheckpointError, finite=False))
 
 
 def open_run(path: str, *, checkpoint: CheckpointName | None) -> OpenRun:
@@ -137,16 +134,21 @@ def open_run(path: str, *, checkpoint: CheckpointName | None) -> OpenRun:
     typed = Path(path).expanduser().absolute()
     named = typed if typed in saved.path.parents else saved.path
     folder = saved.checkpoint(checkpoint)
-    learner, kind, labels = _own_learner(saved, new_encoder(saved.model_node, saved.tokenizer, seed=0))
-    tensors = read_weights(folder)
+    node, tensors = saved.model_node, read_weights(folder)
+    make = _learner_maker(saved)
     unknown: list[str] = []
-    if kind == "encoder":
+    if make.kind == "encoder":
         unknown = [name for name in tensors if not name.startswith("encoder.")]
         tensors = {name: tensor for name, tensor in tensors.items() if name not in unknown}
-    load_weights(learner, tensors, source=str(folder))
+    learner = saved.with_weights(
+        lambda: make.learner(new_encoder(node, saved.tokenizer, seed=0)),
+        tensors,
+        checkpoint=folder,
+        keys="model and its heads",
+    )
     _fold(learner)
     notes = (f"the checkpoint's {', '.join(unknown)}: no objective of the run has them; left out",) if unknown else ()
-    return OpenRun(saved, named, folder, learner.eval(), kind, labels, notes)
+    return OpenRun(saved, named, folder, learner.eval(), make.kind, make.labels, notes)
 
 
 def build_learner(saved: SavedRun, encoder: Encoder) -> tuple[nn.Module, Kind, tuple[str, ...]]:
@@ -156,9 +158,10 @@ def build_learner(saved: SavedRun, encoder: Encoder) -> tuple[nn.Module, Kind, t
         saved: the run.
         encoder: the run's, or one that was read back.
     """
-    learner, kind, labels = _own_learner(saved, encoder)
+    make = _learner_maker(saved)
+    learner = make.learner(encoder)
     _fold(learner)
-    return learner, kind, labels
+    return learner, make.kind, make.labels
 
 
 def _fold(learner: nn.Module) -> None:
@@ -167,17 +170,35 @@ def _fold(learner: nn.Module) -> None:
         learner.fold_standardising()
 
 
-def _own_learner(saved: SavedRun, encoder: Encoder) -> tuple[nn.Module, Kind, tuple[str, ...]]:
-    """The same as the run has them."""
+@dataclass(frozen=True, slots=True)
+class _LearnerMaker:
+    """How a run's learner is made upon an encoder.
+
+    Attributes:
+        learner: makes it, with random weights.
+        kind: of its heads.
+        labels: that they tell apart.
+    """
+
+    learner: Callable[[Encoder], nn.Module]
+    kind: Kind
+    labels: tuple[str, ...]
+
+
+def _learner_maker(saved: SavedRun) -> _LearnerMaker:
     if "transfer" in saved.config and "task" in saved.config:
-        task = task_of(saved)
-        learner = cast(TransferMethod, build(saved.config["transfer"])).learner(encoder, head=task.head, seed=0)
-        return learner, task.head.kind, tuple(task.labels)
-    losses = _losses(saved.config)
-    if losses:
-        objectives = [build(node, tokenizer=saved.tokenizer) for node in losses.values()]
-        return PretrainingLearner(encoder, objectives), "pretraining", ()
-    return EncoderAlone(encoder), "encoder", ()
+        task, method = task_of(saved), cast(TransferMethod, build(saved.component("transfer")))
+        return _LearnerMaker(
+            lambda encoder: method.learner(encoder, head=task.head, seed=0), task.head.kind, tuple(task.labels)
+        )
+    nodes = [saved.component(f"objective.losses.{name}", "tokenizer") for name in _losses(saved.config)]
+    if nodes:
+        return _LearnerMaker(
+            lambda encoder: PretrainingLearner(encoder, [build(node, tokenizer=saved.tokenizer) for node in nodes]),
+            "pretraining",
+            (),
+        )
+    return _LearnerMaker(EncoderAlone, "encoder", ())
 
 
 def head_problem(run: OpenRun) -> str | None:

@@ -86,7 +86,9 @@ def texts_of(run: OpenRun, *, data_root: str | None) -> Texts:
         run: the run.
         data_root: the data folder; None: where it was when the run was made.
     """
-    own = list(islice(_own(run.saved.config, data_root or run.saved.config.get("data_root"), run), OWN_LINES))
+    trusted = run.saved.trusted  # what others name is not read
+    found = _own(run.saved.config, data_root or run.saved.config.get("data_root"), run) if trusted else iter(())
+    own = list(islice(found, OWN_LINES))
     single = [text for text, second in own if second is None]
     pairs = [(text, second) for text, second in own if second is not None]
     return Texts((*SENTENCES, *single), (*PAIRS, *pairs), len(own))

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 from omegaconf import DictConfig
-from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -17,6 +16,7 @@ from lmtransfer.commands._runs import new_encoder, open_saved
 from lmtransfer.commands._task_data import encode_examples, noted
 from lmtransfer.config.build import build
 from lmtransfer.config.check import check
+from lmtransfer.console import Console
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.tasks.base import Task
 from lmtransfer.tasks.encoded import EncodedExamples

@@ -22,7 +22,7 @@ from lmtransfer.training.hardware import Hardware
 from lmtransfer.transfer.evaluation import run_head
 
 
-def answering_runs(path: str, *, ensemble: bool) -> list[SavedRun]:
+def answering_runs(path: str, *, ensemble: bool, trust: bool) -> list[SavedRun]:
     """The run that is named; of one with several seeds, the first of them, or all.
 
     Raises:
@@ -31,7 +31,7 @@ def answering_runs(path: str, *, ensemble: bool) -> list[SavedRun]:
     folders = trained_folders(path)
     if ensemble and len(folders) == 1:
         raise RunDirectoryError(f"ensemble=true: the run {path} has one seed only; train several with seeds=5")
-    return [open_saved(folder, key="run") for folder in (folders if ensemble else folders[:1])]
+    return [open_saved(folder, key="run", trust=trust) for folder in (folders if ensemble else folders[:1])]
 
 
 class TaskAnswers:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from lmtransfer.commands._added_words import grown_weights, with_words
 from lmtransfer.commands._corpus import build_corpus
 from lmtransfer.commands._going_on import go_on_from
-from lmtransfer.commands._runs import SavedRun, new_encoder, open_saved
+from lmtransfer.commands._runs import SavedRun, hold_encoder, new_encoder, open_saved
 from lmtransfer.commands._untrained_tokenizer import UntrainedTokenizer
 from lmtransfer.config.build import build
 from lmtransfer.config.check import check
@@ -173,7 +173,10 @@ def build_parts(cfg: DictConfig, tokenizer: Tokenizer) -> Parts:
         ConfigError: parts that do not fit one another.
         CheckpointError: ``init`` holds no weights that fit.
     """
-    encoder, heads = new_encoder(cfg.model, tokenizer, seed=cfg.seed), dict[str, Tensor]()
+    heads: dict[str, Tensor] = {}
+    if cfg.get("init"):
+        hold_encoder(open_saved(cfg.init, key="init"))
+    encoder = new_encoder(cfg.model, tokenizer, seed=cfg.seed)
     if cfg.get("init"):
         heads = _load_encoder(encoder, open_saved(cfg.init, key="init"), tokenizer, cfg)
     parts = _parts(cfg, encoder, tokenizer, heads)

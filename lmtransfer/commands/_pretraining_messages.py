@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, cast
 
-from rich.console import Console
 from rich.table import Table
 from torch import nn
 
 from lmtransfer.commands._pretraining import Parts, Text
 from lmtransfer.config.schema import TrainSettings
+from lmtransfer.console import Console
 from lmtransfer.training.hardware import Hardware
 
 #: Encoders of fewer parameters take the high rates of the finetuning recipes for laptops.

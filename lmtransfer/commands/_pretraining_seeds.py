@@ -10,11 +10,11 @@ from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from lmtransfer.commands._pretraining import with_absolute_paths
 from lmtransfer.commands._task_table import short
+from lmtransfer.console import Console
 from lmtransfer.reporting.units import shown
 from lmtransfer.tokenizers.load import load_tokenizer
 from lmtransfer.training import distributed

@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeVar, cast
 
 import torch
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 
+from lmtransfer.commands._own_data import is_own
 from lmtransfer.commands._published_folder import PREFIX
 from lmtransfer.config.build import build
-from lmtransfer.errors import RunDirectoryError
+from lmtransfer.config.component import component_problems, is_component
+from lmtransfer.errors import ConfigError, RunDirectoryError, listed
 from lmtransfer.models.base import Encoder
 from lmtransfer.randomness import derived_seed
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.tokenizers.load import load_tokenizer
 from lmtransfer.training import distributed
 from lmtransfer.training.run_directory import RunDirectory
-from lmtransfer.training.weights import load_weights, read_weights
+from lmtransfer.training.weights import check_weights, load_weights, read_weights
+from lmtransfer.untrusted.schema import shown
 
 CheckpointName = Literal["best", "last"]
+M = TypeVar("M", bound=nn.Module)
+
+#: What building raises where arguments are of the right types and make no sense together.
+_UNBUILDABLE = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +41,13 @@ class SavedRun:
         directory: its files.
         config: its resolved configuration, plain values.
         tokenizer: its tokenizer.
+        trusted: whether what its configuration names may be read: the user made the run, or says so.
     """
 
     directory: RunDirectory
     config: dict[str, Any]
     tokenizer: Tokenizer
+    trusted: bool
 
     @property
     def path(self) -> Path:
@@ -47,8 +56,70 @@ class SavedRun:
 
     @property
     def model_node(self) -> DictConfig:
-        """The component node of its encoder."""
-        return OmegaConf.create(dict(self.config["model"]))
+        """The component node of its encoder.
+
+        Raises:
+            RunDirectoryError: see ``component``.
+        """
+        return self.component("model", "vocab_size")
+
+    def component(self, key: str, *supplied: str) -> DictConfig:
+        """The component node at ``key`` of its configuration.
+
+        Args:
+            key: such as ``objective.rows``.
+            supplied: arguments that the command adds.
+
+        Raises:
+            RunDirectoryError: there is none, or none that can be built: its problems, with file and field.
+        """
+        node: Any = self.config
+        for part in key.split("."):
+            node = node.get(part) if isinstance(node, Mapping) else None
+        source = self.directory.config_path
+        if not is_component(node):
+            raise RunDirectoryError(f"{source}: {key} is {shown(node)}, and must be a component (a node with _target_)")
+        problems = component_problems(dict(node), key=key, nodes={key: set(supplied)}, complete=True)
+        if problems:
+            lines = [f"{where}: {problem}" for where, problem in problems.items()]
+            raise RunDirectoryError(f"{source}: {lines[0]}" if len(lines) == 1 else listed(f"{source}:", lines))
+        return OmegaConf.create(dict(node))
+
+    def with_weights(
+        self, make: Callable[[], M], tensors: Mapping[str, Tensor], *, checkpoint: Path, keys: str = "model"
+    ) -> M:
+        """A module of its configuration with the weights of a checkpoint.
+
+        It is made without memory first: a configuration may ask for any size, and a file of weights holds what it
+        holds.
+
+        Args:
+            make: makes it.
+            tensors: its weights.
+            checkpoint: the folder that they are of.
+            keys: what decides its sizes, for messages.
+
+        Raises:
+            RunDirectoryError: it cannot be made.
+            CheckpointError: the weights do not fit it.
+        """
+        self.hold_against(make, tensors, checkpoint=checkpoint, keys=keys)
+        module = make()
+        load_weights(module, tensors, source=str(checkpoint))
+        return module
+
+    def hold_against(
+        self, make: Callable[[], nn.Module], tensors: Mapping[str, Tensor], *, checkpoint: Path, keys: str = "model"
+    ) -> None:
+        """See that weights fit a module of its configuration, which takes no memory; see ``with_weights``."""
+        source = self.directory.config_path
+        try:
+            with torch.random.fork_rng(devices=[]), torch.device("meta"):
+                skeleton = make()
+        except (ConfigError, *_UNBUILDABLE) as error:
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            raise RunDirectoryError(f"{source}: {keys}: cannot be built as it is set ({reason})") from error
+        check_weights(skeleton, tensors, source=f"{checkpoint} ({source}: {keys})")
 
     def checkpoint(self, name: CheckpointName | None = None) -> Path:
         """The folder of a checkpoint: the named one, else ``best`` where there is one, else ``last``.
@@ -91,12 +162,13 @@ def run_folder(path: str | Path, *, key: str) -> RunDirectory:
         raise RunDirectoryError(f"{key}: {error}") from None
 
 
-def open_saved(path: str | Path, *, key: str) -> SavedRun:
+def open_saved(path: str | Path, *, key: str, trust: bool = False) -> SavedRun:
     """Open the run directory that the user named.
 
     Args:
         path: the directory, as given; ``hf:`` before it makes it a published model, which is imported.
         key: the configuration key that gave it, for messages.
+        trust: whether the user trusts it, whoever made it.
 
     Raises:
         RunDirectoryError: it is missing, or no run that holds a model.
@@ -109,7 +181,7 @@ def open_saved(path: str | Path, *, key: str) -> SavedRun:
             f"{key}={path}: holds no model with its tokenizer; give a run of pretrain, import, probe or finetune, such "
             "as runs/pretrain/<name>"
         )
-    return SavedRun(directory, config, load_tokenizer(directory.tokenizer))
+    return SavedRun(directory, config, load_tokenizer(directory.tokenizer), trust or is_own(directory))
 
 
 def is_pretrained(path: str | Path) -> bool:
@@ -189,7 +261,7 @@ def seed_folders(path: Path) -> list[Path]:
     for folder in [*path.glob("seed-*"), *path.glob("pretraining-*/seed-*")]:
         parts = folder.relative_to(path).parts
         numbers = [part.rpartition("-")[2] for part in parts]
-        if all(number.isdigit() for number in numbers):
+        if all(number.isdecimal() for number in numbers):
             found[int(numbers[0]) if len(parts) > 1 else -1, int(numbers[-1])] = folder
     return [found[place] for place in sorted(found)]
 
@@ -232,6 +304,26 @@ def load_encoder(
         CheckpointError: torn, or an encoder tensor is missing, left over or of another shape.
     """
     run = open_saved(run_path, key="init")
-    encoder = new_encoder(run.model_node, run.tokenizer, seed=0)
-    load_weights(cast(nn.Module, encoder), encoder_weights(run, checkpoint), source=str(run.checkpoint(checkpoint)))
-    return encoder, run.tokenizer, run.model_node
+    node, folder = run.model_node, run.checkpoint(checkpoint)
+    encoder = run.with_weights(
+        lambda: cast(nn.Module, new_encoder(node, run.tokenizer, seed=0)),
+        read_weights(folder, prefix="encoder."),
+        checkpoint=folder,
+    )
+    return cast(Encoder, encoder), run.tokenizer, node
+
+
+def hold_encoder(run: SavedRun, checkpoint: CheckpointName | None = None) -> dict[str, Tensor]:
+    """The encoder's tensors of a run, having seen that they fit its configuration, without memory for another encoder.
+
+    Raises:
+        RunDirectoryError: no such checkpoint, or no encoder can be built as the configuration says.
+        CheckpointError: it is torn, holds no encoder, or an encoder of other sizes.
+    """
+    node, tensors = run.model_node, encoder_weights(run, checkpoint)
+    run.hold_against(
+        lambda: cast(nn.Module, new_encoder(node, run.tokenizer, seed=0)),
+        tensors,
+        checkpoint=run.checkpoint(checkpoint),
+    )
+    return tensors

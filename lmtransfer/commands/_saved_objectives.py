@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, cast
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
-from lmtransfer.commands._pretraining import build_parts
-from lmtransfer.commands._runs import SavedRun
+from lmtransfer.commands._pretraining import Parts, build_parts
+from lmtransfer.commands._runs import SavedRun, new_encoder
+from lmtransfer.config.build import build
 from lmtransfer.errors import RunDirectoryError
 from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.learner import PretrainingLearner
@@ -30,6 +31,34 @@ class SavedObjectives:
     frame: Frame
 
 
+def learnt(saved: SavedRun, config: DictConfig) -> tuple[Parts, PretrainingLearner]:
+    """What a pretraining run is made of, and its learner with the weights that it learnt.
+
+    Args:
+        saved: the run.
+        config: its configuration; ``init`` is null.
+
+    Raises:
+        RunDirectoryError: a component of it cannot be built.
+        CheckpointError: its checkpoint is torn, or does not fit its configuration.
+    """
+    model, folder = saved.model_node, saved.checkpoint()
+    for part in ("rows", "corruption"):
+        saved.component(f"objective.{part}", "tokenizer")
+    losses = [saved.component(f"objective.losses.{name}", "tokenizer") for name in saved.config["objective"]["losses"]]
+    tensors = read_weights(folder)
+
+    def made() -> PretrainingLearner:
+        objectives = [build(node, tokenizer=saved.tokenizer) for node in losses]
+        return PretrainingLearner(new_encoder(model, saved.tokenizer, seed=0), objectives)
+
+    saved.hold_against(made, tensors, checkpoint=folder, keys="model and objective")
+    parts = build_parts(config, saved.tokenizer)
+    learner = PretrainingLearner(parts.encoder, list(parts.objectives))
+    load_weights(learner, tensors, source=str(folder))
+    return parts, learner
+
+
 def open_objectives(saved: SavedRun, *, hardware: Hardware) -> SavedObjectives:
     """Build what a pretraining run has learnt.
 
@@ -48,8 +77,6 @@ def open_objectives(saved: SavedRun, *, hardware: Hardware) -> SavedObjectives:
         )
     config: Any = OmegaConf.create(saved.config)
     config.init = None  # the weights are the run's own, whatever it began from
-    parts = build_parts(config, saved.tokenizer)
-    learner = PretrainingLearner(parts.encoder, list(parts.objectives))
-    load_weights(learner, read_weights(saved.checkpoint()), source=str(saved.checkpoint()))
+    parts, learner = learnt(saved, config)
     frame = Frame(tokenizer=saved.tokenizer, encoder=cast(Encoder, learner.encoder), rows=parts.rows)
     return SavedObjectives(learner.to(hardware.device).eval(), frame)

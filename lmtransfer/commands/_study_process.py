@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-from rich.console import Console
-from rich.markup import escape
+from rich.text import Text
 
+from lmtransfer.console import Console
 from lmtransfer.errors import Interrupted
 from lmtransfer.interrupts import FOLLOW, SIGNALS, decide
 
@@ -37,7 +37,7 @@ def run_apart(words: Sequence[str], log: Path, console: Console, *, heading: str
     log.parent.mkdir(parents=True, exist_ok=True)
     followed, held = os.pipe()  # the run ends when this process, which holds one end, is no more
     try:
-        with log.open("w", encoding="utf-8") as output, console.status(escape(heading)) as status, _asked() as asked:
+        with log.open("w", encoding="utf-8") as output, console.status(heading) as status, _asked() as asked:
             # A session of its own: Ctrl-C on the terminal reaches this process only, which passes it on once.
             process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "lmtransfer", *words],
@@ -57,7 +57,7 @@ def run_apart(words: Sequence[str], log: Path, console: Console, *, heading: str
                     if asked and not told:
                         process.terminate()
                         told = True
-                    status.update(escape(f"{heading}: {'saving' if asked else _lines(log)[-1]}"))
+                    status.update(Text(f"{heading}: {'saving' if asked else _lines(log)[-1]}"))
     finally:
         os.close(followed)
         os.close(held)

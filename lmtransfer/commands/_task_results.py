@@ -12,12 +12,51 @@ from lmtransfer.tasks.answers import LabelAnswer
 from lmtransfer.training.weights import num_parameters
 from lmtransfer.transfer.learner import TaskLearner
 from lmtransfer.transfer.reading import ScalarMix
+from lmtransfer.untrusted.schema import Anything, Entries, Fields, Kind, OrNull, Real, Text, Whole
 from lmtransfer.verdicts import arms
 from lmtransfer.verdicts.difference import compare_arms
 from lmtransfer.verdicts.spread import Spread, spread
 
 Result = dict[str, Any]
 BothExamples = tuple[arms.Examples | None, arms.Examples | None]
+
+_RATE: Mapping[str, Kind] = {"learning_rate": OrNull(Real()), "learning_rate_edge": Anything()}
+_OVER_SEEDS: Mapping[str, Kind] = {
+    "mean": Real(),
+    "median": Real(),
+    "n": Whole(least=1),
+    "collapsed": Whole(),
+    "deviation": OrNull(Real()),
+}
+
+#: What ``result.json`` of a whole command holds, as far as it is shown.
+JOINT_RESULT = Fields(
+    {
+        **dict.fromkeys(("task", "split", "main_metric", "chosen_by"), Text()),
+        **dict.fromkeys(("num_scored", "num_train", "num_parameters"), Whole()),
+        "seconds": Real(least=0),
+        **_OVER_SEEDS,
+    },
+    optional={
+        **_RATE,
+        "majority": OrNull(Entries(Real())),
+        "num_truncated": Entries(Whole()),
+        "control": OrNull(Fields(_OVER_SEEDS, optional=_RATE)),
+        "difference": OrNull(Fields({"difference": Real(), "standard_error": OrNull(Real()), "verdict": Text()})),
+    },
+)
+
+#: What that of one of its training runs holds, as far as it becomes part of the whole.
+RUN_RESULT = Fields(
+    {
+        "metrics": Entries(Real(), least=1),
+        "main_metric": Text(),
+        **dict.fromkeys(("seed", "tokens"), Whole()),
+        "seconds": Real(least=0),
+        "learning_rate": Real(),
+        "collapsed": Anything(),
+    }
+)
 
 
 def run_result(

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
+from lmtransfer.console import Console
 from lmtransfer.reporting.arms import difference_in
 from lmtransfer.reporting.choices import edge_text, searched_text
 from lmtransfer.reporting.layer_weights import layer_weights_text

@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from typing import cast
 
 import torch
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
+from lmtransfer.commands._own_data import local_task, without_data
 from lmtransfer.commands._runs import SavedRun, new_encoder
 from lmtransfer.config.build import build
 from lmtransfer.errors import DataError
 from lmtransfer.tasks.base import Task
 from lmtransfer.training.hardware import Hardware
-from lmtransfer.training.weights import load_weights, read_weights
+from lmtransfer.training.weights import read_weights
 from lmtransfer.transfer.heads.layers import HeadLayers
 from lmtransfer.transfer.learner import TaskLearner
 
@@ -22,13 +23,35 @@ def task_of(saved: SavedRun, *, node: DictConfig | None = None, data_root: str |
     """The task that a run was trained on, its labels as they were then; or another one that it is to answer.
 
     Args:
-        saved: the run.
+        saved: the run; where others made it, its own task has no data.
         node: component node of another task.
         data_root: folder that holds the data folders; None: where they were then.
+
+    Raises:
+        RunDirectoryError: the run's own task cannot be built.
     """
+    own = saved.component("task", "data_root", "cache_dir")
+    if not saved.trusted:
+        chosen = OmegaConf.create(without_data(saved.config["task"])) if node is None else node
+        return cast(Task, build(chosen, data_root=data_root, cache_dir=None))
     root = data_root or saved.config.get("data_root")
-    chosen = saved.config["task"] if node is None else node
-    return cast(Task, build(chosen, data_root=root, cache_dir=saved.config.get("cache_dir")))
+    return cast(Task, build(own if node is None else node, data_root=root, cache_dir=saved.config.get("cache_dir")))
+
+
+def asked_task(saved: SavedRun, *, node: DictConfig | None, data_root: str | None) -> Task:
+    """The task whose data a run is to answer: the one that the user names, or the run's own.
+
+    Args:
+        saved: the run.
+        node: component node of the user's; None: none.
+        data_root: as for ``task_of``.
+
+    Raises:
+        RunDirectoryError: the run was made by others, and its task names data of their own.
+    """
+    if node is None and not saved.trusted:
+        node = OmegaConf.create(local_task(saved.config["task"], saved.directory.config_path, key="run"))
+    return task_of(saved, node=node, data_root=data_root)
 
 
 def open_trained(saved: SavedRun, task: Task, hardware: Hardware) -> TaskLearner:
@@ -54,9 +77,13 @@ def open_trained(saved: SavedRun, task: Task, hardware: Hardware) -> TaskLearner
             f"{task.head.kind}: choose another task, or another run"
         )
     order = match_labels(trained.labels, task.labels)
-    encoder = new_encoder(saved.model_node, saved.tokenizer, seed=0)
-    learner = build(saved.config["transfer"]).learner(encoder, head=task.head, seed=0)
-    load_weights(learner, read_weights(saved.checkpoint()), source=str(saved.checkpoint()))
+    node, method, folder = saved.model_node, build(saved.component("transfer")), saved.checkpoint()
+    learner = saved.with_weights(
+        lambda: method.learner(new_encoder(node, saved.tokenizer, seed=0), head=task.head, seed=0),
+        read_weights(folder),
+        checkpoint=folder,
+        keys="model, transfer and task",
+    )
     if order is not None:
         _reorder(learner, order)
     return cast(TaskLearner, learner.to(hardware.device).eval())

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf, open_dict
-from rich.console import Console
 
 from lmtransfer.commands._hardware import training_hardware
+from lmtransfer.commands._own_data import seal
 from lmtransfer.commands._runs import (
     SavedRun,
-    encoder_weights,
+    hold_encoder,
     new_encoder,
     open_saved,
     pretraining_seed,
@@ -22,16 +22,17 @@ from lmtransfer.commands._runs import (
 )
 from lmtransfer.commands._start_token import with_trained_start
 from lmtransfer.commands._task_data import noted, read_task_data
-from lmtransfer.commands._task_results import Result, joint_result, majority_of, run_result
+from lmtransfer.commands._task_results import JOINT_RESULT, RUN_RESULT, Result, joint_result, majority_of, run_result
 from lmtransfer.commands._task_table import print_result, short
 from lmtransfer.commands._task_training import Arm, Outcome, Setting, new_learner, train_once
 from lmtransfer.config.budget import effective_train
 from lmtransfer.config.build import build
 from lmtransfer.config.check import check
 from lmtransfer.config.sweep import in_sweep, sweep_name
+from lmtransfer.console import Console
 from lmtransfer.data.cache import default_cache_dir
 from lmtransfer.durable import write_text
-from lmtransfer.errors import ConfigError
+from lmtransfer.errors import ConfigError, RunDirectoryError
 from lmtransfer.machine import naming
 from lmtransfer.predictions.file import file_name, write_predictions
 from lmtransfer.predictions.scored import Kept
@@ -45,7 +46,14 @@ from lmtransfer.training.resume import check_resumable
 from lmtransfer.training.run_directory import RunDirectory
 from lmtransfer.training.versions import versions
 from lmtransfer.transfer.method import TransferMethod
+from lmtransfer.untrusted.documents import read_json
+from lmtransfer.untrusted.schema import Fields, Items, Real, Text, Whole
 from lmtransfer.verdicts.arms import Examples
+
+#: What ``learning_rate_tries.json`` holds.
+_TRIES = Items(
+    Fields({"arm": Text(("pretrained", "control")), "seed": Whole(), "learning_rate": Real(), "score": Real()})
+)
 
 
 def run_transfer(cfg: DictConfig, *, command: str) -> Path:
@@ -82,7 +90,7 @@ def run_transfer(cfg: DictConfig, *, command: str) -> Path:
         _write_files(directory, plain, setting)
         if directory.is_finished and (directory.read_result().get("control") or not cfg.control):
             console.print(f"{short(directory.path)} is finished; nothing is left to do")
-            result = directory.read_result()
+            result = directory.read_result(JOINT_RESULT)
         else:
             result = _Runs(cfg, plain, command, settings, directory, console).result()
             directory.write_result(result)
@@ -164,11 +172,13 @@ def _settings(
     if cfg.task.get("labels", "") is None:
         cfg.task.labels = list(task.labels)  # as found in the training file: they travel with the run by name
     method: TransferMethod = build(cfg.transfer)
+    # Held against their configurations before an encoder of that size is made.
+    held = [(one, hold_encoder(one)) for one in sources] if cfg.get("init") else []
     encoder = new_encoder(cfg.model, source.tokenizer, seed=0)
     begun = []
-    for one in sources if cfg.get("init") else ():
+    for one, weights in held:
         console.print(f"encoder: {short(one.checkpoint())}, on {hardware}", soft_wrap=True)
-        begun.append((one, with_trained_start(encoder_weights(one), encoder, one.tokenizer, one.config)))
+        begun.append((one, with_trained_start(weights, encoder, one.tokenizer, one.config)))
     if "pieces" in cfg.transfer:
         cfg.transfer.pieces = method.resolved_pieces(encoder)  # what the run reads, and will be read with
     seeds = range(cfg.seed, cfg.seed + cfg.seeds)
@@ -206,6 +216,7 @@ def _write_files(directory: RunDirectory, plain: dict[str, Any], setting: Settin
             setting.tokenizer.save(directory.tokenizer)
     directory.write_versions(versions(data={"tokenizer": setting.tokenizer.fingerprint}))
     directory.write_config(plain)  # last: with it the folder is a run
+    seal(directory)
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,9 +300,9 @@ class _Runs:
         return self.directory.path / "learning_rate_tries.json"
 
     def _tries(self) -> list[dict[str, Any]]:
-        if not self._tries_path.is_file():
+        if not self._tries_path.exists():
             return []
-        return cast("list[dict[str, Any]]", json.loads(self._tries_path.read_text(encoding="utf-8")))
+        return cast("list[dict[str, Any]]", read_json(self._tries_path, _TRIES, error=RunDirectoryError))
 
     def _run(self, arm: Arm, setting: Setting, seed: int, rate: float) -> Result:
         """Train one run, or read its result if it has finished."""
@@ -301,7 +312,7 @@ class _Runs:
         parts += [f"seed-{seed}"] if nested or len(self.seeds) > 1 else []
         directory = RunDirectory(self.directory.path.joinpath(*parts))
         if parts and directory.is_finished:
-            return directory.read_result()
+            return directory.read_result(RUN_RESULT)
         if parts:
             if distributed.is_main():
                 directory.path.mkdir(parents=True, exist_ok=True)

@@ -9,7 +9,6 @@ from typing import Any, cast
 import numpy as np
 from omegaconf import DictConfig, OmegaConf, open_dict
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from lmtransfer.commands._hardware import eager_hardware
@@ -18,6 +17,7 @@ from lmtransfer.commands._saved_objectives import SavedObjectives, open_objectiv
 from lmtransfer.commands._task_table import short
 from lmtransfer.config.build import build
 from lmtransfer.config.sweep import in_sweep, sweep_name
+from lmtransfer.console import Console
 from lmtransfer.predictions.file import file_name, is_kept, write_predictions
 from lmtransfer.predictions.scored import Kept
 from lmtransfer.reporting.units import shown
@@ -43,9 +43,11 @@ def evaluate_zero_shot(cfg: DictConfig) -> Path:
     Raises:
         ConfigError: the run's objective gives no probability of a token.
     """
-    saved = open_saved(cfg.run, key="run")
+    saved = open_saved(cfg.run, key="run", trust=cfg.trust)
     hardware = eager_hardware(cfg)
-    task: MinimalPairs = build(cfg.task, data_root=cfg.data_root or saved.config.get("data_root"))
+    task: MinimalPairs = build(
+        cfg.task, data_root=cfg.data_root or (saved.config.get("data_root") if saved.trusted else None)
+    )
     with distributed.process_group():
         objectives = open_objectives(saved, hardware=hardware)
         predictor = token_predictor(objectives.learner, mask_id=saved.tokenizer.mask_id)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf, open_dict
-from rich.console import Console
 
 from lmtransfer.commands._evaluate_pretrained import evaluate_pretrained
 from lmtransfer.commands._hardware import eager_hardware
@@ -24,12 +23,13 @@ from lmtransfer.commands._runs import (
 from lmtransfer.commands._task_data import encode_split
 from lmtransfer.commands._task_results import Result, compare, layer_weights, summary
 from lmtransfer.commands._task_table import print_result, short
-from lmtransfer.commands._trained import open_trained, task_of
+from lmtransfer.commands._trained import asked_task, open_trained
 from lmtransfer.commands._zero_shot import evaluate_zero_shot
 from lmtransfer.config.build import build
 from lmtransfer.config.check import check
 from lmtransfer.config.parts import settle_parts
 from lmtransfer.config.sweep import in_sweep, sweep_name
+from lmtransfer.console import Console
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import Encoder
 from lmtransfer.predictions.file import file_name, write_predictions
@@ -82,9 +82,9 @@ def run(cfg: DictConfig) -> Path:
     idle = [key for key in _OF_TEXT if cfg[key]]
     if idle:
         raise ConfigError([f"{key}={cfg[key]}: is about the text of a pretraining run; leave it out" for key in idle])
-    members, controls, parent = _members(cfg.run)
+    members, controls, parent = _members(cfg.run, trust=cfg.trust)
     hardware = eager_hardware(cfg)
-    task = task_of(members[0], node=cfg.get("task"), data_root=cfg.data_root)
+    task = asked_task(members[0], node=cfg.get("task"), data_root=cfg.data_root)
     with distributed.process_group():
         console = Console(highlight=False, quiet=not distributed.is_main())
         scoring = _Scoring(task, cfg.split, task.examples(cfg.split), hardware)
@@ -124,7 +124,7 @@ def _evaluate_as_it_is(cfg: DictConfig) -> Path:
     return evaluate_zero_shot(cfg)
 
 
-def _members(path: str) -> tuple[list[SavedRun], list[SavedRun], Path]:
+def _members(path: str, *, trust: bool) -> tuple[list[SavedRun], list[SavedRun], Path]:
     """The runs to score: the one named, or its seeds; the same for its control; and the folder of them all.
 
     Raises:
@@ -132,7 +132,9 @@ def _members(path: str) -> tuple[list[SavedRun], list[SavedRun], Path]:
     """
     folders, parent = trained_folders(path), RunDirectory.open(Path(path).expanduser()).path
     controls = folders_with_checkpoints(parent / "control")
-    members, control_members = ([open_saved(folder, key="run") for folder in part] for part in (folders, controls))
+    members, control_members = (
+        [open_saved(folder, key="run", trust=trust) for folder in part] for part in (folders, controls)
+    )
     return members, control_members, parent
 
 

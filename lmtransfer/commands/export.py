@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
-from rich.console import Console
 
 from lmtransfer import ranks
 from lmtransfer.commands._exported_card import card_of
@@ -27,6 +26,7 @@ from lmtransfer.commands._exported_texts import Texts, texts_of
 from lmtransfer.commands._exported_transformers import TheirModel, installed_version
 from lmtransfer.commands._task_table import short
 from lmtransfer.config.check import check
+from lmtransfer.console import Console
 from lmtransfer.errors import CheckpointError, ConfigError
 from lmtransfer.interop.family import NoCounterpart
 from lmtransfer.optional import missing
@@ -215,6 +215,9 @@ def _check_choices(cfg: DictConfig) -> None:
         ConfigError: with all problems.
     """
     problems = []
+    languages = cfg.language if OmegaConf.is_list(cfg.language) else [cfg.language]
+    if not all(isinstance(language, str | None) for language in languages):
+        problems.append(f"language={cfg.language}: give a name such as en, or a list of them such as [en,de]")
     if cfg.format not in _FORMATS:
         problems.append(f"format={cfg.format}: must be one of {', '.join(_FORMATS)}")
     if cfg.checkpoint not in (None, "best", "last"):

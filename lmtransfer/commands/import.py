@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from omegaconf import DictConfig
-from rich.console import Console
 
 from lmtransfer import ranks
 from lmtransfer.commands._imported import read_imported, write_imported
@@ -13,6 +12,7 @@ from lmtransfer.commands._imported_messages import imported_lines, next_lines
 from lmtransfer.commands._published_folder import find_published
 from lmtransfer.config.check import check
 from lmtransfer.config.sweep import sweep_name
+from lmtransfer.console import Console
 from lmtransfer.durable import staged_folder
 from lmtransfer.errors import ConfigError
 from lmtransfer.training.run_directory import RunDirectory

@@ -7,7 +7,6 @@ from typing import cast
 import numpy as np
 import torch
 from omegaconf import DictConfig
-from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text as Styled
 
@@ -22,6 +21,7 @@ from lmtransfer.commands._pretraining import Parts, build_parts, check_pretraini
 from lmtransfer.commands._unigrams import observe
 from lmtransfer.config.build import build
 from lmtransfer.config.schema import HardwareSettings, TrainSettings
+from lmtransfer.console import Console
 from lmtransfer.data.stream import PlannedStream
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.learner import PretrainingLearner, needed_reads

@@ -7,7 +7,6 @@ from pathlib import Path
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, ListConfig
 from rich import box
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -15,6 +14,7 @@ from lmtransfer.config import paths
 from lmtransfer.config.check import check
 from lmtransfer.config.comments import summary
 from lmtransfer.config.nearest import hint
+from lmtransfer.console import Console
 from lmtransfer.errors import ConfigError
 
 #: What is listed, and its config group.

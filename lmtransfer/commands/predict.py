@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
-from rich.console import Console
 
 from lmtransfer import ranks
 from lmtransfer.commands._hardware import eager_hardware
@@ -21,8 +20,9 @@ from lmtransfer.commands._prediction_runs import FilledMasks, TaskAnswers, answe
 from lmtransfer.commands._prediction_stream import AnswersInOrder, Given
 from lmtransfer.commands._prediction_submission import Submission
 from lmtransfer.commands._runs import SavedRun, is_pretrained, open_saved
-from lmtransfer.commands._trained import task_of
+from lmtransfer.commands._trained import asked_task, task_of
 from lmtransfer.config.check import check
+from lmtransfer.console import Console
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError
 from lmtransfer.tasks.base import Answer, Task
@@ -43,10 +43,11 @@ def run(cfg: DictConfig) -> None:
     console, notes, began = Console(stderr=True, highlight=False), Notes(), time.monotonic()
     if is_pretrained(cfg.run):
         _check_fill_mask(cfg)
-        runs, task = [open_saved(cfg.run, key="run")], None
+        runs, task = [open_saved(cfg.run, key="run", trust=cfg.trust)], None
     else:
-        runs = answering_runs(cfg.run, ensemble=cfg.ensemble)
-        task = task_of(runs[0], node=cfg.get("task"), data_root=cfg.data_root)
+        runs = answering_runs(cfg.run, ensemble=cfg.ensemble, trust=cfg.trust)
+        asked = task_of if cfg.split is None else asked_task
+        task = asked(runs[0], node=cfg.get("task"), data_root=cfg.data_root)
         if runs[0].path.name.startswith("seed-"):
             which = f"{len(runs)} seeds together" if cfg.ensemble else f"{runs[0].path.name}, one of several"
             console.print(f"answering: {which}", soft_wrap=True)

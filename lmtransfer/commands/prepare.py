@@ -8,7 +8,6 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 from rich import box
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -17,6 +16,7 @@ from lmtransfer.commands._parts_table import parts_table
 from lmtransfer.config.build import build
 from lmtransfer.config.check import check
 from lmtransfer.config.parts import settle_parts
+from lmtransfer.console import Console
 from lmtransfer.data.cache import PreparedCorpus, default_cache_dir, prepare, tokenizer_for
 from lmtransfer.data.filling import Progress as PrepareProgress
 from lmtransfer.errors import ConfigError

@@ -7,12 +7,12 @@ from typing import Any, cast
 
 import torch
 from omegaconf import DictConfig, OmegaConf
-from rich.console import Console
 from torch import nn
 
 from lmtransfer.commands._compile import compile_blocks
 from lmtransfer.commands._going_on import TakenHeads, recipe_remark, take_heads
 from lmtransfer.commands._hardware import training_hardware
+from lmtransfer.commands._own_data import seal
 from lmtransfer.commands._parts_table import shares_of
 from lmtransfer.commands._pretraining import (
     Parts,
@@ -32,6 +32,7 @@ from lmtransfer.config.budget import effective_train
 from lmtransfer.config.build import build
 from lmtransfer.config.schema import TrainSettings
 from lmtransfer.config.sweep import in_sweep, sweep_name
+from lmtransfer.console import Console
 from lmtransfer.errors import ConfigError
 from lmtransfer.machine import naming
 from lmtransfer.objectives.base import selection_metric
@@ -92,7 +93,8 @@ def _train(cfg: DictConfig, train: TrainSettings, name: str, hardware: Hardware,
         text = read_text(cfg)
     parts = build_parts(cfg, text.tokenizer)
     if found is not None:
-        _check_tokenizer(found, text)
+        _check_text(found, text)
+        seal(found)  # the same settings, given here and now
     learner, heads = _learner(parts, seed=cfg.seed, hardware=hardware)
     directory = found or _new_directory(cfg, name, plain, text)
     console.print(opening(directory.path, text, parts, hardware, train), soft_wrap=True)
@@ -168,15 +170,22 @@ def _new_directory(cfg: DictConfig, name: str, plain: dict[str, Any], text: Text
         versions(data={"corpus": text.corpus.fingerprint(), "tokenizer": text.tokenizer.fingerprint})
     )
     directory.write_config(plain)
+    seal(directory)
     return directory
 
 
-def _check_tokenizer(found: RunDirectory, text: Text) -> None:
-    """Refuse to go on with other words than the run was begun with.
+def _check_text(found: RunDirectory, text: Text) -> None:
+    """Refuse to go on with other text, or other words, than the run was begun with.
 
     Raises:
-        ConfigError: the tokenizer is another one, though the settings are the same.
+        ConfigError: they are others, though the settings are the same.
     """
+    begun_with = (found.read_versions().get("data") or {}).get("corpus")
+    if begun_with is not None and begun_with != text.corpus.fingerprint():
+        raise ConfigError(
+            f"corpus: its text is not that which {found.path} was begun with: its files have changed since; put them "
+            "back, or start a run under another name="
+        )
     if found.tokenizer.is_dir() and load_tokenizer(found.tokenizer).fingerprint != text.tokenizer.fingerprint:
         raise ConfigError(
             f"the tokenizer of {found.path} is another one than the corpus, init and tokenizer.add give now: the files "

@@ -8,7 +8,6 @@ from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
-from rich.console import Console
 
 from lmtransfer import ranks
 from lmtransfer.commands._pretraining import check_pretraining
@@ -21,11 +20,17 @@ from lmtransfer.config import paths
 from lmtransfer.config.budget import effective_train
 from lmtransfer.config.check import check
 from lmtransfer.config.composing import composed
+from lmtransfer.console import Console
 from lmtransfer.durable import made, write_text
-from lmtransfer.errors import ConfigError, Interrupted, LmtransferError
+from lmtransfer.errors import ConfigError, Interrupted, LmtransferError, RunDirectoryError
 from lmtransfer.reporting.terminal import report_console
 from lmtransfer.reporting.units import duration
 from lmtransfer.training.run_directory import RunDirectory
+from lmtransfer.untrusted.documents import read_json
+from lmtransfer.untrusted.schema import Entries, Items, Text
+
+#: What ``study.json`` holds: the words that each run is made with.
+_LEDGER = Entries(Items(Text()))
 
 
 def run(cfg: DictConfig) -> Path:
@@ -98,9 +103,10 @@ def _note_words(plan: Plan) -> None:
 
     Raises:
         ConfigError: a run that was begun with other words.
+        RunDirectoryError: what was kept cannot be read.
     """
     path = plan.folder / "study.json"
-    noted: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    noted: dict[str, Any] = read_json(path, _LEDGER, error=RunDirectoryError) if path.exists() else {}
     problems = []
     for job in plan.jobs:
         before = noted.get(job.key)
@@ -139,7 +145,7 @@ def _do(plan: Plan, config_dir: str | None, console: Console) -> list[tuple[Job,
             failed.append((job, f"{last_words(log)} ({_short(log)})"))
             console.print(f"{heading}: failed: {failed[-1][1]}", markup=False, soft_wrap=True)
         else:
-            taken = duration(float(RunDirectory(job.run).read_result()["seconds"]))
+            taken = duration(float(RunDirectory(job.run).read_result().get("seconds") or 0.0))
             console.print(f"{heading}: {taken}", markup=False, soft_wrap=True)
     return failed
 

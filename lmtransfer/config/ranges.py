@@ -60,6 +60,7 @@ RANGES: Mapping[str, Range] = {
     "num_train": _POSITIVE,
     "num_layers": Range(1, 4096),
     "num_heads": Range(1, 4096),
+    "num_highway": Range(0, 4096),
     "dim": _COUNT,
     "*_dim": _COUNT,
     "vocab_size": _COUNT,

@@ -18,6 +18,7 @@ from lmtransfer.data.documents import Notes
 from lmtransfer.errors import DataError
 from lmtransfer.machine import naming
 from lmtransfer.optional import optional
+from lmtransfer.untrusted.files import not_regular
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -25,6 +26,11 @@ if TYPE_CHECKING:
 EncodingErrors = Literal["strict", "replace"]
 COMPRESSIONS = (".gz", ".xz", ".zst")
 _BUFFER_BYTES = 1 << 20
+#: Longest line of a text file, with its end: text8 is one line of a hundred million bytes.
+LONGEST_LINE_BYTES = 1 << 28
+#: Once so many bytes have come out of a compressed file, there may be no more of them for each byte that went in.
+_EXPANSION_FROM_BYTES, _MOST_EXPANSION = 1 << 26, 400
+_ZSTD_PIECE = 1 << 12
 _BOM = b"\xef\xbb\xbf"
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 #: How files begin that hold no lines of text.
@@ -64,12 +70,46 @@ class _MeteredFile(io.FileIO):
     def __init__(self, path: Path, meter: Meter) -> None:
         super().__init__(path, "rb")
         self._meter = meter
+        self.num_read = 0
 
     def readinto(self, buffer: WriteableBuffer, /) -> int | None:
         with naming(str(self.name)):
             count = super().readinto(buffer)
         self._meter.done += count or 0
+        self.num_read += count or 0
         return count
+
+
+class _Expanding(io.RawIOBase):
+    """Decompressed bytes of a file, as long as they are in proportion to what was read of it.
+
+    Text shrinks to a third, or to a thirtieth where it repeats itself; a file that grows a thousandfold was made to
+    fill memory and time.
+
+    Args:
+        unpacked: gives the bytes.
+        packed: the compressed file, from which ``unpacked`` reads.
+        path: of it.
+    """
+
+    def __init__(self, unpacked: io.RawIOBase | BinaryIO, packed: _MeteredFile, path: Path) -> None:
+        self._unpacked, self._packed, self._path = unpacked, packed, path
+        self._num_bytes = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: WriteableBuffer, /) -> int:
+        view = memoryview(buffer).cast("B")
+        piece = self._unpacked.read(len(view)) or b""
+        view[: len(piece)] = piece
+        self._num_bytes += len(piece)
+        if self._num_bytes > max(_EXPANSION_FROM_BYTES, _MOST_EXPANSION * self._packed.num_read):
+            raise DataError(
+                f"{self._path}: more than {_MOST_EXPANSION} bytes come out of each byte of it, which no text does: if "
+                "you know what it is, unpack it, and name the unpacked file"
+            )
+        return len(piece)
 
 
 class _ZstdFile(io.RawIOBase):
@@ -82,7 +122,7 @@ class _ZstdFile(io.RawIOBase):
         self._new = zstandard.ZstdDecompressor().decompressobj
         self._frame = self._new()
         self._fresh = True
-        self._pending = b""
+        self._pending: bytes | memoryview = b""
 
     def readable(self) -> bool:
         return True
@@ -93,14 +133,14 @@ class _ZstdFile(io.RawIOBase):
             rest = self._frame.unused_data
             if self._frame.eof:
                 self._frame, self._fresh = self._new(), True
-            piece = rest or self._source.read(1 << 16)
+            piece = rest or self._source.read(_ZSTD_PIECE)  # of which each byte may be many
             if not piece:
                 if not self._fresh:
                     raise EOFError("the last frame is incomplete")
                 return 0
             self._fresh = False
             try:
-                self._pending = self._frame.decompress(piece)
+                self._pending = memoryview(self._frame.decompress(piece))
             except self._error as error:
                 raise EOFError(str(error)) from None
         count = min(len(view), len(self._pending))
@@ -138,23 +178,31 @@ def open_binary(path: Path, meter: Meter | None = None) -> Iterator[BinaryIO]:
         DataError: the file cannot be read, is damaged or is cut short.
     """
     try:
-        raw = io.BufferedReader(_MeteredFile(path, meter or Meter()), _BUFFER_BYTES)
+        problem = not_regular(path)
+        if problem is not None:
+            raise DataError(f"{path}: {problem}")
+        packed = _MeteredFile(path, meter or Meter())
+        raw = io.BufferedReader(packed, _BUFFER_BYTES)
     except OSError as error:
         raise DataError(f"{path}: cannot be opened ({error.strerror})") from None
     with raw:
         try:
             if path.suffix == ".gz":
                 with gzip.GzipFile(fileobj=raw) as unzipped:
-                    yield cast(BinaryIO, unzipped)
+                    yield _bounded(cast(BinaryIO, unzipped), packed, path)
             elif path.suffix == ".xz":
                 with lzma.LZMAFile(raw) as unpacked:
-                    yield cast(BinaryIO, unpacked)
+                    yield _bounded(cast(BinaryIO, unpacked), packed, path)
             elif path.suffix == ".zst":
-                yield io.BufferedReader(_ZstdFile(raw, path), _BUFFER_BYTES)
+                yield _bounded(_ZstdFile(raw, path), packed, path)
             else:
                 yield raw
         except (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile) as error:
             raise DataError(f"{path}: damaged or cut short ({error}); fetch or compress the file again") from None
+
+
+def _bounded(unpacked: io.RawIOBase | BinaryIO, packed: _MeteredFile, path: Path) -> BinaryIO:
+    return io.BufferedReader(_Expanding(unpacked, packed, path), _BUFFER_BYTES)
 
 
 def decode(raw: bytes, where: str, encoding_errors: EncodingErrors, notes: Notes) -> str:
@@ -203,6 +251,26 @@ def _refuse_binary(path: Path, start: bytes) -> None:
         )
 
 
+def _raw_lines(stream: BinaryIO, path: Path) -> Iterator[bytes]:
+    """The lines of a file of text, with their ends.
+
+    Raises:
+        DataError: it is no text, or a line is too long to be one.
+    """
+    start = stream.readline(4096)
+    _refuse_binary(path, start)
+    line = start if start.endswith(b"\n") else start + stream.readline(LONGEST_LINE_BYTES + 1)
+    number = 1
+    while line:
+        if len(line) > LONGEST_LINE_BYTES:
+            raise DataError(
+                f"{path}:{number}: a line of more than {LONGEST_LINE_BYTES:,} bytes, which are the most: break it into "
+                "shorter ones (fold -s -w 100000 does)"
+            )
+        yield line
+        line, number = stream.readline(LONGEST_LINE_BYTES + 1), number + 1
+
+
 def read_lines(
     path: Path, *, encoding_errors: EncodingErrors = "strict", notes: Notes | None = None, meter: Meter | None = None
 ) -> Iterator[tuple[int, str]]:
@@ -218,13 +286,11 @@ def read_lines(
         meter: counts the bytes read from disk.
 
     Raises:
-        DataError: bytes that are not UTF-8 (with ``file:line``), or a damaged file.
+        DataError: bytes that are not UTF-8 (with ``file:line``), a damaged file, or one that unpacks beyond measure.
     """
     notes = Notes() if notes is None else notes
     with open_binary(path, meter) as stream:
-        for number, raw in enumerate(stream, start=1):
-            if number == 1:
-                _refuse_binary(path, raw[:4096])
+        for number, raw in enumerate(_raw_lines(stream, path), start=1):
             if number == 1 and raw.startswith(_BOM):
                 notes.add("byte order marks dropped", f"{path}:1")
                 raw = raw[len(_BOM) :]

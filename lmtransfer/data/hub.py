@@ -115,7 +115,7 @@ class HubCorpus(BaseCorpus):
                     revision=self.revision,
                     streaming=self.streaming,
                 )
-        except (OSError, ValueError, KeyError, DatasetGenerationError) as error:
+        except (OSError, ValueError, KeyError, RuntimeError, ImportError, DatasetGenerationError) as error:
             raise DataError(self._missing(f"{type(error).__name__}: {error}", split)) from None
         columns = loaded.column_names
         if columns is not None and self.text_field not in columns:

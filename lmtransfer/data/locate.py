@@ -11,6 +11,7 @@ from pathlib import Path
 from lmtransfer.data.files import COMPRESSIONS, find_file, plain_name
 from lmtransfer.data.readers import FORMATS
 from lmtransfer.errors import DataError
+from lmtransfer.untrusted.files import not_regular
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +72,19 @@ def locate(paths: str | Sequence[str], *, key: str = "corpus.path") -> Located:
 
 
 def _search(folder: Path) -> list[str]:
-    """Readable files below a folder, by path; only the plain one of a file and its compressed copies."""
+    """Readable files below a folder, by path; only the plain one of a file and its compressed copies.
+
+    Raises:
+        DataError: one that leads nowhere, or is no regular file.
+    """
     found: dict[str, str] = {}
     for parent, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(names):  # the plain name sorts before its compressed copies
             plain = plain_name(Path(name))
             if not name.startswith(".") and Path(plain).suffix.lower() in FORMATS:
+                problem = not_regular(Path(parent, name))
+                if problem is not None:
+                    raise DataError(f"{os.path.join(parent, name)}: {problem}, or take it out of the folder")
                 found.setdefault(os.path.join(parent, plain), os.path.join(parent, name))
     return [found[plain] for plain in sorted(found)]

@@ -147,16 +147,22 @@ def _parquet_documents(
             source = cast(BinaryIO, spool)
         try:
             file = pq.ParquetFile(source)
-        except pa.ArrowInvalid as error:
-            raise DataError(f"{path}: not a parquet file ({error})") from None
+        except (pa.ArrowException, OSError) as error:
+            raise DataError(f"{path}: not a parquet file, or a damaged one ({_first_line(error)})") from None
         if text_field not in file.schema_arrow.names:
             names = ", ".join(file.schema_arrow.names)
             raise DataError(f"{path}: no column `{text_field}` here (found: {names}); set corpus.text_field")
         kind = file.schema_arrow.field(text_field).type
         if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_null(kind)):
             raise DataError(f"{path}: column `{text_field}` holds {kind}, not strings; set corpus.text_field")
-        row = 0
-        for batch in file.iter_batches(batch_size=_PARQUET_ROWS, columns=[text_field]):
+        row, batches = 0, file.iter_batches(batch_size=_PARQUET_ROWS, columns=[text_field])
+        while True:
+            try:
+                batch = next(batches, None)
+            except (pa.ArrowException, OSError) as error:
+                raise DataError(f"{path}:row {row + 1}: the file is damaged ({_first_line(error)})") from None
+            if batch is None:
+                return
             # As bytes, because arrow does not check that a string column holds UTF-8.
             for raw in batch.column(0).cast(pa.large_binary()).to_pylist():
                 row += 1
@@ -165,6 +171,10 @@ def _parquet_documents(
                 document = as_document(text, where, notes, line_break)
                 if document is not None:
                     yield document
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]
 
 
 def read_documents(

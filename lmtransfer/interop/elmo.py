@@ -15,11 +15,14 @@ from torch import Tensor
 
 from lmtransfer.errors import CheckpointError
 from lmtransfer.optional import optional
+from lmtransfer.untrusted.files import not_regular
 
 _FORGET_BIAS = 1.0
 _ACTIVATIONS = ("relu", "tanh")
 #: Larger counts than any published model has: beyond, the file is broken or hostile.
 _MOST = 10**6
+#: Bytes of a tensor for each byte of its file; weights hardly compress.
+_MOST_UNPACKED = 100
 
 
 def elmo_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -90,9 +93,15 @@ def read_hdf5(path: Path) -> dict[str, Tensor]:
     """
     h5py = optional("h5py", work=f"{path}", error=CheckpointError)
     found: dict[str, Tensor] = {}
+    problem = not_regular(path)
+    if problem is not None:
+        raise CheckpointError(f"{path}: {problem}")
+    room = _MOST_UNPACKED * path.stat().st_size
 
     def visit(name: str, item: Any) -> None:
         if isinstance(item, h5py.Dataset):
+            if item.nbytes > room:
+                raise ValueError(f"{name} is to hold {item.nbytes:,} bytes, in a file of {path.stat().st_size:,}")
             found[name] = torch.from_numpy(item[...])
 
     try:

@@ -14,7 +14,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from lmtransfer.errors import CheckpointError, ConfigError
+from lmtransfer.errors import CheckpointError, ConfigError, listed
 from lmtransfer.interop.elmo import elmo_arguments, elmo_weight_file, elmo_weights, read_hdf5
 from lmtransfer.interop.families import family_of_config
 from lmtransfer.interop.family import Family, TaskKind, TwinFormat, target_of
@@ -24,7 +24,7 @@ from lmtransfer.interop.publishing import PublishedFiles as PublishedFiles
 from lmtransfer.interop.publishing import RunToPublish as RunToPublish
 from lmtransfer.interop.publishing import to_published as to_published
 from lmtransfer.interop.reading_heads import read_heads
-from lmtransfer.interop.tensor_checks import check_tensors, expected_tensors, listed
+from lmtransfer.interop.tensor_checks import check_tensors, expected_tensors
 from lmtransfer.interop.weight_files import read_json, read_weight_files
 from lmtransfer.models.elmo import ElmoEncoder
 
@@ -219,8 +219,9 @@ def skeleton(encoder: type, arguments: Mapping[str, Any], *, vocab_size: int, so
     try:
         with torch.device("meta"):
             return cast(nn.Module, encoder(vocab_size=vocab_size, **arguments))
-    except ConfigError as error:
-        raise CheckpointError(f"{source}: {error}") from error
+    except (ConfigError, ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise CheckpointError(f"{source}: no encoder can have these settings: {reason}") from error
 
 
 def _any_matches(patterns: Iterable[str], name: str) -> bool:

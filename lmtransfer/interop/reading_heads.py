@@ -11,8 +11,11 @@ from torch import Tensor, nn
 
 from lmtransfer.interop.family import Family, PretrainingHead, target_of
 from lmtransfer.interop.key_map import to_ours
-from lmtransfer.interop.tensor_checks import SHOWN, check_tensors, expected_tensors
+from lmtransfer.interop.tensor_checks import check_tensors, expected_tensors
 from lmtransfer.models.base import Encoder
+
+#: Tensors that are named of those that are left out.
+_MOST_NAMED = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +82,8 @@ def read_heads(
         if twin is None:
             read.nodes[head.loss] = {"_target_": target_of(head.objective), **given}
     if left:
-        more = f" and {len(left) - SHOWN} more" if len(left) > SHOWN else ""
-        notes.append(f"left out, as no objective here has such a head: {', '.join(sorted(left)[:SHOWN])}{more}")
+        more = f" and {len(left) - _MOST_NAMED} more" if len(left) > _MOST_NAMED else ""
+        notes.append(f"left out, as no objective here has such a head: {', '.join(sorted(left)[:_MOST_NAMED])}{more}")
     return read
 
 

@@ -19,6 +19,7 @@ from tokenizers import normalizers
 from lmtransfer.errors import CheckpointError
 from lmtransfer.interop.sentencepiece_library import library_tokenizer
 from lmtransfer.interop.sentencepiece_model import Piece, SentencePieceModel, read_sentencepiece_model
+from lmtransfer.untrusted.files import LARGEST_BYTES, read_bytes
 
 #: The files, the first that is there.
 FILES: Final = ("spiece.model", "sentencepiece.bpe.model")
@@ -40,10 +41,7 @@ def sentencepiece_json(path: Path, *, model_type: str, settings: Mapping[str, An
     Raises:
         CheckpointError: the file is torn, or of a family whose treatment of text is not known here.
     """
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read ({error.strerror}); copy it again") from None
+    content = read_bytes(path, error=CheckpointError, most=LARGEST_BYTES)
     model = read_sentencepiece_model(content, source=str(path))
     before: list[normalizers.Normalizer] = []
     if model_type in _CLEANED:

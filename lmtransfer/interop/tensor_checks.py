@@ -6,11 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor, nn
 
-from lmtransfer.errors import CheckpointError
+from lmtransfer.errors import CheckpointError, listed
 from lmtransfer.interop.key_map import Rewrite, to_theirs
-
-#: Most problems that are shown.
-SHOWN = 20
 
 
 def expected_tensors(
@@ -57,10 +54,3 @@ def check_tensors(found: Mapping[str, Tensor], expected: Mapping[str, Tensor], *
             problems.append(f"{name} holds {str(tensor.dtype).removeprefix('torch.')}, not floating-point numbers")
     if problems:
         raise CheckpointError(listed(f"{source}: its tensors do not fit its settings:", problems))
-
-
-def listed(heading: str, problems: Sequence[str]) -> str:
-    """A message of one line a problem."""
-    shown = "\n".join(f"  - {problem}" for problem in problems[:SHOWN])
-    more = f"\n  - and {len(problems) - SHOWN} more" if len(problems) > SHOWN else ""
-    return f"{heading}\n{shown}{more}"

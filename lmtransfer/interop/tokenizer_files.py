@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
@@ -19,6 +19,9 @@ from lmtransfer.errors import CheckpointError
 from lmtransfer.interop import sentencepiece_files
 from lmtransfer.tokenizers.byte_bpe import byte_letters
 from lmtransfer.tokenizers.published import PublishedTokenizer
+from lmtransfer.untrusted.documents import read_json
+from lmtransfer.untrusted.files import LARGEST_BYTES, read_bytes
+from lmtransfer.untrusted.schema import Fields
 
 #: What a tokenizer is read from, the first that is there.
 _FILES: Final = ("tokenizer.json", "vocab.txt", "vocab.json", *sentencepiece_files.FILES)
@@ -235,15 +238,9 @@ def _nothing_readable(folder: Path) -> str:
 
 def _object(path: Path) -> dict[str, Any]:
     """A JSON object; empty if the file is not there."""
-    if not path.is_file():
+    if not path.exists():
         return {}
-    try:
-        value = json.loads(_bytes(path))
-    except (RecursionError, ValueError) as error:
-        raise CheckpointError(f"{path}: is not JSON ({error}); copy it again") from None
-    if not isinstance(value, dict):
-        raise CheckpointError(f"{path}: must hold a JSON object; copy it again")
-    return value
+    return cast("dict[str, Any]", read_json(path, Fields(), error=CheckpointError, finite=False, most=LARGEST_BYTES))
 
 
 def _text(path: Path) -> str:
@@ -254,7 +251,4 @@ def _text(path: Path) -> str:
 
 
 def _bytes(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read ({error.strerror}); copy it again") from None
+    return read_bytes(path, error=CheckpointError, most=LARGEST_BYTES)

@@ -6,11 +6,11 @@ knows tensors and refuses everything else. A sharded checkpoint's index may name
 
 from __future__ import annotations
 
-import json
 import re
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from safetensors import SafetensorError
@@ -18,6 +18,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from lmtransfer.errors import CheckpointError
+from lmtransfer.untrusted.documents import read_json as read_document
+from lmtransfer.untrusted.schema import Fields
+from lmtransfer.untrusted.tensor_files import check_tensor_file
 
 #: In the order in which they are looked for; each may also be sharded, with its index beside it.
 FILES = ("model.safetensors", "pytorch_model.bin")
@@ -49,18 +52,13 @@ def read_json(path: Path) -> dict[str, Any]:
     Raises:
         CheckpointError: it is missing, no JSON, or another value.
     """
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise CheckpointError(f"{path}: is missing") from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-        raise CheckpointError(f"{path}: is no JSON that can be read: {error}") from error
-    if not isinstance(content, dict):
-        raise CheckpointError(f"{path}: holds a {type(content).__name__} where an object with keys is expected")
-    return content
+    if not path.exists():
+        raise CheckpointError(f"{path}: is missing")
+    return cast("dict[str, Any]", read_document(path, Fields(), error=CheckpointError, finite=False))
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:
+    check_tensor_file(path, error=CheckpointError)
     try:
         return load_file(path)
     except (SafetensorError, OSError, ValueError) as error:
@@ -69,7 +67,8 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
 
 def _read_pickle(path: Path) -> dict[str, Tensor]:
     try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings(action="ignore"):  # of what is in the file, which is refused or read
+            content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # what a broken or hostile pickle can raise is without end, and each becomes one message
         code = re.search(r"GLOBAL\s+([\w.]+)", str(error))
         if code is not None:
@@ -97,16 +96,18 @@ def _read_shards(index: Path, read: Callable[[Path], dict[str, Tensor]]) -> dict
     shards = sorted(set(places.values()))
     outside = [shard for shard in shards if Path(shard).name != shard or "\\" in shard or shard in ("", ".", "..")]
     if outside:
-        raise CheckpointError(f"{index}: names files out of its folder, which are refused: {', '.join(outside)}")
+        raise CheckpointError(f"{index}: names files out of its folder, which are refused: {', '.join(outside[:5])}")
     missing = [shard for shard in shards if not (index.parent / shard).is_file()]
     if missing:
-        raise CheckpointError(f"{index}: names files that are missing: {', '.join(missing)}")
+        raise CheckpointError(f"{index}: names files that are missing: {', '.join(missing[:5])}")
     tensors: dict[str, Tensor] = {}
     for shard in shards:
         content = read(index.parent / shard)
         promised = [name for name, place in places.items() if place == shard]
         lost = [name for name in promised if name not in content]
         if lost:
-            raise CheckpointError(f"{index.parent / shard}: lacks tensors that the index puts there: {', '.join(lost)}")
+            raise CheckpointError(
+                f"{index.parent / shard}: lacks tensors that the index puts there: {', '.join(lost[:5])}"
+            )
         tensors |= content
     return tensors

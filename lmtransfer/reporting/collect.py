@@ -6,18 +6,17 @@ below a run of several seeds, ``<name>/control`` beside them, and ``<name>/<over
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
-
-import yaml
+from typing import Any, Literal, cast
 
 from lmtransfer.errors import RunDirectoryError
 from lmtransfer.printable import printable, printable_values
+from lmtransfer.untrusted.documents import read_json, read_json_lines, read_yaml
+from lmtransfer.untrusted.schema import Fields
 
 #: The files that make a folder a run.
 RUN_FILES = ("config.yaml", "metrics.jsonl", "result.json")
@@ -29,7 +28,7 @@ _NO_RUNS = frozenset({"checkpoints", "tokenizer", "published", "report", "figure
 #: Deeper nesting than command / sweep / point / seed / control is not ours.
 MAX_DEPTH = 8
 
-_YamlLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_LARGEST_MEASURED = 1e300
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,26 +139,19 @@ def read_metrics(path: Path, problems: list[str]) -> tuple[tuple[Mapping[str, An
     Returns:
         The objects in order, and whether the file is torn.
     """
-    try:
-        text = path.read_bytes().decode("utf-8", errors="replace")
-    except FileNotFoundError:
+    if not os.path.lexists(path):
         return (), False
-    except OSError as error:
-        problems.append(f"{path.name}: {error.strerror or error}")
-        return (), True
-    lines = text.split("\n")
     objects: list[Mapping[str, Any]] = []
     bad: list[int] = []
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            value = printable_values(json.loads(line))
-        except (ValueError, RecursionError):
-            value = None
-        if isinstance(value, dict):
-            objects.append(value)
-        elif number == len(lines):
+    try:
+        lines = list(read_json_lines(path, Fields(), error=RunDirectoryError, finite=False))
+    except RunDirectoryError as error:
+        problems.append(_within(path, error))
+        return (), True
+    for number, line, value, problem in lines:
+        if problem is None:
+            objects.append(_measured(value))
+        elif not line.endswith(b"\n"):
             problems.append(f"{path.name}:{number}: the last line is cut, it was left out")
         else:
             bad.append(number)
@@ -184,8 +176,21 @@ def _run_folders(folder: Path, depth: int, seen: set[str]) -> Iterator[Path]:
     if depth == MAX_DEPTH:
         return
     for entry in entries:
-        if entry.is_dir() and not entry.name.startswith(".") and not (is_run and entry.name in _NO_RUNS):
+        hidden = entry.name.startswith(".") or (is_run and entry.name in _NO_RUNS)
+        if not hidden and _is_below(entry, real):
             yield from _run_folders(Path(entry.path), depth + 1, seen)
+
+
+def _is_below(entry: os.DirEntry[str], folder: str) -> bool:
+    """Whether an entry of ``folder`` is a folder to look into, which a link to one that it lies in is not."""
+    try:
+        if not entry.is_dir():
+            return False
+        return not entry.is_symlink() or os.path.commonpath([folder, os.path.realpath(entry.path)]) != os.path.realpath(
+            entry.path
+        )
+    except OSError:  # a link into what may not be read
+        return False
 
 
 def _natural(name: str) -> list[tuple[int, int, str]]:
@@ -193,26 +198,29 @@ def _natural(name: str) -> list[tuple[int, int, str]]:
 
 
 def _read_mapping(path: Path, problems: list[str]) -> Mapping[str, Any]:
-    try:
-        raw = path.read_bytes()
-    except FileNotFoundError:
-        return {}
-    except OSError as error:
-        problems.append(f"{path.name}: {error.strerror or error}")
+    if not os.path.lexists(path):
         return {}
     try:
-        value = printable_values(_read_yaml(raw) if path.suffix == ".yaml" else json.loads(raw))
-    except (ValueError, yaml.YAMLError, RecursionError) as error:
-        problems.append(f"{path.name}: cannot be read ({str(error).splitlines()[0]})")
+        if path.suffix == ".yaml":
+            value = read_yaml(path, Fields(), error=RunDirectoryError)
+        else:
+            value = read_json(path, Fields(), error=RunDirectoryError)
+    except RunDirectoryError as error:
+        problems.append(_within(path, error))
         return {}
-    if not isinstance(value, dict):
-        problems.append(f"{path.name}: holds no mapping")
-        return {}
-    return value
+    return cast("Mapping[str, Any]", printable_values(value))
 
 
-def _read_yaml(raw: bytes) -> Any:
-    """A YAML document as plain data; aliases, which no config of ours has, could nest it without end."""
-    if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(raw, Loader=_YamlLoader)):
-        raise ValueError("it holds YAML aliases")
-    return yaml.load(raw, Loader=_YamlLoader)
+def _within(path: Path, error: RunDirectoryError) -> str:
+    """What is wrong with a file of a run, as it is told beside the run's name."""
+    return printable(str(error).removeprefix(str(path.parent)).lstrip("/"))
+
+
+def _measured(record: Mapping[str, Any]) -> dict[str, Any]:
+    """A line of ``metrics.jsonl`` as it may be drawn: what is no number of a size that can be, is null."""
+    return {
+        printable(name): None
+        if isinstance(value, int | float) and not abs(value) <= _LARGEST_MEASURED
+        else printable_values(value)
+        for name, value in record.items()
+    }

@@ -15,7 +15,7 @@ from lmtransfer.reporting.page import cell, page, table
 from lmtransfer.reporting.terminal import plus_minus
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from lmtransfer.console import Console
 
 
 def print_comparison(found: Comparison, console: Console, *, most: int) -> None:

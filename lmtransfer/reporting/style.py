@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import os
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -100,7 +101,9 @@ def save(figure: Any, folder: Path, name: str, title: str) -> SavedFigure:
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     for path, metadata in ((svg, nothing), (png, {"Software": None})):
         drawn = io.BytesIO()
-        figure.savefig(drawn, format=path.suffix[1:], metadata=metadata)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Glyph ")  # letters that the font lacks are shown as boxes
+            figure.savefig(drawn, format=path.suffix[1:], metadata=metadata)
         write_bytes(path, drawn.getvalue())
     return SavedFigure(name=name, title=title, svg=svg, png=png)
 

@@ -12,7 +12,7 @@ from lmtransfer.reporting.sweeps import Sweep, outside
 from lmtransfer.reporting.tables import PLUS_MINUS, sweep_table, terminal_table
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from lmtransfer.console import Console
 
 #: The width where the output is no terminal, such as a log.
 _WIDTH = 100
@@ -20,10 +20,10 @@ _WIDTH = 100
 
 def report_console() -> Console:
     """A console on standard output: as wide as the terminal, without colour where there is none."""
-    from rich.console import Console
+    from lmtransfer.console import Console
 
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=_WIDTH)
+    console = Console()
+    return console if console.is_terminal else Console(width=_WIDTH)
 
 
 def print_report(entries: Sequence[Entry], sweeps: Sequence[Sweep], console: Console) -> None:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import takewhile
 from pathlib import Path
+from typing import Final
 
 from lmtransfer.errors import CheckpointError
 from lmtransfer.tokenizers import byte_bpe, extended, published, sentencepiece, wordpiece, words
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.tokenizers.saved import DESCRIPTION_FILE, read_description
+
+#: Words that were added to words that were added, and so on.
+_DEEPEST: Final = 16
 
 #: How each ``kind`` of ``tokenizer.json`` is read: a further kind is one entry.
 _LOADERS: Mapping[str, Callable[[Path], Tokenizer]] = {
@@ -27,9 +32,16 @@ def load_tokenizer(folder: Path) -> Tokenizer:
     Raises:
         CheckpointError: ``folder`` holds no tokenizer, a torn one, or one of a kind that this version cannot read.
     """
-    kind = read_description(folder).get("kind")
-    if not isinstance(kind, str) or kind not in _LOADERS:
+    folder = Path(folder)
+    kind = read_description(folder)["kind"]
+    if kind not in _LOADERS:
         raise CheckpointError(
-            f"{Path(folder) / DESCRIPTION_FILE}: kind is {kind!r}; this version can read {', '.join(_LOADERS)}"
+            f"{folder / DESCRIPTION_FILE}: kind is {kind!r}; this version can read {', '.join(_LOADERS)}"
         )
-    return _LOADERS[kind](folder)
+    if len(list(takewhile(lambda above: above.name == extended.BASE_FOLDER, (folder, *folder.parents)))) > _DEEPEST:
+        raise CheckpointError(f"{folder}: is the base of more than {_DEEPEST} other tokenizers: it is damaged")
+    try:
+        return _LOADERS[kind](folder)
+    except CheckpointError as error:
+        said = str(error)
+        raise CheckpointError(said if said.startswith(str(folder)) else f"{folder}: {said}") from error

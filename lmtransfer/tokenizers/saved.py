@@ -6,13 +6,28 @@ import json
 from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from lmtransfer.errors import CheckpointError
+from lmtransfer.untrusted.documents import read_json
+from lmtransfer.untrusted.files import LARGEST_BYTES, read_bytes
+from lmtransfer.untrusted.schema import Anything, Entries, Fields, Flag, OrNull, Text, Whole
 
 #: Ids 0 to 3 of every trained vocabulary.
 SPECIALS: Final = ("[UNK]", "[CLS]", "[SEP]", "[MASK]")
 DESCRIPTION_FILE: Final = "tokenizer.json"
+
+#: What ``tokenizer.json`` may hold.
+_DESCRIPTION = Fields(
+    {"kind": Text()},
+    optional={
+        **dict.fromkeys(("sha256", "fingerprint", "base"), Text()),
+        **dict.fromkeys(("num_pieces", "vocab_size"), Whole(least=1)),
+        "lowercase": Flag(),
+        "specials": Entries(Text()),
+        "training": OrNull(Entries(Anything())),
+    },
+)
 
 _MULTIPLE = 64  # embedding rows: matrices whose sizes are multiples of 64 are multiplied faster
 
@@ -46,10 +61,7 @@ def read_model(folder: Path, file: str) -> tuple[bytes, dict[str, Any]]:
     """
     description = read_description(folder)
     path = Path(folder) / file
-    try:
-        model = path.read_bytes()
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read ({error.strerror}); copy the tokenizer again") from None
+    model = read_bytes(path, error=CheckpointError, most=LARGEST_BYTES)
     checksum = sha256(model).hexdigest()
     if checksum != description.get("sha256"):
         raise CheckpointError(
@@ -66,12 +78,6 @@ def read_description(folder: Path) -> dict[str, Any]:
         CheckpointError: it is missing or no JSON object.
     """
     path = Path(folder) / DESCRIPTION_FILE
-    try:
-        description = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read ({error.strerror}); this folder holds no tokenizer") from None
-    except ValueError as error:
-        raise CheckpointError(f"{path}: is not JSON ({error}); copy the tokenizer again") from None
-    if not isinstance(description, dict):
-        raise CheckpointError(f"{path}: must hold a JSON object; copy the tokenizer again")
-    return description
+    if not path.exists():
+        raise CheckpointError(f"{path}: is missing; this folder holds no tokenizer")
+    return cast("dict[str, Any]", read_json(path, _DESCRIPTION, error=CheckpointError))

@@ -17,7 +17,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
@@ -25,9 +25,15 @@ from torch import Tensor
 
 from lmtransfer.durable import flush, remove
 from lmtransfer.errors import CheckpointError
+from lmtransfer.training.state import SAVED_STATE
+from lmtransfer.untrusted.documents import read_json
+from lmtransfer.untrusted.schema import Entries, Fields, Text, Whole
+from lmtransfer.untrusted.tensor_files import check_tensor_file
 
 MANIFEST = "manifest.json"
 STATE = "state.json"
+
+_MANIFEST = Fields({"files": Entries(Fields({"bytes": Whole(), "sha256": Text()}))})
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +54,13 @@ class Checkpoint:
         return int(self.state["step"])
 
     def tensors(self, name: str) -> dict[str, Tensor]:
-        """The tensors of ``<name>.safetensors``, on the CPU; empty if there is no such file."""
+        """The tensors of ``<name>.safetensors``, on the CPU; empty if there is no such file.
+
+        Raises:
+            CheckpointError: it is torn, or its header says what cannot be.
+        """
         path = self.folder / f"{name}.safetensors"
-        return load_file(path) if path.is_file() else {}
+        return read_tensors(path) if path.exists() else {}
 
 
 class Checkpoints:
@@ -142,7 +152,7 @@ class Checkpoints:
                 continue
             problem = find_damage(folder)
             if problem is None:
-                found.append(Checkpoint(folder, json.loads((folder / STATE).read_text(encoding="ascii"))))
+                found.append(_opened(folder))
             elif not name.endswith(
                 ".new"
             ):  # a torn staging folder is what a crash leaves, and nothing was lost with it
@@ -165,25 +175,56 @@ def open_checkpoint(folder: Path) -> Checkpoint:
     problem = find_damage(folder)
     if problem is not None:
         raise CheckpointError(f"{problem}: name another checkpoint, or restore the folder from a copy")
-    return Checkpoint(folder, json.loads((folder / STATE).read_text(encoding="ascii")))
+    return _opened(folder)
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file, on the CPU, once its header has been held against the file.
+
+    Raises:
+        CheckpointError: it cannot be read, is torn, or its header says what cannot be.
+    """
+    check_tensor_file(path, error=CheckpointError)
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError, ValueError) as error:
+        raise CheckpointError(f"{path}: is torn, or no safetensors file: {error}") from error
+
+
+def _opened(folder: Path) -> Checkpoint:
+    return Checkpoint(folder, _read_state(folder))
+
+
+def _read_state(folder: Path) -> dict[str, Any]:
+    return cast(
+        "dict[str, Any]", read_json(folder / STATE, SAVED_STATE, error=CheckpointError, finite=False)
+    )  # the losses of a step that was passed over are in it
 
 
 def find_damage(folder: Path) -> str | None:
     """What is wrong with the checkpoint in ``folder``, or None if every file is as it was written."""
     if not folder.is_dir():
         return f"there is no checkpoint {folder}"
+    if not (folder / MANIFEST).exists():
+        return f"the checkpoint {folder} has no {MANIFEST}, so it is not complete"
     try:
-        files = json.loads((folder / MANIFEST).read_text(encoding="ascii"))["files"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return f"the checkpoint {folder} has no readable {MANIFEST}, so it is not complete"
+        files = read_json(folder / MANIFEST, _MANIFEST, error=CheckpointError)["files"]
+    except CheckpointError as error:
+        return str(error)
     for name, expected in files.items():
         path = folder / name
+        if Path(name).name != name:
+            return f"{folder / MANIFEST}: files names {name[:60]!r}, which is not in the checkpoint's own folder"
         if not path.is_file():
             return f"the checkpoint {folder} lacks its file {name}"
         if path.stat().st_size != expected["bytes"]:
             return f"{path} has {path.stat().st_size} bytes instead of {expected['bytes']}: it is truncated or altered"
-        if _size_and_hash(path) != expected:
+        if _size_and_hash(path)["sha256"] != expected["sha256"]:
             return f"{path} is not what was written (its SHA-256 differs): it is damaged or altered"
+    try:
+        _read_state(folder)
+    except CheckpointError as error:
+        return str(error)
     return None
 
 

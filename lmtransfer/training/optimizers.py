@@ -88,11 +88,15 @@ class Optimizer:
                     state[f"{self.names[id(parameter)]}/{entry}"] = tensor
         return state
 
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+    def load_state_dict(self, state: Mapping[str, Tensor], *, source: str = "the checkpoint") -> None:
         """The reverse of ``state_dict``; tensors are copied to the parameters' devices.
 
+        Args:
+            state: by ``<parameter name>/<entry>``.
+            source: what to call it in messages.
+
         Raises:
-            CheckpointError: state of a parameter that is not trained here.
+            CheckpointError: state of a parameter that is not trained here, of another shape, or with an entry missing.
         """
         holders = {
             self.names[id(p)]: (part, p, bool(group.get("fused")))
@@ -106,6 +110,25 @@ class Optimizer:
                 f"the saved optimiser state has {len(strangers)} parameters that are not trained here, such as "
                 f"{strangers[0]!r}: resume with the model, objective and optimizer the run was started with"
             )
+        entries: dict[int, set[str]] = {}
+        for key, value in state.items():
+            name, _, entry = key.rpartition("/")
+            part, parameter, _ = holders[name]
+            entries.setdefault(id(part), set()).add(entry)
+            if value.ndim and value.shape != parameter.shape:
+                raise CheckpointError(
+                    f"{source}: the optimiser's {key} has shape {list(value.shape)}, and its parameter "
+                    f"{list(parameter.shape)}: restore the folder from a copy"
+                )
+        begun = {key.rpartition("/")[0] for key in state}
+        lost = [
+            f"{name}/{entry}"
+            for name in begun
+            for entry in entries[id(holders[name][0])]
+            if f"{name}/{entry}" not in state
+        ]
+        if lost:
+            raise CheckpointError(f"{source}: the optimiser's {min(lost)} is missing: restore the folder from a copy")
         for part in self.parts:
             part.state.clear()
         for key, value in state.items():

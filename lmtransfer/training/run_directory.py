@@ -18,7 +18,7 @@ import contextlib
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import yaml
 
@@ -27,6 +27,20 @@ from lmtransfer.durable import write_text
 from lmtransfer.errors import RunDirectoryError
 from lmtransfer.training import distributed
 from lmtransfer.training.checkpoint import Checkpoints
+from lmtransfer.untrusted.documents import read_json, read_yaml
+from lmtransfer.untrusted.schema import (
+    COMPONENT,
+    Anything,
+    Entries,
+    Fields,
+    Flag,
+    Items,
+    Kind,
+    OrNull,
+    Real,
+    Text,
+    Whole,
+)
 
 #: The keys of every ``result.json``.
 RESULT_KEYS = (
@@ -41,6 +55,46 @@ RESULT_KEYS = (
     "tokens_per_second",
     "num_parameters",
 )
+
+
+_GROUP = OrNull(Fields())
+
+#: What ``config.yaml`` may hold, as far as other commands go by it; components are checked as they are built.
+_CONFIG = Fields(
+    optional={
+        **dict.fromkeys(("model", "task", "transfer", "corpus"), OrNull(COMPONENT)),
+        **dict.fromkeys(("tokenizer", "train", "hardware", "optimizer", "schedule", "tracker"), _GROUP),
+        "objective": Fields(
+            {"losses": Entries(COMPONENT, least=1)},
+            optional={"rows": COMPONENT, "corruption": COMPONENT, "max_length": Whole(least=1)},
+        ),
+        **dict.fromkeys(("name", "init", "run", "tokenizer_from", "data_root", "cache_dir"), OrNull(Text())),
+        "source": OrNull(Text()),
+        "output_root": Text(),
+        "seed": Whole(),
+        "seeds": Whole(least=1),
+        "control": Flag(),
+    }
+)
+
+
+#: What ``result.json`` may hold, whatever command wrote it.
+RESULT = Fields(
+    optional={
+        **dict.fromkeys(("command", "task", "split", "main_metric", "chosen_by", "majority_label"), OrNull(Text())),
+        "metrics": OrNull(Entries(OrNull(Real()))),
+        **dict.fromkeys(("seconds", "tokens", "tokens_per_second", "num_parameters"), OrNull(Real(least=0))),
+        **dict.fromkeys(("mean", "median", "deviation", "standard_error", "learning_rate"), OrNull(Real())),
+        **dict.fromkeys(("n", "num_train", "num_scored"), OrNull(Whole())),
+        "majority": OrNull(Entries(Real())),
+        "num_truncated": OrNull(Entries(Whole())),
+        "control": OrNull(Anything()),
+        "labels": OrNull(Items(Text())),
+    }
+)
+
+#: What ``versions.json`` may hold.
+_VERSIONS = Fields(optional={"data": Entries(Text())})
 
 
 class RunDirectory:
@@ -189,18 +243,13 @@ class RunDirectory:
         Raises:
             RunDirectoryError: it is missing or damaged, or holds what would be looked up on this machine.
         """
-        try:
-            config = yaml.safe_load(self.config_path.read_text(encoding="utf-8"))
-        except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
-            raise RunDirectoryError(f"cannot read {self.config_path}: {error}") from error
-        if not isinstance(config, dict):
-            raise RunDirectoryError(f"{self.config_path} holds no configuration: it is damaged")
+        config = read_yaml(self.config_path, _CONFIG, error=RunDirectoryError)
         for key, value in interpolations(config, ""):
             raise RunDirectoryError(
                 f"{self.config_path}: {key} holds {value[:60]!r}, which would be looked up on this machine, and a run "
                 "holds plain values only: write the value itself, and beware of who sent you this run"
             )
-        return config
+        return cast("dict[str, Any]", config)
 
     def write_versions(self, versions: Mapping[str, Any]) -> None:
         """Save what ``training.versions.versions`` tells. On rank 0; elsewhere nothing happens."""
@@ -222,19 +271,29 @@ class RunDirectory:
         if distributed.is_main():
             write_text(self.result_path, json.dumps(dict(result), indent=1, allow_nan=False) + "\n")
 
-    def read_result(self) -> dict[str, Any]:
+    def read_versions(self) -> dict[str, Any]:
+        """What the run was made with; empty where it does not say.
+
+        Raises:
+            RunDirectoryError: it is damaged.
+        """
+        path = self.path / "versions.json"
+        if not path.exists():
+            return {}
+        return cast("dict[str, Any]", read_json(path, _VERSIONS, error=RunDirectoryError))
+
+    def read_result(self, schema: Kind = RESULT) -> dict[str, Any]:
         """The outcome.
+
+        Args:
+            schema: what it must hold.
 
         Raises:
             RunDirectoryError: there is none yet, or it is damaged.
         """
-        try:
-            result = json.loads(self.result_path.read_text(encoding="utf-8"))
-        except FileNotFoundError as error:
-            raise RunDirectoryError(f"the run {self.path} has no result yet: go on with it by resume=true") from error
-        except (OSError, ValueError) as error:
-            raise RunDirectoryError(f"cannot read {self.result_path}: {error}") from error
-        return result
+        if not self.result_path.exists():
+            raise RunDirectoryError(f"the run {self.path} has no result yet: go on with it by resume=true")
+        return cast("dict[str, Any]", read_json(self.result_path, schema, error=RunDirectoryError))
 
 
 def interpolations(value: Any, key: str) -> Iterator[tuple[str, str]]:

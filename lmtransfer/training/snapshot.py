@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from lmtransfer.errors import CheckpointError
 from lmtransfer.training import distributed
 from lmtransfer.training.carry import flatten, map_tensors, unflatten
-from lmtransfer.training.checkpoint import Checkpoint
+from lmtransfer.training.checkpoint import STATE, Checkpoint
 from lmtransfer.training.optimizers import Optimizer
 from lmtransfer.training.state import TrainState
 from lmtransfer.training.update import Updater
@@ -64,7 +64,7 @@ class Snapshot:
             "optimizer": self.optimizer.state_dict(),
             "carry": carry_tensors,
         }
-        return tensors, state
+        return tensors, state | {"files": [name for name, content in tensors.items() if content]}
 
     def num_bytes(self) -> int:
         """About the size of a checkpoint: weights and two moments."""
@@ -78,16 +78,23 @@ class Snapshot:
             CheckpointError: it is of another model, optimiser or precision, or its carry is of another world size.
         """
         saved = checkpoint.state
+        wanted = () if saved.get("finished") else saved.get("files", ())  # who is done may need no optimiser any more
+        lost = [name for name in wanted if not (checkpoint.folder / f"{name}.safetensors").is_file()]
+        if lost:
+            raise CheckpointError(
+                f"the checkpoint {checkpoint.folder} lacks its file {lost[0]}.safetensors: restore the folder from "
+                "a copy"
+            )
         try:
             state = TrainState.of(saved)
             saved_world, threads, scale = saved["world_size"], saved["threads"], saved["loss_scale"]
             carries = unflatten(checkpoint.tensors("carry"), saved["carry"])
-        except (KeyError, TypeError, ValueError) as error:
+            has_carry = any(carry is not None for of_rank in carries for _, carry in of_rank)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise CheckpointError(
                 f"{checkpoint.folder} was not saved by a training run of this version ({error!r}); it cannot be resumed"
             ) from error
         world = distributed.world_size()
-        has_carry = any(carry is not None for of_rank in carries for _, carry in of_rank)
         if has_carry and saved_world != world:
             raise CheckpointError(
                 f"{checkpoint.folder} holds the carry of {saved_world} processes, and this is {world}: resume with "
@@ -100,15 +107,11 @@ class Snapshot:
                 "the hardware.precision that it was started with"
             )
         load_weights(self.learner, checkpoint.tensors("model"), source=str(checkpoint.folder))
-        self.optimizer.load_state_dict(checkpoint.tensors("optimizer"))
-        if scaler is not None:
-            scaler.load_state_dict(scale)
+        self.optimizer.load_state_dict(checkpoint.tensors("optimizer"), source=str(checkpoint.folder))
         if has_carry:
             device = self.updater.device
             self.updater.carries = map_tensors(dict(carries[distributed.rank()]), lambda tensor: tensor.to(device))
-        for watcher in self.watchers:
-            if watcher.name in saved["watchers"]:
-                watcher.load_state_dict(saved["watchers"][watcher.name])
+        self._restore_observers(checkpoint)
         self.state.update(state)
         notes = []
         if saved_world != world:
@@ -121,3 +124,27 @@ class Snapshot:
                 "agree closely, but not to the last bit"
             )
         return notes
+
+    def _restore_observers(self, checkpoint: Checkpoint) -> None:
+        """Put back the loss scale, and what the watchers remember.
+
+        Raises:
+            CheckpointError: it is not what they have saved.
+        """
+        saved, scaler = checkpoint.state, self.updater.precision.scaler
+        remembered_by = saved.get("watchers") or {}
+        observers: dict[str, tuple[Any, Any]] = {
+            f"watchers.{watcher.name}": (watcher, remembered_by.get(watcher.name)) for watcher in self.watchers
+        }
+        if scaler is not None:
+            observers["loss_scale"] = (scaler, saved["loss_scale"])
+        for place, (observer, remembered) in observers.items():
+            if remembered is None:
+                continue
+            try:
+                observer.load_state_dict(remembered)
+            except (KeyError, TypeError, ValueError, OverflowError) as error:
+                raise CheckpointError(
+                    f"{checkpoint.folder / STATE}: {place} is not what training saves ({error!r}): restore the folder "
+                    "from a copy"
+                ) from error

@@ -5,6 +5,32 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from lmtransfer.untrusted.schema import Anything, Entries, Fields, Flag, Items, OrNull, Real, Text, Whole
+
+_METRICS = Entries(Real(finite=False))
+
+#: What ``state.json`` of a checkpoint may hold; one that was not saved in training has the step alone.
+SAVED_STATE = Fields(
+    {"step": Whole()},
+    optional={
+        **dict.fromkeys(("skipped", "tokens", "evaluations_since_best"), Whole()),
+        **dict.fromkeys(("seconds", "epoch"), Real(least=0)),
+        **dict.fromkeys(("metrics", "best_metrics"), _METRICS),
+        "best": OrNull(Real()),
+        "best_step": OrNull(Whole()),
+        "finished": OrNull(Text()),
+        "record": Entries(Anything()),
+        "evaluation_due": Flag(),
+        "shares_used": Items(Real(least=0)),
+        "aliases": Entries(Text()),
+        "carry": Entries(Anything()),
+        "loss_scale": OrNull(Entries(Real())),
+        "watchers": Entries(Entries(Anything())),
+        **dict.fromkeys(("world_size", "threads"), Whole(least=1)),
+        "files": Items(Text()),
+    },
+)
+
 
 @dataclass(slots=True)
 class TrainState:

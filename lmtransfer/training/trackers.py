@@ -9,9 +9,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from lmtransfer.durable import write_text
-from lmtransfer.errors import TrainingError
+from lmtransfer.errors import RunDirectoryError, TrainingError
 from lmtransfer.machine import naming
 from lmtransfer.optional import optional
+from lmtransfer.untrusted.documents import read_json_lines
+from lmtransfer.untrusted.schema import Fields, Whole
+
+_RECORD = Fields({"step": Whole()})
 
 
 class Tracker(Protocol):
@@ -41,19 +45,23 @@ class Jsonl:
         self.path = Path(folder) / "metrics.jsonl"
 
     def rewind(self, step: int) -> None:
-        """Cut the file back to the lines up to ``step``; a last line that a crash has torn goes too."""
+        """Cut the file back to the lines up to ``step``; a last line that a crash has torn goes too.
+
+        Raises:
+            RunDirectoryError: a line before those is none of ours, or the file cannot be read.
+        """
         if not self.path.exists():
             return
-        kept = []
-        for line in self.path.read_text(encoding="utf-8").splitlines(keepends=True):
-            try:
-                record = json.loads(line)
-            except ValueError:
+        kept: list[bytes] = []
+        for number, line, record, problem in read_json_lines(self.path, _RECORD, error=RunDirectoryError, finite=False):
+            if not line.endswith(b"\n") or (record is not None and record["step"] > step):
                 break
-            if not line.endswith("\n") or record["step"] > step:
-                break
+            if problem is not None:
+                raise RunDirectoryError(
+                    f"{self.path}:{number}: {problem}; mend or delete that line, and go on with resume=true"
+                )
             kept.append(line)
-        write_text(self.path, "".join(kept))
+        write_text(self.path, b"".join(kept).decode("utf-8", "replace"))
 
     def log(self, record: Mapping[str, Any]) -> None:
         """Append one line."""

@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from lmtransfer.errors import CheckpointError
-from lmtransfer.training.checkpoint import open_checkpoint
+from lmtransfer.errors import CheckpointError, listed
+from lmtransfer.training.checkpoint import STATE, open_checkpoint
 
 
 def _entries(module: nn.Module) -> dict[str, Tensor]:
@@ -54,7 +54,26 @@ def load_weights(module: nn.Module, saved: Mapping[str, Tensor], *, source: str 
         source: what to call them in messages.
 
     Raises:
-        CheckpointError: a tensor is missing, left over, or of another shape; all of them are named.
+        CheckpointError: a tensor is missing, left over, or of another shape; the first of them are named.
+    """
+    for target, value in _fitting(module, saved, source):
+        target.copy_(value)
+
+
+def check_weights(module: nn.Module, saved: Mapping[str, Tensor], *, source: str = "the checkpoint") -> None:
+    """Hold saved weights against a module, which may be on the device ``meta``, and take no memory by itself.
+
+    Raises:
+        CheckpointError: as ``load_weights``.
+    """
+    _fitting(module, saved, source)
+
+
+def _fitting(module: nn.Module, saved: Mapping[str, Tensor], source: str) -> list[tuple[Tensor, Tensor]]:
+    """Each tensor of a module with the one that was saved of it.
+
+    Raises:
+        CheckpointError: a tensor is missing, left over, or of another shape.
     """
     names: dict[int, list[str]] = {}
     tensors: dict[int, Tensor] = {}
@@ -75,11 +94,8 @@ def load_weights(module: nn.Module, saved: Mapping[str, Tensor], *, source: str 
             found.append((tensors[key], saved[given[0]]))
     problems.extend(f"{name} is not in the model" for name in saved if name not in used)
     if problems:
-        shown = "\n".join(f"  - {problem}" for problem in problems[:20])
-        more = f"\n  - and {len(problems) - 20} more" if len(problems) > 20 else ""
-        raise CheckpointError(f"the weights of {source} do not fit the model:\n{shown}{more}")
-    for target, value in found:
-        target.copy_(value)
+        raise CheckpointError(listed(f"the weights of {source} do not fit the model:", problems))
+    return found
 
 
 def read_weights(folder: Path, *, prefix: str = "") -> dict[str, Tensor]:
@@ -94,7 +110,13 @@ def read_weights(folder: Path, *, prefix: str = "") -> dict[str, Tensor]:
     """
     checkpoint = open_checkpoint(Path(folder))
     saved = checkpoint.tensors("model")
-    saved.update({alias: saved[name] for alias, name in checkpoint.state.get("aliases", {}).items()})
+    aliases = checkpoint.state.get("aliases", {})
+    lost = [name for name in aliases.values() if name not in saved]
+    if lost:
+        raise CheckpointError(
+            f"{checkpoint.folder / STATE}: aliases names the tensor {lost[0][:80]}, which model.safetensors has not"
+        )
+    saved.update({alias: saved[name] for alias, name in aliases.items()})
     chosen = {name.removeprefix(prefix): tensor for name, tensor in saved.items() if name.startswith(prefix)}
     if not chosen:
         raise CheckpointError(f"the checkpoint {folder} holds no weights under {prefix!r}")

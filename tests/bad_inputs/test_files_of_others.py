@@ -2,10 +2,36 @@
 
 from __future__ import annotations
 
+import gzip
+import json
+import os
+import shutil
+import socket
+import struct
+from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import pytest
-from bad_input import FINETUNE, Answer, Case, altered, check
+import torch
+import yaml
+from bad_input import FINETUNE, PREPARE, PRETRAIN, SECRET, Answer, Case, altered, check
+from safetensors.torch import load_file, save_file
+
+from lmtransfer import cli
+from lmtransfer.data import files
+
+PREDICT = ("predict", "run=r", "text=the [MASK] of")
+EVALUATE = ("evaluate", "run=r")
+EXPORT = ("export", "run=r", "to=e")
+INIT = (*(word for word in FINETUNE if not word.startswith("init=")), "init=r")
+RESUME = (*PRETRAIN[:-1], "name=base", "resume=true", "train.steps=4")
+FT = (
+    *(*FINETUNE[:-1], "name=ft", "seeds=2", "learning_rates=[1e-3,1e-2]", "task.dev_from_train=null"),
+    *("hardware.threads=1", "resume=true"),
+)
+ASK = ("predict", "run=t", "text=good bal")
 
 CASES: dict[str, Case] = {
     # 20: nothing in a run is looked up on this machine
@@ -73,3 +99,759 @@ def test_names_of_others_move_no_cursor(world: Path, answer: Answer) -> None:
         assert "\x1b[2J" not in said + page
         assert "\x1b]0;" not in said + page
         assert "\x1b[31mf" not in said + page
+
+
+Alter = Callable[[Path], None]
+
+
+def deep(depth: int = 100_000) -> bytes:
+    """JSON, and YAML, without end."""
+    return b"[" * depth + b"]" * depth
+
+
+def put(file: str, content: bytes) -> Alter:
+    """Give a file of the run another content."""
+
+    def alter(run: Path) -> None:
+        (run / file).write_bytes(content)
+        _sealed_again(run / file)
+
+    return alter
+
+
+def field(file: str, place: str, value: Any) -> Alter:
+    """Give a field of a JSON file of the run another value."""
+
+    def alter(run: Path) -> None:
+        content = json.loads((run / file).read_text())
+        *parents, last = place.split("/")
+        node = content
+        for parent in parents:
+            node = node[int(parent)] if isinstance(node, list) else node[parent]
+        node[last] = value
+        (run / file).write_text(json.dumps(content))
+        _sealed_again(run / file)
+
+    return alter
+
+
+def setting(key: str, value: Any) -> Alter:
+    """Give a key of the run's config.yaml another value."""
+
+    def alter(run: Path) -> None:
+        config = yaml.safe_load((run / "config.yaml").read_text())
+        node, (*parents, last) = config, key.split(".")
+        for parent in parents:
+            node = node[parent]
+        node[last] = value
+        (run / "config.yaml").write_text(yaml.safe_dump(config))
+
+    return alter
+
+
+def setting_of(seed: str, key: str, value: Any) -> Alter:
+    """Give a key of a seed's config.yaml, and of the whole run's, another value."""
+
+    def alter(run: Path) -> None:
+        for folder in (run, run / seed):
+            setting(key, value)(folder)
+
+    return alter
+
+
+def tries(place: str, value: Any) -> Alter:
+    """Give a field of the first try of a learning rate another value, in a run that has not finished."""
+    return _unfinished(field("learning_rate_tries.json", f"0/{place}", value))
+
+
+def _unfinished(alter: Alter) -> Alter:
+    """Let the run be one that goes on."""
+
+    def alter_both(run: Path) -> None:
+        (run / "result.json").unlink()
+        alter(run)
+
+    return alter_both
+
+
+def pipe(file: str) -> Alter:
+    """Put a pipe, to which nobody writes, in the place of a file of the run."""
+
+    def alter(run: Path) -> None:
+        (run / file).unlink(missing_ok=True)
+        os.mkfifo(run / file)
+
+    return alter
+
+
+def _folder(file: str) -> Alter:
+    """Put a folder in the place of a file of the run."""
+
+    def alter(run: Path) -> None:
+        (run / file).unlink()
+        (run / file).mkdir()
+
+    return alter
+
+
+def device(file: str) -> Alter:
+    """Put a link to a device without end in the place of a file of the run."""
+
+    def alter(run: Path) -> None:
+        (run / file).unlink(missing_ok=True)
+        (run / file).symlink_to("/dev/zero")
+
+    return alter
+
+
+def header(content: bytes, length: int | None = None) -> Alter:
+    """Give the weights another header."""
+
+    def alter(run: Path) -> None:
+        for path in run.glob("checkpoints/*/model.safetensors"):
+            path.write_bytes(struct.pack("<Q", len(content) if length is None else length) + content + bytes(64))
+            _sealed_again(path)
+
+    return alter
+
+
+def tensors(change: Callable[[dict[str, torch.Tensor]], None], name: str = "model") -> Alter:
+    """Give the run other tensors."""
+
+    def alter(run: Path) -> None:
+        for path in run.glob(f"checkpoints/*/{name}.safetensors"):
+            content = load_file(path)
+            change(content)
+            save_file(content, path)
+            _sealed_again(path)
+
+    return alter
+
+
+def lost(file: str) -> Alter:
+    """Take a file out of the checkpoints, and out of their manifests."""
+
+    def alter(run: Path) -> None:
+        for path in run.glob(f"checkpoints/*/{file}"):
+            path.unlink()
+            manifest = json.loads((path.parent / "manifest.json").read_text())
+            manifest["files"].pop(file, None)
+            (path.parent / "manifest.json").write_text(json.dumps(manifest))
+
+    return alter
+
+
+def both(file: str, alter: Callable[[str], Alter]) -> Alter:
+    """Alter a file of both checkpoints."""
+
+    def alter_both(run: Path) -> None:
+        for folder in sorted((run / "checkpoints").iterdir()):
+            alter(f"checkpoints/{folder.name}/{file}")(run)
+
+    return alter_both
+
+
+def state(place: str, value: Any) -> Alter:
+    """Give a field of each checkpoint's state another value."""
+    return both("state.json", lambda file: field(file, place, value))
+
+
+def manifest(place: str, value: Any) -> Alter:
+    """Give a field of each checkpoint's manifest another value."""
+    return both("manifest.json", lambda file: field(file, place, value))
+
+
+def _of_others(alter: Alter) -> Alter:
+    """Let the run be one that was not made here, too."""
+
+    def alter_both(run: Path) -> None:
+        (run / "made_here").unlink()
+        alter(run)
+
+    return alter_both
+
+
+def _sealed_again(path: Path) -> None:
+    """Let a checkpoint's manifest, or a tokenizer's description, know of what was put into a file beside it."""
+    noted = path.parent / "manifest.json"
+    if noted.is_file() and path != noted:
+        content = json.loads(noted.read_text())
+        raw = path.read_bytes()
+        content["files"][path.name] = {"bytes": len(raw), "sha256": sha256(raw).hexdigest()}
+        noted.write_text(json.dumps(content))
+
+
+def _drop_one(found: dict[str, torch.Tensor]) -> None:
+    """Take away one moment of a parameter that has more than one entry, or of one among several."""
+    entries = [key.rpartition("/")[2] for key in found]
+    found.pop(next(key for key, entry in zip(list(found), entries, strict=True) if entries.count(entry) > 1))
+
+
+HUGE = 2**80
+STATES: dict[str, tuple[Alter, tuple[str, ...]]] = {
+    "empty": (both("state.json", lambda file: put(file, b"")), ("state.json",)),
+    "list": (both("state.json", lambda file: put(file, b"[1]")), ("state.json", "mapping")),
+    "deep": (both("state.json", lambda file: put(file, b'{"step": ' + deep() + b"}")), ("state.json", "nested")),
+    "nan": (state("step", float("nan")), ("state.json", "step")),
+    "negative": (state("step", -1), ("state.json", "step")),
+    "huge": (state("step", HUGE), ("state.json", "step")),
+    "text": (state("step", "3"), ("state.json", "step")),
+    "tokens_text": (state("tokens", "x"), ("state.json", "tokens")),
+    "seconds_nan": (state("seconds", float("nan")), ("state.json", "seconds")),
+    "best_list": (state("best", [1]), ("state.json", "best")),
+    "metrics_text": (state("metrics", {"loss": "low"}), ("state.json", "metrics.loss")),
+    "watchers_list": (state("watchers", []), ("state.json", "watchers")),
+    "aliases_number": (state("aliases", {"a": 3}), ("state.json", "aliases.a")),
+    "aliases_lost": (state("aliases", {"a": "b"}), ("state.json", "aliases")),
+    "world": (state("world_size", 0), ("state.json", "world_size")),
+}
+MANIFESTS: dict[str, tuple[Alter, tuple[str, ...]]] = {
+    "null": (manifest("files", None), ("manifest.json", "files is null")),
+    "number": (manifest("files/model.safetensors", 3), ("manifest.json", "files.model.safetensors")),
+    "bytes_text": (manifest("files/model.safetensors/bytes", "9"), ("manifest.json", "bytes")),
+    "bytes_nan": (manifest("files/model.safetensors/bytes", float("nan")), ("manifest.json", "bytes")),
+    "above": (both("manifest.json", lambda file: _named(file, "../../config.yaml")), ("manifest.json", "config.yaml")),
+    "deep": (both("manifest.json", lambda file: put(file, deep())), ("manifest.json", "nested")),
+    "pipe": (both("manifest.json", pipe), ("manifest.json", "pipe")),
+    "device": (both("manifest.json", device), ("manifest.json", "device")),
+}
+HEADERS: dict[str, tuple[Alter, tuple[str, ...]]] = {
+    "huge": (header(b"{}", 2**62), ("model.safetensors", "header")),
+    "huger": (header(b"{}", 10**6), ("model.safetensors", "header")),
+    "deep": (header(b'{"a": ' + deep() + b"}"), ("model.safetensors", "nested")),
+    "no_json": (header(b"{{{{{{"), ("model.safetensors", "header")),
+    "list": (header(b"[1, 2, 3]"), ("model.safetensors", "header")),
+    "overflow": (
+        header(b'{"a": {"dtype": "F32", "shape": [4611686018427387904, 8], "data_offsets": [0, 64]}}'),
+        ("model.safetensors", "a of shape"),
+    ),
+    "negative": (
+        header(b'{"a": {"dtype": "F32", "shape": [-4, -4], "data_offsets": [0, 64]}}'),
+        ("model.safetensors", "a.shape[0]"),
+    ),
+    "type": (
+        header(b'{"a": {"dtype": "F7", "shape": [4], "data_offsets": [0, 64]}}'),
+        ("model.safetensors", "a.dtype"),
+    ),
+    "beyond": (
+        header(b'{"a": {"dtype": "F32", "shape": [400], "data_offsets": [0, 1600]}}'),
+        ("model.safetensors", "a of shape"),
+    ),
+    "no_rows": (
+        tensors(lambda found: found.update({name: tensor[:0].clone() for name, tensor in found.items()})),
+        ("config.yaml", "has shape"),
+    ),
+    "other_names": (
+        tensors(lambda found: [found.update({f"x.{name}": found.pop(name)}) for name in list(found)] and None),
+        ("config.yaml", "is missing"),
+    ),
+}
+SIZES: dict[str, tuple[Alter, tuple[str, ...]]] = {
+    "dim": (setting("model.dim", 1 << 24), ("config.yaml", "model", "has shape")),
+    "hidden": (setting("model.hidden_dim", 1 << 24), ("config.yaml", "model", "has shape")),
+    "length": (setting("model.max_length", 1 << 24), ("config.yaml", "model", "has shape")),
+    "dim_1e12": (setting("model.dim", 10**12), ("config.yaml", "model.dim")),
+    "layers": (setting("model.num_layers", 3), ("config.yaml", "model", "is missing")),
+    "heads": (setting("model.num_heads", 3), ("config.yaml", "model")),
+    "dim_text": (setting("model.dim", "big"), ("config.yaml", "model.dim")),
+    "dim_list": (setting("model.dim", [16]), ("config.yaml", "model.dim")),
+    "elmo": (
+        setting(
+            "model",
+            {
+                **{"_target_": "lmtransfer.models.elmo.ElmoEncoder", "dim": 1 << 20, "num_layers": 2},
+                **{"cell_dim": 1 << 23, "char_dim": 1 << 20, "filters": [[1, 1 << 30]], "num_highway": 1},
+            },
+        ),
+        ("config.yaml", "model"),
+    ),
+    "endless": (
+        setting(
+            "model",
+            {
+                **{"_target_": "lmtransfer.models.elmo.ElmoEncoder", "dim": 16, "num_layers": 2, "cell_dim": 32},
+                **{"char_dim": 4, "filters": [[1, 8]], "num_highway": 10**12},
+            },
+        ),
+        ("config.yaml", "num_highway"),
+    ),
+    "class": (setting("model._target_", "lmtransfer.objectives.masked_lm.MaskedLm"), ("config.yaml", "model")),
+    "null": (setting("model._target_", None), ("config.yaml", "model._target_")),
+}
+OBJECTIVES: dict[str, tuple[Alter, tuple[str, ...]]] = {
+    "text": (setting("objective", "mlm"), ("config.yaml", "objective is 'mlm'")),
+    "null": (setting("objective", None), ("config.yaml", "objective is null")),
+    "losses_null": (setting("objective.losses", None), ("config.yaml", "objective.losses")),
+    "losses_empty": (setting("objective.losses", {}), ("config.yaml", "objective.losses")),
+    "loss_text": (setting("objective.losses.mlm", "mlm"), ("config.yaml", "objective.losses.mlm")),
+    "loss_argument": (setting("objective.losses.mlm.nonesuch", 3), ("config.yaml", "objective.losses.mlm.nonesuch")),
+    "rows_text": (setting("objective.rows", "x"), ("config.yaml", "objective.rows")),
+    "rows_argument": (setting("objective.rows.max_length", "long"), ("config.yaml", "objective.rows.max_length")),
+    "corruption_null": (setting("objective.corruption", None), ("config.yaml", "objective.corruption")),
+}
+CONFIGS: dict[str, tuple[Alter, tuple[str, ...]]] = {
+    "deep": (put("config.yaml", b"model: " + deep(5000)), ("config.yaml", "nested")),
+    "bomb": (
+        put("config.yaml", b"a: &a [x, x]\nb: &b [*a, *a]\nc: &c [*b, *b]\nmodel: [*c, *c]\n"),
+        ("config.yaml", "alias"),
+    ),
+    "python": (put("config.yaml", b"model: !!python/object/apply:os.system [id]\n"), ("config.yaml",)),
+    "date": (put("config.yaml", b"model: {_target_: x, dim: 2020-01-01}\n"), ("config.yaml", "model.dim")),
+    "nan": (setting("optimizer.learning_rate", float("nan")), ("config.yaml", "optimizer.learning_rate")),
+    "list": (put("config.yaml", b"- 1\n"), ("config.yaml", "mapping")),
+    "binary": (put("config.yaml", bytes(range(256))), ("config.yaml",)),
+    "empty": (put("config.yaml", b""), ("config.yaml",)),
+    "device": (device("config.yaml"), ("not a run directory",)),
+    "model_text": (setting("model", "bert"), ("config.yaml", "model is 'bert'")),
+}
+EVALUATED: dict[str, tuple[Alter, tuple[str, ...]]] = {
+    "corpus_text": (setting("corpus", "text"), ("config.yaml", "corpus is 'text'")),
+    "train_text": (setting("train", "fast"), ("config.yaml", "train is 'fast'")),
+    "seed_text": (setting("seed", "x"), ("config.yaml", "seed is 'x'")),
+    "init_list": (setting("init", []), ("config.yaml", "init")),
+    "versions": (_of_others(put("versions.json", b"[]")), ("versions.json",)),
+    "versions_data": (
+        _of_others(put("versions.json", b'{"data": {"corpus": 3}}')),
+        ("versions.json", "data.corpus"),
+    ),
+    "versions_pipe": (_of_others(pipe("versions.json")), ("versions.json", "pipe")),
+}
+TOKENIZERS: dict[str, tuple[Alter, tuple[str, ...]]] = {
+    "deep": (put("tokenizer/tokenizer.json", deep()), ("tokenizer.json", "nested")),
+    "training": (field("tokenizer/tokenizer.json", "training", "x"), ("tokenizer.json", "training is 'x'")),
+    "kind": (field("tokenizer/tokenizer.json", "kind", 3), ("tokenizer.json", "kind")),
+    "kind_other": (field("tokenizer/tokenizer.json", "kind", "x"), ("tokenizer.json", "kind")),
+    "list": (put("tokenizer/tokenizer.json", b"[]"), ("tokenizer.json",)),
+    "sha": (field("tokenizer/tokenizer.json", "sha256", None), ("tokenizer.json", "sha256")),
+    "pipe": (pipe("tokenizer/spm.model"), ("spm.model", "pipe")),
+    "other": (put("tokenizer/spm.model", b"x"), ("spm.model", "sha256")),
+}
+RESUMED: dict[str, tuple[Alter, tuple[str, ...]]] = {
+    **{f"state.{name}": case for name, case in STATES.items() if name != "aliases_lost"},
+    **{f"manifest.{name}": case for name, case in MANIFESTS.items()},
+    "metrics.no_step": (put("metrics.jsonl", b'{"loss": 1}\n'), ("metrics.jsonl:1", "step is missing")),
+    "metrics.bad_step": (put("metrics.jsonl", b'{"step": "x"}\n'), ("metrics.jsonl:1", "step is 'x'")),
+    "metrics.list": (put("metrics.jsonl", b"[1]\n"), ("metrics.jsonl:1", "mapping")),
+    "metrics.deep": (put("metrics.jsonl", deep() + b"\n"), ("metrics.jsonl:1", "nested")),
+    "metrics.pipe": (pipe("metrics.jsonl"), ("metrics.jsonl", "pipe")),
+    "metrics.device": (device("metrics.jsonl"), ("metrics.jsonl", "device")),
+    "optimizer.gone": (lost("optimizer.safetensors"), ("optimizer.safetensors",)),
+    "optimizer.shape": (
+        tensors(
+            lambda found: found.update({key: value.new_zeros(3) for key, value in found.items() if value.ndim}),
+            "optimizer",
+        ),
+        ("optimiser", "has shape"),
+    ),  # fmt: skip
+    "optimizer.part": (tensors(_drop_one, "optimizer"), ("optimiser", "is missing")),
+    "watcher": (
+        state("watchers", {"non_finite_guard": {"in_a_row": "x"}}),
+        ("state.json", "watchers.non_finite_guard"),
+    ),
+    "carry": (state("carry", {"list": 3}), ("was not saved by a training run",)),
+}
+RUNS: dict[str, tuple[tuple[str, ...], Alter, tuple[str, ...]]] = {
+    **{f"state.{name}": (PREDICT, *case) for name, case in STATES.items()},
+    **{f"manifest.{name}": (PREDICT, *case) for name, case in MANIFESTS.items()},
+    **{f"header.{name}": (PREDICT, *case) for name, case in HEADERS.items()},
+    **{
+        f"{words[0]}.size.{name}": (words, *case)
+        for name, case in SIZES.items()
+        for words in (PREDICT, INIT, EXPORT)
+        if name in ("dim", "elmo", "dim_text") or words is PREDICT
+    },
+    **{
+        f"{words[0]}.objective.{name}": (words, *case)
+        for name, case in OBJECTIVES.items()
+        for words in (PREDICT, (*EVALUATE, "corpus=text", "corpus.path=texts"))
+    },
+    **{
+        f"{words[0]}.config.{name}": (words, *case)
+        for name, case in CONFIGS.items()
+        for words in (PREDICT, EVALUATE, EXPORT, INIT)
+        if name in ("deep", "bomb") or words is PREDICT
+    },
+    **{f"evaluate.{name}": (EVALUATE, *case) for name, case in EVALUATED.items()},
+    **{
+        f"{words[0]}.tokenizer.{name}": (words, *case)
+        for name, case in TOKENIZERS.items()
+        for words in (PREDICT, EXPORT, INIT)
+        if name in ("deep", "training") or words is PREDICT
+    },
+    "export.language": ((*EXPORT, "language={a:1}"), lambda run: None, ("language",)),
+    "export.language_list": ((*EXPORT, "language=[{a:1}]"), lambda run: None, ("language",)),
+}
+
+
+def _named(file: str, name: str) -> Alter:
+    def alter(run: Path) -> None:
+        content = json.loads((run / file).read_text())
+        content["files"][name] = {"bytes": 1, "sha256": ""}
+        (run / file).write_text(json.dumps(content))
+
+    return alter
+
+
+@pytest.mark.parametrize("name", list(RUNS))
+def test_a_run_of_others_is_held_against_its_schema(name: str, world: Path, answer: Answer) -> None:
+    words, alter, names = RUNS[name]
+    shutil.copytree("runs/pretrain/base", "r")
+    alter(world / "r")
+    check(Case(words, names), world, answer)
+
+
+@pytest.mark.parametrize("name", list(RESUMED))
+def test_what_is_gone_on_with_is_held_against_its_schema(name: str, world: Path, base: Path, answer: Answer) -> None:
+    alter, names = RESUMED[name]
+    run = world / "runs/pretrain/base"
+    (run / "result.json").unlink()
+    setting("corpus.path", [str(world / "texts")])(run)
+    setting("output_root", str(world / "runs"))(run)
+    setting("train.steps", 4)(run)
+    alter(run)
+    check(Case(RESUME, names), world, answer)
+
+
+@pytest.fixture(scope="session")
+def trained(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same folder with a run of a task, ``runs/finetune/ft``, of two seeds with a choice of rates."""
+    world = tmp_path_factory.mktemp("trained")
+    shutil.copytree(base, world, dirs_exist_ok=True)
+    before, cache = Path.cwd(), os.environ.get("LMTRANSFER_CACHE")
+    os.chdir(world)
+    os.environ["LMTRANSFER_CACHE"] = str(world / "cache")
+    try:
+        assert cli.main([*FT[:-1]]) == 0
+    finally:
+        os.chdir(before)
+        os.environ.pop("LMTRANSFER_CACHE")
+        if cache is not None:
+            os.environ["LMTRANSFER_CACHE"] = cache
+    return world
+
+
+@pytest.fixture
+def task_world(trained: Path, world: Path) -> Path:
+    """A folder to do harm to, with that run."""
+    shutil.copytree(trained / "runs/finetune", world / "runs/finetune")
+    for path in (world / "runs/finetune").rglob("config.yaml"):
+        path.write_text(path.read_text().replace(str(trained), str(world)))
+    return world
+
+
+TASKS: dict[str, tuple[tuple[str, ...], Alter, tuple[str, ...]]] = {
+    "config.deep": (ASK, put("seed-0/config.yaml", b"model: " + deep(5000)), ("config.yaml", "nested")),
+    "task.text": (ASK, setting_of("seed-0", "task", "x"), ("config.yaml", "task is 'x'")),
+    "task.argument": (ASK, setting_of("seed-0", "task.nonesuch", 3), ("config.yaml", "task.nonesuch")),
+    "transfer.text": (ASK, setting_of("seed-0", "transfer", "full"), ("config.yaml", "transfer is 'full'")),
+    "transfer.argument": (ASK, setting_of("seed-0", "transfer.nonesuch", 3), ("config.yaml", "transfer.nonesuch")),
+    "dim.text": (ASK, setting_of("seed-0", "model.dim", "big"), ("config.yaml", "model.dim")),
+    "dim.huge": (ASK, setting_of("seed-0", "model.dim", 1 << 24), ("config.yaml", "has shape")),
+    "head.huge": (
+        ASK,
+        setting_of("seed-0", "transfer.head_hidden_dim", 1 << 24),
+        ("config.yaml", "model, transfer and task"),
+    ),
+    "labels.more": (ASK, setting_of("seed-0", "task.labels", ["a", "b", "c"]), ("config.yaml", "has shape")),
+    "export.dim": (("export", "run=t", "to=e"), setting_of("seed-0", "model.dim", 1 << 24), ("config.yaml",)),
+    "result.list": (FT, put("result.json", b"[]"), ("result.json",)),
+    "result.mean": (FT, field("result.json", "mean", "x"), ("result.json", "mean is 'x'")),
+    "result.nan": (FT, field("result.json", "mean", float("nan")), ("result.json", "mean is nan")),
+    "result.deep": (FT, put("result.json", deep()), ("result.json", "nested")),
+    "tries.text": (FT, tries("score", "x"), ("learning_rate_tries.json", "[0].score")),
+    "tries.arm": (FT, tries("arm", "x"), ("learning_rate_tries.json", "[0].arm")),
+    "tries.nan": (FT, tries("score", float("nan")), ("learning_rate_tries.json", "[0].score")),
+    "tries.pipe": (FT, _unfinished(pipe("learning_rate_tries.json")), ("learning_rate_tries.json", "pipe")),
+    "seed_result": (FT, _unfinished(field("seed-0/result.json", "metrics", 3)), ("result.json", "metrics")),
+}
+
+
+@pytest.mark.parametrize("name", list(TASKS))
+def test_a_task_run_of_others_is_held_against_its_schema(name: str, task_world: Path, answer: Answer) -> None:
+    words, alter, names = TASKS[name]
+    run = task_world / "runs/finetune/ft"
+    if words is not FT:
+        run = run.rename(task_world / "t")
+    alter(run)
+    check(Case(words, names), task_world, answer)
+
+
+def test_a_seed_without_a_number_is_none(task_world: Path, answer: Answer) -> None:
+    (task_world / "runs/finetune/ft").rename(task_world / "t")
+    shutil.copytree("t/seed-0", "t/seed-x")
+    assert answer(*ASK)[0] == 0
+
+
+REPORTED: dict[str, tuple[Alter, str]] = {
+    "metrics.device": (device("metrics.jsonl"), "metrics.jsonl: is a device"),
+    "metrics.pipe": (pipe("metrics.jsonl"), "metrics.jsonl: is a pipe"),
+    "metrics.folder": (_folder("metrics.jsonl"), "metrics.jsonl: is a folder"),
+    "metrics.huge": (put("metrics.jsonl", b'{"step": 1, "loss": 1e999, "tokens": %d}\n' % 10**400), ""),
+    "metrics.nan": (put("metrics.jsonl", b'{"step": 1, "loss": NaN}\n{"step": NaN, "loss": 1}\n'), ""),
+    "metrics.deep": (put("metrics.jsonl", deep() + b"\n"), "metrics.jsonl:1"),
+    "config.big": (setting("train.batch_tokens", 10**400), "config.yaml"),
+    "config.deep": (put("config.yaml", b"model: " + deep(5000)), "config.yaml: is nested"),
+    "config.bomb": (put("config.yaml", b"a: &a [x]\nb: [*a, *a]\n"), "config.yaml"),
+    "config.pipe": (pipe("config.yaml"), "config.yaml: is a pipe"),
+    "config.socket": (lambda run: _socket(run / "config.yaml"), "config.yaml: is a socket"),
+    "result.pipe": (pipe("result.json"), "result.json: is a pipe"),
+    "result.big": (put("result.json", b'{"tokens": %d}' % 10**400), "result.json"),
+    "result.nan": (put("result.json", b'{"seconds": NaN}'), "result.json: seconds is nan"),
+    "result.kinds": (
+        put("result.json", b'{"metrics": [1], "main_metric": {}, "seconds": "x", "control": 3, "task": []}'),
+        "",
+    ),
+    "versions.deep": (put("versions.json", deep()), "versions.json: is nested"),
+}  # fmt: skip
+
+
+def _socket(path: Path) -> None:
+    """Bind a socket there, by its short relative name: few bytes are allowed."""
+    path.unlink()
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(os.path.relpath(path))
+
+
+@pytest.mark.parametrize("name", list(REPORTED))
+def test_a_report_passes_over_what_cannot_be_read(name: str, world: Path, answer: Answer) -> None:
+    alter, said_of_it = REPORTED[name]
+    shutil.copytree("runs/pretrain/base", "runs/pretrain/r")
+    alter(world / "runs/pretrain/r")
+    status, said = answer("report", "runs", "to=o", "figures=false")
+    assert status == 0, said
+    assert "base" in said
+    page = (world / "o/report.html").read_text()
+    assert said_of_it in page
+
+
+def test_a_report_follows_no_link_to_a_folder_above(world: Path, answer: Answer) -> None:
+    (world / "runs/root").symlink_to("/")
+    (world / "runs/loop").symlink_to(world)
+    status, said = answer("report", "runs", "to=o", "figures=false")
+    assert status == 0, said
+
+
+@pytest.mark.parametrize(
+    "content", [b"[1", b"[]", b'{"pretrain of a": 3}', b'{"pretrain of a": [3]}', deep(), b'{"a": NaN}']
+)
+def test_a_study_ledger_is_held_against_its_schema(content: bytes, world: Path, answer: Answer) -> None:
+    study = b"# @package _global_\n# Mine\nname: s\nrecipes: {a: 'model=bert_tiny'}\npretrain: {steps: 1}\n"
+    files = {"mine/study/own.yaml": study, "runs/study/s/study.json": content}
+    check(Case(("study", "study=own", "-cd", "mine"), ("study.json",), files), world, answer)
+
+
+@pytest.fixture(scope="session")
+def exported(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A published folder, made of the base run."""
+    folder = tmp_path_factory.mktemp("exported") / "p"
+    assert cli.main(["export", f"run={base}/runs/pretrain/base", f"to={folder}", "format=transformers"]) == 0
+    return folder
+
+
+@pytest.fixture
+def published(world: Path, exported: Path) -> Path:
+    """A copy of it, ``p``, to do harm to."""
+    shutil.copytree(exported, world / "p")
+    return world / "p"
+
+
+def instead_of_weights(file: str, content: bytes) -> Alter:
+    """Put another file in the place of the weights."""
+
+    def alter(folder: Path) -> None:
+        (folder / "model.safetensors").unlink()
+        (folder / file).write_bytes(content)
+
+    return alter
+
+
+IMPORTED: dict[str, tuple[Alter, tuple[str, ...]]] = {
+    "config.deep": (put("config.json", deep()), ("config.json", "nested")),
+    "config.list": (put("config.json", b"[]"), ("config.json", "mapping")),
+    "config.pipe": (pipe("config.json"), ("config.json",)),
+    "hidden.huge": (field("config.json", "hidden_size", 2**31), ("config.json",)),
+    "hidden.text": (field("config.json", "hidden_size", "x"), ("config.json", "hidden_size")),
+    "hidden.wide": (field("config.json", "hidden_size", 1 << 24), ("p: its tensors do not fit",)),
+    "layers.more": (field("config.json", "num_hidden_layers", 9), ("p: its tensors do not fit",)),
+    "layers.nan": (field("config.json", "num_hidden_layers", float("nan")), ("config.json", "num_hidden_layers")),
+    "vocabulary.huge": (field("config.json", "vocab_size", 2**30), ("p: its tensors do not fit",)),
+    "weights.deep": (
+        lambda folder: header_of(folder / "model.safetensors", b'{"a": ' + deep() + b"}"),
+        ("model.safetensors", "nested"),
+    ),
+    "weights.huge": (
+        lambda folder: header_of(folder / "model.safetensors", b"{}", 2**62),
+        ("model.safetensors", "header"),
+    ),
+    "tokenizer.deep": (put("tokenizer.json", deep()), ("tokenizer.json",)),
+    "tokenizer.list": (put("tokenizer.json", b"[]"), ("tokenizer.json",)),
+    "tokenizer_config.deep": (put("tokenizer_config.json", deep()), ("tokenizer_config.json", "nested")),
+    "tokenizer_config.list": (put("tokenizer_config.json", b"[]"), ("tokenizer_config.json",)),
+    "tokenizer_config.pipe": (pipe("tokenizer_config.json"), ("tokenizer_config.json", "pipe")),
+    "index": (
+        instead_of_weights("model.safetensors.index.json", b'{"weight_map": {"a": "../x"}}'),
+        ("index.json", "out of its folder"),
+    ),
+    "pickle": (
+        instead_of_weights("pytorch_model.bin", b"cos\nsystem\n(S'touch PWNED'\ntR."),
+        ("pytorch_model.bin",),
+    ),
+}
+
+
+def header_of(path: Path, content: bytes, length: int | None = None) -> None:
+    """Give a file of tensors another header."""
+    path.write_bytes(struct.pack("<Q", len(content) if length is None else length) + content + bytes(64))
+
+
+@pytest.mark.parametrize("name", list(IMPORTED))
+def test_a_published_folder_of_others_is_held_against_its_files(
+    name: str, world: Path, published: Path, answer: Answer
+) -> None:
+    alter, names = IMPORTED[name]
+    alter(published)
+    said = check(Case(("import", "source=p", "name=i"), names), world, answer)
+    assert "Warning" not in said
+    assert not (world / "PWNED").exists()
+
+
+def test_a_gz_of_zeros_is_refused_at_once(world: Path, answer: Answer) -> None:
+    for name, piece in (("zeros", bytes(1 << 20)), ("words", b"la " * (1 << 18))):
+        with gzip.open(f"{name}.txt.gz", "wb", compresslevel=9) as file:
+            for _ in range(512 if name == "words" else 4):
+                file.write(piece)
+    check(Case((*PREPARE, "corpus.path=zeros.txt.gz"), ("zeros.txt.gz", "binary")), world, answer)
+    check(Case((*PREPARE, "corpus.path=words.txt.gz"), ("words.txt.gz", "unpack it")), world, answer)
+
+
+def test_a_line_has_a_longest_length(world: Path, answer: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "LONGEST_LINE_BYTES", 10_000)
+    for name, end in (("a.txt", b""), ("b.txt", b"\n"), ("c.jsonl", b"\n")):
+        content = b"one line\n" + b"la " * 5000 + end
+        case = Case((*PREPARE, f"corpus.path={name}"), (f"{name}:2", "10,000", "fold"), {name: content})
+        check(case if name != "c.jsonl" else Case(case.words, ("c.jsonl:1",), {name: content}), world, answer)
+
+
+CORPORA: dict[str, tuple[Callable[[Path], None], tuple[str, ...], tuple[str, ...]]] = {
+    "loop": (lambda folder: (folder / "a.txt").symlink_to("a.txt"), ("corpus.path=d",), ("d/a.txt",)),
+    "nowhere": (lambda folder: (folder / "a.txt").symlink_to("gone"), ("corpus.path=d",), ("d/a.txt",)),
+    "pipe": (lambda folder: os.mkfifo(folder / "a.txt"), ("corpus.path=d",), ("d/a.txt", "pipe")),
+    "footer": (lambda folder: _broken_parquet(folder / "a.parquet", -12), ("corpus.path=d",), ("a.parquet",)),
+    "pages": (lambda folder: _broken_parquet(folder / "a.parquet", 30), ("corpus.path=d",), ("a.parquet",)),
+    "script": (
+        lambda folder: (folder / "d.py").write_text("raise SystemExit\n") and None,
+        ("corpus=hub", "corpus.dataset=d", "corpus.name=z"),
+        ("corpus=z", "d"),
+    ),
+}
+
+
+def _broken_parquet(path: Path, place: int) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table({"text": [f"bal bam {number}" * 9 for number in range(999)]}), path, compression="zstd")
+    raw = bytearray(path.read_bytes())
+    raw[place if place > 0 else len(raw) + place - 200 : (place if place > 0 else len(raw) + place)] = os.urandom(200)
+    path.write_bytes(raw)
+
+
+@pytest.mark.parametrize("name", list(CORPORA))
+def test_a_corpus_that_cannot_be_read_is_named(name: str, world: Path, answer: Answer) -> None:
+    make, words, names = CORPORA[name]
+    (world / "d").mkdir()
+    make(world / "d")
+    check(Case((*(PREPARE if len(words) == 1 else ("prepare",)), *words), names), world, answer)
+
+
+class TestWhatOthersName:
+    """What a run of others names in its config.yaml is not read; what the user's own runs name is."""
+
+    def test_an_own_run_is_evaluated_where_it_is_and_as_a_copy(self, world: Path, answer: Answer) -> None:
+        assert answer("evaluate", "run=runs/pretrain/base")[0] == 0
+        shutil.copytree("runs/pretrain/base", "r")
+        status, said = answer(*EVALUATE)
+        assert status == 0, said
+
+    def test_a_run_of_before_is_evaluated_on_the_text_it_was_trained_on(self, world: Path, answer: Answer) -> None:
+        shutil.copytree("runs/pretrain/base", "r")
+        (world / "r/made_here").unlink()
+        assert answer(*EVALUATE)[0] == 0
+
+    def test_a_run_of_others_reads_no_text_that_they_name(self, world: Path, answer: Answer) -> None:
+        (world / "private.txt").write_text("".join(f"{SECRET} bal bam {row}.\n\n" for row in range(400)))
+        altered(world, {"corpus.path": [str(world / "private.txt")]})
+        check(Case(EVALUATE, ("config.yaml", "corpus.path", "trust=true")), world, answer)
+        versions = json.loads((world / "r/versions.json").read_text())
+        del versions["data"]
+        (world / "r/versions.json").write_text(json.dumps(versions))
+        check(Case(EVALUATE, ("config.yaml", "corpus.path", "trust=true")), world, answer)
+        assert answer(*EVALUATE, "corpus=text", "corpus.path=texts")[0] == 0
+        assert answer(*EVALUATE, "trust=true", "name=trusted")[0] == 0
+
+    def test_a_run_of_others_asks_nothing_of_the_hub(
+        self, world: Path, answer: Answer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def asked(*words: Any, **settings: Any) -> None:
+            raise AssertionError("the hub was asked")
+
+        import datasets
+
+        monkeypatch.setattr(datasets, "load_dataset", asked)
+        node = {"_target_": "lmtransfer.data.hub.HubCorpus", "dataset": "somebody/tracks", "name": "x"}
+        altered(world, {"corpus": node})
+        check(Case(EVALUATE, ("config.yaml", "corpus.dataset", "somebody/tracks")), world, answer)
+        shutil.rmtree(world / "r")
+        node = {"_target_": "lmtransfer.data.data_folder.DataFolderCorpus", "files": ["gone/gone.txt"], "name": "x"}
+        altered(world, {"corpus": {**node, "hub_dataset": "somebody/tracks"}})
+        check(Case(EVALUATE, ("config.yaml", "corpus.files")), world, answer)
+        shutil.rmtree(world / "r")
+        node = {"_target_": "lmtransfer.data.mixture.MixtureCorpus", "name": "x", "alpha": 0.7, "parts": {"a": node}}
+        altered(world, {"corpus": node})
+        check(Case(EVALUATE, ("config.yaml", "corpus.files")), world, answer)
+
+    def test_a_task_of_others_reads_no_file_that_they_name(self, task_world: Path, answer: Answer) -> None:
+        run = (task_world / "runs/finetune/ft").rename(task_world / "t")
+        assert answer("evaluate", "run=t", "split=dev", "name=here")[0] == 0
+        for key in ("train", "dev"):
+            setting_of("seed-0", f"task.{key}", str(task_world / "t.tsv"))(run)
+        for words in (("evaluate", "run=t", "split=dev"), ("predict", "run=t", "split=dev")):
+            check(Case(words, ("config.yaml", "task.train", "t.tsv", "trust=true")), task_world, answer)
+            assert answer(*words, "trust=true")[0] == 0
+        own = ("task=text_classification", "task.dev=t.tsv", "task.labels=[bad,good]")
+        assert answer("evaluate", "run=t", "split=dev", "name=own", *own)[0] == 0
+        assert answer(*ASK)[0] == 0
+        assert answer("export", "run=t", "to=e")[0] == 0
+
+    def test_labels_are_not_looked_up_in_files_of_others(self, task_world: Path, answer: Answer) -> None:
+        (task_world / "runs/finetune/ft").rename(task_world / "t")
+        setting_of("seed-0", "task.labels", None)(task_world / "t")
+        check(Case(ASK, ("not read",)), task_world, answer)
+
+    def test_an_own_task_run_is_evaluated(self, trained: Path, world: Path, answer: Answer) -> None:
+        shutil.copytree(trained / "runs/finetune", world / "runs/finetune")
+        shutil.copy(trained / "cache/made_here.key", world / "cache/made_here.key")
+        status, said = answer("evaluate", "run=runs/finetune/ft", "split=dev")
+        assert status == 0, said
+
+    def test_text_that_has_changed_is_not_gone_on_with(self, world: Path, answer: Answer) -> None:
+        begin = (*PRETRAIN[:-1], "name=next", "init=runs/pretrain/base", "train.save_every=1")
+        begin = tuple(word for word in begin if not word.startswith(("model", "tokenizer")))
+        status, said = answer(*begin)
+        assert status == 0, said
+        (world / "runs/pretrain/next/result.json").unlink()
+        (world / "texts/a.txt").write_text("bal bam " * 999)
+        check(Case((*begin, "resume=true"), ("corpus", "changed")), world, answer)
+
+
+def test_labels_of_others_move_no_cursor(world: Path, answer: Answer) -> None:
+    """Names of labels and of tasks, on every table, markup too."""
+    wild = "go\x1b[2Jod[/bold]\u202e"
+    (world / "t.tsv").write_text("label\ttext\n" + f"{wild}\tbal bam\nbad\tkit kis\n" * 20)
+    tagged = (*FINETUNE[1:-1], "task.dev_from_train=null", "task.name=x\x1b]0;owned\x07[/red]")
+    shown = [answer("finetune", *tagged, "name=w", "control=true")]
+    shown.append(answer("evaluate", "run=runs/finetune/w", "split=dev"))
+    shown.append(answer("inspect", "init=runs/pretrain/base", *tagged[1:4], "task.dev_from_train=null"))
+    for status, said in shown:
+        assert status == 0, said
+        assert not {"\x1b", "\x07", "\u202e"} & set(said.replace("\x1b[0m", "")), said

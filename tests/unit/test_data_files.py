@@ -121,5 +121,5 @@ def test_the_meter_counts_compressed_bytes(tmp_path: Path) -> None:
 
 
 def test_a_file_that_cannot_be_opened(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="cannot be opened"), open_binary(tmp_path / "gone.txt"):
+    with pytest.raises(DataError, match="cannot be read"), open_binary(tmp_path / "gone.txt"):
         pass

@@ -167,5 +167,5 @@ def test_other_vocabularies_are_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"vocab\.txt: .*Missing \[UNK\]"):
         read_tokenizer(folder, vocab_size=100)
     write(folder, tokenizer_config__json="[1]")
-    with pytest.raises(CheckpointError, match=r"tokenizer_config\.json: must hold"):
+    with pytest.raises(CheckpointError, match=r"tokenizer_config\.json: .* must be a mapping"):
         read_tokenizer(folder, vocab_size=100)

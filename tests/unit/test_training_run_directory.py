@@ -84,7 +84,7 @@ def test_what_is_missing_or_damaged_is_one_clear_error(tmp_path: Path) -> None:
     with pytest.raises(RunDirectoryError, match=r"config\.yaml"):
         run.read_config()
     run.config_path.write_text("just text")
-    with pytest.raises(RunDirectoryError, match="holds no configuration"):
+    with pytest.raises(RunDirectoryError, match="config.yaml: its content is .* must be a mapping"):
         run.read_config()
 
 

@@ -1,0 +1,204 @@
+"""Documents that somebody else may have written (JSON, YAML, JSON lines), held against a schema as they are read.
+
+Whatever is in them, reading one ends soon, and with plain values that fit its schema or with one message that names
+file and field: files that are none or too large (see ``files``), text that is damaged, nesting without end, YAML's
+aliases, which can stand for as much as one likes, and numbers that are not finite or fit no computer's.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from lmtransfer.errors import LmtransferError
+from lmtransfer.untrusted.files import DOCUMENT_BYTES, LARGEST_BYTES, read_bytes
+from lmtransfer.untrusted.schema import LARGEST_WHOLE, Anything, Kind, join, shown
+
+#: Mappings and lists within one another.
+DEEPEST = 100
+#: A configuration of a few kilobytes is usual, and reading YAML is slow.
+YAML_BYTES = 1 << 22
+
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_ANY = Anything()
+
+
+class _Refused(Exception):
+    """A document that is not read; the message goes behind the name of its file."""
+
+
+def read_json(
+    path: Path,
+    schema: Kind = _ANY,
+    *,
+    error: type[LmtransferError],
+    finite: bool = True,
+    most: int = DOCUMENT_BYTES,
+) -> Any:
+    """The content of a JSON file.
+
+    Args:
+        path: the file.
+        schema: what it must hold.
+        error: what to raise.
+        finite: whether every number must be finite and fit into 64 bits; else its schema says which.
+        most: bytes it may have.
+
+    Raises:
+        LmtransferError: of the class ``error``, with file and field.
+    """
+    raw = read_bytes(path, error=error, most=most)
+    try:
+        return _checked(_json(raw), schema, finite)
+    except _Refused as refused:
+        raise error(f"{path}: {refused}") from None
+
+
+def read_yaml(path: Path, schema: Kind = _ANY, *, error: type[LmtransferError]) -> Any:
+    """The content of a YAML file; see ``read_json``."""
+    raw = read_bytes(path, error=error, most=YAML_BYTES)
+    try:
+        return _checked(_yaml(raw), schema, finite=True)
+    except _Refused as refused:
+        raise error(f"{path}: {refused}") from None
+
+
+def read_json_lines(
+    path: Path, schema: Kind = _ANY, *, error: type[LmtransferError], finite: bool = True
+) -> Iterator[tuple[int, bytes, Any, str | None]]:
+    """The lines of a file of JSON lines, blank ones left out.
+
+    Args:
+        path: the file.
+        schema: what a line must hold.
+        error: what to raise where the file itself cannot be read.
+        finite: whether every number must be finite.
+
+    Yields:
+        The number of the line, from 1; the line as it is, with its end; its value, and what is wrong with it: one of
+        the two is None, but where the value is null.
+    """
+    for number, line in enumerate(read_bytes(path, error=error, most=LARGEST_BYTES).splitlines(keepends=True), start=1):
+        if not line.strip():
+            continue
+        try:
+            yield number, line, _checked(_json(line), schema, finite), None
+        except _Refused as refused:
+            yield number, line, None, str(refused)
+
+
+def parse_json(raw: bytes, *, path: Path, what: str, error: type[LmtransferError]) -> Any:
+    """The value of JSON that is a part of a file.
+
+    Args:
+        raw: the JSON.
+        path: the file.
+        what: the part, for messages.
+        error: what to raise.
+
+    Raises:
+        LmtransferError: of the class ``error``, with file and field.
+    """
+    try:
+        return _checked(_json(raw), _ANY, finite=True)
+    except _Refused as refused:
+        raise error(f"{path}: {what}: {refused}") from None
+
+
+def _json(raw: bytes) -> Any:
+    try:
+        return json.loads(raw.decode("utf-8-sig"))
+    except RecursionError:
+        raise _Refused(f"is nested more than {DEEPEST} deep") from None
+    except ValueError as error:
+        raise _Refused(f"is damaged, or no JSON ({_first_line(error)})") from None
+
+
+def _yaml(raw: bytes) -> Any:
+    depth = 0
+    try:
+        for event in yaml.parse(raw, Loader=_Loader):
+            if isinstance(event, yaml.AliasEvent):
+                line = 0 if event.start_mark is None else event.start_mark.line
+                raise _Refused(f"line {line + 1} holds a YAML alias, which nothing here writes")
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > DEEPEST:
+                raise _Refused(f"is nested more than {DEEPEST} deep")
+        return yaml.load(raw, Loader=_Loader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        place = "" if mark is None else f"line {mark.line + 1}: "
+        raise _Refused(f"is damaged, or no YAML ({place}{getattr(error, 'problem', None) or _first_line(error)})"
+                       ) from None  # fmt: skip
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:  # dates and keys that are none
+        raise _Refused(f"is damaged, or no YAML of plain values ({_first_line(error)})") from None
+
+
+def _checked(document: Any, schema: Kind, finite: bool) -> Any:
+    """The document, of plain values that fit the schema."""
+    if not _is_plain(document, finite):
+        raise _Refused(_what_is_not_plain(document, finite))
+    problem = schema.problem(document, "")
+    if problem is not None:
+        raise _Refused(problem)
+    return document
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]
+
+
+def _is_plain(document: Any, finite: bool) -> bool:
+    """Whether all in it is plain, at bearable depth, level by level."""
+    level = [document]
+    for _ in range(DEEPEST + 1):
+        below: list[Any] = []
+        for value in level:
+            kind = type(value)
+            if kind is dict:
+                if not all(isinstance(name, str | int) for name in value):
+                    return False
+                below.extend(value.values())
+            elif kind is list:
+                below.extend(value)
+            elif _what_is_wrong(value, finite) is not None:
+                return False
+        if not below:
+            return True
+        level = below
+    return False
+
+
+def _what_is_not_plain(document: Any, finite: bool) -> str:
+    """What keeps a document from being plain, with the first field that does."""
+    level = [(document, "")]
+    for _ in range(DEEPEST + 1):
+        below: list[tuple[Any, str]] = []
+        for value, where in level:
+            if isinstance(value, dict):
+                for name in value:
+                    if not isinstance(name, str | int):
+                        return f"{where or 'its content'} has the key {shown(name)}, and keys are texts"
+                below.extend((item, join(where, name)) for name, item in value.items())
+            elif isinstance(value, list):
+                below.extend((item, f"{where}[{place}]") for place, item in enumerate(value))
+            elif (wrong := _what_is_wrong(value, finite)) is not None:
+                return f"{where or 'its content'} {wrong}"
+        level = below
+    return f"is nested more than {DEEPEST} deep"
+
+
+def _what_is_wrong(value: Any, finite: bool) -> str | None:
+    """What is wrong with a value that holds no others."""
+    if value is None or isinstance(value, str | bool):
+        return None
+    if isinstance(value, float):
+        return f"is {value}, and must be a finite number" if finite and not math.isfinite(value) else None
+    if isinstance(value, int):
+        return f"is {shown(value)}, which does not fit into 64 bits" if finite and abs(value) > LARGEST_WHOLE else None
+    return f"is a {type(value).__name__}: texts, numbers, lists and mappings are allowed"

@@ -1,0 +1,90 @@
+"""The bytes of a file that somebody else may have written: of a regular file, and no more of them than are expected."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from lmtransfer.errors import LmtransferError
+
+#: Most bytes of a document: a configuration, a state, a result.
+DOCUMENT_BYTES = 1 << 26
+#: Most bytes of a file that is read line by line, or of a tokenizer's model.
+LARGEST_BYTES = 1 << 31
+
+_KINDS = (
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
+
+
+def not_regular(path: Path) -> str | None:
+    """What is wrong with a file that reading may never come to the end of; None where nothing is.
+
+    Args:
+        path: the file; where it is a link, what that leads to.
+    """
+    try:
+        return _not_regular(path.stat().st_mode)
+    except (OSError, ValueError) as fault:
+        return f"cannot be read ({_reason(fault)})"
+
+
+@contextmanager
+def opened(path: Path, *, error: type[LmtransferError]) -> Iterator[tuple[BinaryIO, int]]:
+    """A regular file, open for reading, and its size in bytes.
+
+    Args:
+        path: the file; where it is a link, what that leads to.
+        error: what to raise.
+
+    Raises:
+        LmtransferError: of the class ``error``: it is missing, cannot be read, or is no regular file.
+    """
+    problem = not_regular(path)
+    if problem is not None:
+        raise error(f"{path}: {problem}")
+    try:
+        # By now it may be a pipe, whose writer is not waited for.
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            status = os.fstat(file.fileno())
+            problem = _not_regular(status.st_mode)
+            if problem is not None:
+                raise error(f"{path}: {problem}")
+            yield file, status.st_size
+    except OSError as fault:
+        raise error(f"{path}: cannot be read ({_reason(fault)})") from None
+
+
+def read_bytes(path: Path, *, error: type[LmtransferError], most: int = DOCUMENT_BYTES) -> bytes:
+    """All of a file.
+
+    Args:
+        path: the file; where it is a link, what that leads to.
+        error: what to raise.
+        most: bytes it may have.
+
+    Raises:
+        LmtransferError: of the class ``error``: see ``opened``; or it is larger than ``most``.
+    """
+    with opened(path, error=error) as (file, size):
+        content = file.read(most + 1) if size <= most else b""
+    if max(size, len(content)) > most:
+        raise error(f"{path}: has more than {most:,} bytes, which are the most that such a file may have")
+    return content
+
+
+def _not_regular(mode: int) -> str | None:
+    kind = next((what for is_kind, what in _KINDS if is_kind(mode)), None)
+    return None if kind is None else f"is {kind}, and must be a regular file: put the file itself in its place"
+
+
+def _reason(fault: OSError | ValueError) -> str:
+    return getattr(fault, "strerror", None) or str(fault)  # a ValueError: a NUL in its name

@@ -1,0 +1,176 @@
+"""What a document may hold: small kinds that say what is wrong with a value, and in which field it is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+LARGEST_WHOLE = 2**63 - 1
+_SHOWN = 40
+
+
+class Kind(Protocol):
+    """What a value must be."""
+
+    def problem(self, value: Any, where: str) -> str | None:
+        """What is wrong with a value, to be read after the name of its file; None where nothing is.
+
+        Args:
+            value: plain data.
+            where: its field, such as ``files.model.bytes``; empty for the whole document.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Anything:
+    """Any plain value."""
+
+    def problem(self, value: Any, where: str) -> str | None:
+        """See ``Kind``."""
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A text; one of ``among`` where those are given."""
+
+    among: tuple[str, ...] = ()
+
+    def problem(self, value: Any, where: str) -> str | None:
+        """See ``Kind``."""
+        if isinstance(value, str) and (not self.among or value in self.among):
+            return None
+        return misfit(value, where, f"one of {', '.join(self.among)}" if self.among else "text")
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """True or false."""
+
+    def problem(self, value: Any, where: str) -> str | None:
+        """See ``Kind``."""
+        return None if isinstance(value, bool) else misfit(value, where, "true or false")
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A whole number from ``least`` to ``most``."""
+
+    least: int = 0
+    most: int = LARGEST_WHOLE
+
+    def problem(self, value: Any, where: str) -> str | None:
+        """See ``Kind``."""
+        if isinstance(value, int) and not isinstance(value, bool) and self.least <= value <= self.most:
+            return None
+        above = "" if self.most == LARGEST_WHOLE else f" to {self.most:,}"
+        return misfit(value, where, f"a whole number from {self.least:,}{above}")
+
+
+@dataclass(frozen=True, slots=True)
+class Real:
+    """A number of at least ``least``; finite, unless that does not matter."""
+
+    least: float = -math.inf
+    finite: bool = True
+
+    def problem(self, value: Any, where: str) -> str | None:
+        """See ``Kind``."""
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if is_number and (math.isfinite(value) if self.finite else True) and not value < self.least:
+            return None
+        least = "" if math.isinf(self.least) else f" of at least {self.least:g}"
+        return misfit(value, where, f"a {'finite ' if self.finite else ''}number{least}")
+
+
+@dataclass(frozen=True, slots=True)
+class OrNull:
+    """A value of a kind, or null."""
+
+    kind: Kind
+
+    def problem(self, value: Any, where: str) -> str | None:
+        """See ``Kind``."""
+        return None if value is None else self.kind.problem(value, where)
+
+
+@dataclass(frozen=True, slots=True)
+class Items:
+    """A list of values of one kind."""
+
+    kind: Kind
+
+    def problem(self, value: Any, where: str) -> str | None:
+        """See ``Kind``."""
+        if not isinstance(value, list):
+            return misfit(value, where, "a list")
+        found = (self.kind.problem(item, f"{where}[{place}]") for place, item in enumerate(value))
+        return next(filter(None, found), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """A mapping from any names to values of one kind, ``least`` of them or more."""
+
+    kind: Kind
+    least: int = 0
+
+    def problem(self, value: Any, where: str) -> str | None:
+        """See ``Kind``."""
+        if not isinstance(value, dict) or len(value) < self.least:
+            return misfit(value, where, "a mapping" if not self.least else f"a mapping with at least {self.least} key")
+        found = (self.kind.problem(item, join(where, name)) for name, item in value.items())
+        return next(filter(None, found), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """A mapping with fields of their own kinds; what it has besides is left alone."""
+
+    required: Mapping[str, Kind] = field(default_factory=dict)
+    optional: Mapping[str, Kind] = field(default_factory=dict)
+
+    def problem(self, value: Any, where: str) -> str | None:
+        """See ``Kind``."""
+        if not isinstance(value, dict):
+            return misfit(value, where, "a mapping")
+        for name, kind in (*self.required.items(), *self.optional.items()):
+            if name in value:
+                problem = kind.problem(value[name], join(where, name))
+                if problem is not None:
+                    return problem
+            elif name in self.required:
+                return f"{join(where, name)} is missing"
+        return None
+
+
+#: A node that names a class and its arguments.
+COMPONENT = Fields({"_target_": Text()})
+
+
+def join(where: str, name: object) -> str:
+    """The field ``name`` of what is at ``where``."""
+    shown = str(name)[:_SHOWN]
+    return f"{where}.{shown}" if where else shown
+
+
+def misfit(value: Any, where: str, wanted: str) -> str:
+    """``step is 'x', and must be a whole number from 0``."""
+    return f"{where or 'its content'} is {shown(value)}, and must be {wanted}"
+
+
+def shown(value: Any) -> str:
+    """A value of plain data in a few characters."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, dict | list):
+        what = "mapping" if isinstance(value, dict) else "list"
+        return f"a {what} of {len(value)}" if value else f"an empty {what}"
+    try:
+        text = repr(value)
+    except ValueError:  # a whole number of thousands of digits
+        return "a number beyond all measure"
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
