@@ -103,7 +103,7 @@ class Snapshot:
         self.optimizer.load_state_dict(checkpoint.tensors("optimizer"))
         if scaler is not None:
             scaler.load_state_dict(scale)
-        if has_carry:
+        if saved_world == world:
             device = self.updater.device
             self.updater.carries = map_tensors(dict(carries[distributed.rank()]), lambda tensor: tensor.to(device))
         for watcher in self.watchers:
