@@ -167,7 +167,7 @@ def _setting(cfg: DictConfig, command: str, source: SavedRun, hardware: Hardware
 
 
 def _write_files(directory: RunDirectory, plain: dict[str, Any], setting: Setting) -> None:
-    if distributed.is_main():
+    if distributed.is_main() and not directory.config_path.is_file():  # a run that is there has its tokenizer
         setting.tokenizer.save(directory.tokenizer)
     directory.write_versions(versions(data={"tokenizer": setting.tokenizer.fingerprint}))
     directory.write_config(plain)  # last: with it the folder is a run
