@@ -21,7 +21,7 @@ from lmtransfer.config import paths
 from lmtransfer.config.budget import effective_train
 from lmtransfer.config.check import check
 from lmtransfer.config.composing import composed
-from lmtransfer.durable import write_text
+from lmtransfer.durable import clear_abandoned, write_text
 from lmtransfer.errors import ConfigError, Interrupted, LmtransferError
 from lmtransfer.reporting.terminal import report_console
 from lmtransfer.reporting.units import duration
@@ -115,6 +115,7 @@ def _note_words(plan: Plan) -> None:
     if problems:
         raise ConfigError(problems)
     plan.folder.mkdir(parents=True, exist_ok=True)
+    clear_abandoned(plan.folder)
     write_text(path, json.dumps(noted, indent=1) + "\n")
 
 
