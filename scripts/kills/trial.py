@@ -190,7 +190,7 @@ class Trials:
         early = rng.random() < 0.1 and not aims_at_save
         moment = rng.uniform(0, self.first) if early else rng.uniform(self.first, self.seconds)
         name = "SIGKILL" if aims_at_save or rng.random() < 0.7 else rng.choice(_SIGNALS)
-        everybody, delay = rng.random() < 0.7, rng.choice((0.0, 0.0, 0.001, 0.003, 0.01, 0.03))
+        everybody, delay = rng.random() < 0.7, rng.choice((0.0, 0.0, 0.0, 0.001, 0.002, 0.005))
         old = set(_staged(self.at))
         while command.seconds < moment and not command.ended:
             time.sleep(min(0.01, max(0.0, moment - command.seconds)))

@@ -16,7 +16,7 @@ WORDS = [f"{start}{middle}{end}" for start in "bdfgk" for middle in "aeiou" for 
 #: A tiny BERT, and what all trainings have in common.
 BERT = ("model=bert_tiny", "model.dim=32", "model.hidden_dim=64")
 TRAINING = (
-    *("experiment=null", "train.seconds=null", "train.save_every=7", "train.eval_every=10"),
+    *("experiment=null", "train.save_every=7", "train.eval_every=10"),
     *("train.log_every=1", "train.batch_tokens=256", "train.eval_tokens=1000", "objective.max_length=32"),
     "hardware=exact",
 )
