@@ -17,15 +17,15 @@ from kills.world import World  # noqa: E402
 #: The command, and whether the kill is to come inside a save.
 KILLED = [
     ("pretrain mlm", True),
-    ("pretrain lm_lanes", True),
-    ("pretrain rtd", False),
-    ("pretrain mlm_sop", False),
+    ("pretrain lm_lanes", False),
     ("finetune, seeds and control", True),
+    ("finetune, seeds and control", False),
     ("probe", False),
     ("sweep", False),
+    ("prepare", True),
     ("prepare", False),
     ("import", True),
-    ("export", True),
+    ("export", False),
 ]
 
 
@@ -36,10 +36,10 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(("name", "inside_a_save"), KILLED)
-def test_a_kill_changes_nothing(name: str, inside_a_save: bool, work: Path) -> None:
+@pytest.mark.parametrize("number", range(len(KILLED)), ids=lambda number: KILLED[number][0])
+def test_a_kill_changes_nothing(number: int, work: Path) -> None:
+    name, inside_a_save = KILLED[number]
     world = World(work / "world")
-    number = [name for name, _ in KILLED].index(name)
     outcome = Trials(scenarios(world)[name], world, work, seed=1).trial(number, inside_a_save=inside_a_save)
     assert outcome.kills
     assert (outcome.different, outcome.lost, outcome.problems) == ([], [], [])
