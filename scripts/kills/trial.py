@@ -23,6 +23,7 @@ from .world import World
 #: Folders in which a checkpoint is made ready, or kept while another takes its place.
 _CHANGING = frozenset(f".{name}.{end}" for name in ("last", "best") for end in ("new", "old"))
 _RESUMED = re.compile(r"resuming after step ([\d,]+) from (\S+)")
+_DONE = re.compile("exists already|holds an export already")
 _SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP")
 _DRAWS = 12  # of moments, until one comes before the command's end
 
@@ -170,6 +171,8 @@ class Trials:
                 kill = self._kill(command, rng, inside_a_save, outcome)
             if kill is None:
                 status = command.wait()
+                if status == 2 and again and not self.scenario.trains and _DONE.search(_last_line(command.output())):
+                    return  # the kill came after all was done
                 if status:
                     outcome.problems.append(f"exit status {status}: {_last_line(command.output())}")
                 elif again:
