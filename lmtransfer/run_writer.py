@@ -60,10 +60,21 @@ def hold(folder: Path) -> None:
         if _is_current(folder):  # not that of a folder which has been removed meanwhile
             break
         release(folder)
-    for staged in folder.glob(".*.tmp"):  # of a writer that was killed: there is no other
+    for staged in _staged_in(folder):  # of a writer that was killed: there is no other
         remove(staged)
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+
+
+def _staged_in(folder: Path) -> list[Path]:
+    """What is staged in a run and in the runs within it, but for those that have a writer of their own."""
+    found = []
+    for path in folder.iterdir():
+        if path.name.startswith(".") and path.name.endswith(".tmp"):
+            found.append(path)
+        elif path.is_dir() and not path.is_symlink() and not (path / LOCK).exists():
+            found += _staged_in(path)
+    return found
 
 
 def holds(folder: Path) -> bool:

@@ -165,7 +165,8 @@ def train_once(
     )
     if hardware.compile and not learner.freezing.frozen:
         compile_blocks(learner)
-    if run is not None and run.checkpoints.newest()[0] is not None:
+    begun = run is not None and (run.metrics_path.exists() or run.checkpoints.exists())
+    if distributed.from_main(begun):
         trainer.resume()
     state = trainer.train()
     if run is not None:

@@ -211,7 +211,7 @@ def _settings(
 
 
 def _write_files(directory: RunDirectory, plain: dict[str, Any], setting: Setting) -> None:
-    if distributed.is_main():
+    if distributed.is_main() and not directory.config_path.is_file():  # a run that is there has its tokenizer
         with naming(directory.tokenizer):
             setting.tokenizer.save(directory.tokenizer)
     directory.write_versions(versions(data={"tokenizer": setting.tokenizer.fingerprint}))

@@ -30,10 +30,11 @@ def run(cfg: DictConfig) -> Path:
     folder = find_published(str(cfg.source), key="source")
     name = sweep_name(str(cfg.name or folder.name))
     words = None if cfg.tokenizer.add is None else Path(str(cfg.tokenizer.add)).expanduser().absolute()
+    directory = None
     if (Path(cfg.output_root) / "import" / name).exists():
-        RunDirectory.create(cfg.output_root, "import", name)  # says so before the weights are read
+        directory = RunDirectory.create(cfg.output_root, "import", name)  # says so before the weights are read
     imported = read_imported(folder, words=words)
-    directory = RunDirectory.create(cfg.output_root, "import", name)
+    directory = directory or RunDirectory.create(cfg.output_root, "import", name)
     with staged_folder(directory.path) as staged:
         write_imported(imported, RunDirectory(staged), name=name, words=words)
     console = Console(highlight=False)

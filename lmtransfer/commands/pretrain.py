@@ -219,7 +219,8 @@ def _trainer(
     return make_trainer(
         learner=learner,
         stream=data.stream,
-        optimizer=build(cfg.optimizer, learner=learner),
+        # ours take the learner, those of torch.optim its parameters
+        optimizer=build(cfg.optimizer, learner=learner, params=[p for p in learner.parameters() if p.requires_grad]),
         schedule=cfg.schedule,
         tracker=cfg.tracker,
         train=train,

@@ -21,7 +21,7 @@ from lmtransfer.config.budget import effective_train
 from lmtransfer.config.check import check
 from lmtransfer.config.composing import composed
 from lmtransfer.console import Console
-from lmtransfer.durable import made, write_text
+from lmtransfer.durable import clear_abandoned, made, write_text
 from lmtransfer.errors import ConfigError, Interrupted, LmtransferError, RunDirectoryError
 from lmtransfer.reporting.terminal import report_console
 from lmtransfer.reporting.units import duration
@@ -121,6 +121,7 @@ def _note_words(plan: Plan) -> None:
     if problems:
         raise ConfigError(problems)
     with made(plan.folder):
+        clear_abandoned(plan.folder)
         write_text(path, json.dumps(noted, indent=1) + "\n")
 
 

@@ -73,7 +73,7 @@ def fill(
         DataError: no text, text that cannot be read, or a worker that was killed.
     """
     started = time.monotonic()
-    for staged in chain.from_iterable((folder / part).glob(".*.tmp") for part in (*SIDES, "blocks")):
+    for staged in chain.from_iterable((folder / part).glob(".*.tmp") for part in (*SIDES, "blocks", "")):
         shutil.rmtree(staged) if staged.is_dir() else staged.unlink()
     (folder / "blocks").mkdir(parents=True, exist_ok=True)
     total = CorpusStatistics()

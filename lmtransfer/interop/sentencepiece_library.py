@@ -100,7 +100,7 @@ def _boundaries(pairs: Iterable[tuple[str, str]], rules: Mapping[str, str]) -> R
         rules: what strings become.
     """
     before: dict[str, set[str]] = {character: set() for character in _combining()}
-    for first, second in pairs:
+    for first, second in sorted(pairs):  # the order of a set is another in each process
         before.setdefault(second, set()).add(first)
     for source, target in rules.items():
         if len(source) == 1 and target[:1] in before:

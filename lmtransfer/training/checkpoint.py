@@ -126,6 +126,24 @@ class Checkpoints:
         flush(self.folder)
         remove(old)
 
+    def settle(self) -> None:
+        """Finish or undo the saves that a crash has interrupted, so that each name has its newest complete checkpoint.
+
+        For the one process that writes the run, before it goes on: a ``best`` that was complete and not yet in its
+        place would be passed by for the one before it, wherever no better one follows.
+
+        Raises:
+            CheckpointError: the folder is a link, or cannot be written.
+        """
+        _refuse_link(self.folder)
+        try:
+            for name in ("last", "best"):
+                self._settle(name)
+        except OSError as error:
+            raise CheckpointError(
+                f"cannot put the checkpoints in {self.folder} in order: {error}; mend the folder's permissions"
+            ) from error
+
     def _settle(self, name: str) -> None:
         """Finish or undo the save that a crash has interrupted, so that the newest complete one is in its place."""
         final, staged, old = self.folder / name, self.folder / f".{name}.new", self.folder / f".{name}.old"

@@ -111,11 +111,17 @@ class Trainer:
     def resume(self) -> None:
         """Go on from the newest complete checkpoint, or from the start if none was saved yet; logs are cut back to it.
 
+        Where that is ``best``, a crash came before ``last`` was saved too, which may have been the end of training: it
+        is saved now.
+
         Raises:
             CheckpointError: no checkpoint is complete, or it does not fit.
         """
         if self.checkpoints is None:
             raise ValueError("a trainer without checkpoints cannot resume")
+        if distributed.is_main():
+            self.checkpoints.settle()
+        distributed.barrier()
         checkpoint, problems = self.checkpoints.newest()
         notes = [f"warning: {problem}; passed over" for problem in problems]
         if checkpoint is None:
@@ -123,6 +129,8 @@ class Trainer:
         else:
             notes += self.snapshot.restore(checkpoint)
             notes.append(f"resuming after step {self.state.step:,} from {checkpoint.folder}")
+            if checkpoint.folder.name != "last":
+                self._save("last")
         if self.state.finished == "budget" and self._used() < 1:
             self.state.finished = None  # the budget was raised
         for tracker in self.trackers:

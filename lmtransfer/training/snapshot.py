@@ -108,7 +108,7 @@ class Snapshot:
             )
         load_weights(self.learner, checkpoint.tensors("model"), source=str(checkpoint.folder))
         self.optimizer.load_state_dict(checkpoint.tensors("optimizer"), source=str(checkpoint.folder))
-        if has_carry:
+        if saved_world == world:
             device = self.updater.device
             self.updater.carries = map_tensors(dict(carries[distributed.rank()]), lambda tensor: tensor.to(device))
         self._restore_observers(checkpoint)

@@ -274,3 +274,13 @@ def test_a_name_on_the_hub_is_looked_for_in_its_cache_first(
     assert config(kept)["source"] == "someone/tiny-bert"
     assert lmtransfer("import", "source=someone/tiny-bert") == 0
     assert Path("runs/import/tiny-bert/result.json").is_file()
+
+
+def test_what_a_killed_import_has_left_is_begun_anew(world: Path) -> None:
+    """Its folder with the lock, and what it has staged beside it."""
+    left = Path("runs/import/mine")
+    left.mkdir(parents=True)
+    (left / ".lock").write_text("4194305\n")
+    assert lmtransfer("import", "source=bert", "name=mine") == 0
+    assert result(left)["command"] == "import"
+    assert lmtransfer("import", "source=bert", "name=mine") == 2, "and what is there is not replaced"

@@ -10,6 +10,7 @@ import pytest
 from tiny_pretraining import SHORT, TEXT, TINY
 
 from lmtransfer.cli import main
+from lmtransfer.config import paths
 
 EXACT = [*SHORT, "hardware=exact"]
 #: Rates so high that the loss rises again.
@@ -38,3 +39,12 @@ def test_without_validation_the_last_checkpoint_is_named(text_world: Path) -> No
     assert main(["pretrain", *words, *EXACT, "objective=mlm", "train.steps=2", "name=a"]) == 0
     found = _result("runs/pretrain/a")
     assert (found["checkpoint"], found["checkpoint_step"], found["metrics"]) == ("last", 2, {})
+
+
+@pytest.mark.parametrize("optimizer", sorted(path.stem for path in (paths.conf_dir() / "optimizer").glob("*.yaml")))
+def test_every_optimizer_trains(optimizer: str, world: Path) -> None:
+    words = [*TINY, *TEXT, *SHORT, "objective=mlm", f"optimizer={optimizer}", "train.steps=3", "train.log_every=1"]
+    assert main(["pretrain", *words, "schedule=constant", "name=a"]) == 0
+    lines = [json.loads(line) for line in Path("runs/pretrain/a/metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [1, 2, 3]
+    assert (lines[-1]["learning_rate"] > 0, lines[-1]["skipped"]) == (True, 0)

@@ -21,6 +21,7 @@ from lmtransfer.data.batch import pack
 from lmtransfer.errors import CheckpointError
 from lmtransfer.training.checkpoint import Checkpoints
 from lmtransfer.training.run_directory import RESULT_KEYS
+from lmtransfer.training.trackers import Jsonl
 
 
 @pytest.fixture(scope="module")
@@ -230,6 +231,36 @@ def test_an_interrupted_run_goes_on_to_the_same_result(world: Path, monkeypatch:
     assert torn["steps"] == whole["steps"]
     losses = [[line["loss"] for line in _metrics(f"runs/finetune/{name}")] for name in ("whole", "torn")]
     assert losses[0] == losses[1]
+
+
+def test_a_run_killed_before_its_first_save_logs_each_step_once(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["finetune", *QUICK, "train.log_every=1"]
+    assert lmtransfer(*words, "name=whole") == 0
+    log = Jsonl.log
+
+    def log_and_die(self: Jsonl, record: dict[str, Any]) -> None:
+        log(self, record)
+        if record["step"] == 2:
+            shutil.copytree(self.path.parent, "killed")  # as it is where nothing clears it up
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Jsonl, "log", log_and_die)
+        assert lmtransfer(*words, "name=torn") != 0
+    assert not Path("runs/finetune/torn").exists()
+    shutil.move("killed", "runs/finetune/torn")
+    assert lmtransfer(*words, "name=torn", "resume=true") == 0
+    losses = [[line["loss"] for line in _metrics(f"runs/finetune/{name}")] for name in ("whole", "torn")]
+    assert losses[0] == losses[1]
+
+
+def test_a_finished_run_keeps_its_tokenizer_as_it_is(world: Path) -> None:
+    """It would be torn where the same command again is killed while it writes one anew."""
+    assert lmtransfer("finetune", *QUICK, "name=ft") == 0
+    before = {path.name: path.stat().st_mtime_ns for path in Path("runs/finetune/ft/tokenizer").iterdir()}
+    assert lmtransfer("finetune", *QUICK, "name=ft", "resume=true") == 0
+    after = {path.name: path.stat().st_mtime_ns for path in Path("runs/finetune/ft/tokenizer").iterdir()}
+    assert before == after
 
 
 def test_labels_are_matched_by_name(world: Path, capsys: pytest.CaptureFixture[str]) -> None:

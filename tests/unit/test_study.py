@@ -23,6 +23,7 @@ from lmtransfer.cli import main
 from lmtransfer.commands import study
 from lmtransfer.commands._study_plan import make_plan
 from lmtransfer.commands._study_process import last_words, run_apart
+from lmtransfer.durable import _HERE
 from lmtransfer.errors import ConfigError
 
 CONFIG = """
@@ -197,6 +198,15 @@ def test_what_is_finished_is_skipped_and_what_failed_is_done_again(
     started = fake()
     assert main(["study", "study=tiny"]) == 0
     assert started == []
+
+
+def test_what_a_killed_study_has_staged_goes_with_the_next(world: Path, fake: Fake) -> None:
+    fake()
+    staged = world / f"runs/study/tiny/.tiny.json.{_HERE}-4194305.tmp"  # no system numbers a process so
+    staged.parent.mkdir(parents=True)
+    staged.write_text("half")
+    assert main(["study", "study=tiny"]) == 0
+    assert not staged.exists()
 
 
 def test_an_interruption_ends_the_study(world: Path, fake: Fake, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,7 +15,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from torch import nn
-from training_toys import files_below
+from training_toys import Crash, crash_at, files_below
 
 from lmtransfer.errors import CheckpointError
 from lmtransfer.training import checkpoint as module
@@ -50,42 +50,10 @@ def test_a_later_save_replaces_an_earlier_one_and_leaves_nothing_else(tmp_path: 
     assert [path.name for path in tmp_path.iterdir()] == ["last"]
 
 
-class _Crash(BaseException):
-    """Stands for a power cut: no handler sees it."""
-
-
-def _crash_at(monkeypatch: pytest.MonkeyPatch, call: int) -> Callable[[], int]:
-    """Let the ``call``-th operation on files that a save makes be the last; returns a count of those made."""
-    made = 0
-
-    def counted(function: Callable) -> Callable:
-        def wrapper(*arguments, **named):
-            nonlocal made
-            made += 1
-            if made == call:
-                raise _Crash
-            return function(*arguments, **named)
-
-        return wrapper
-
-    for owner, name in [
-        (Path, "mkdir"),
-        (Path, "write_text"),
-        (Path, "rename"),
-        (Path, "chmod"),
-        (module, "save_file"),
-        (module, "flush"),
-        (module, "_size_and_hash"),
-        (module.shutil, "rmtree"),
-    ]:
-        monkeypatch.setattr(owner, name, counted(getattr(owner, name)))
-    return lambda: made
-
-
 def _operations_of_a_save(tmp_path: Path) -> int:
     with pytest.MonkeyPatch.context() as patch:
         _save(tmp_path / "count", 1)
-        made = _crash_at(patch, -1)
+        made = crash_at(patch, -1)
         _save(tmp_path / "count", 2)
         return made()
 
@@ -98,8 +66,8 @@ def test_a_crash_at_any_moment_leaves_a_complete_checkpoint(tmp_path: Path) -> N
         folder = tmp_path / str(call)
         _save(folder, 1)
         with pytest.MonkeyPatch.context() as patch:
-            _crash_at(patch, call)
-            with pytest.raises(_Crash):
+            crash_at(patch, call)
+            with pytest.raises(Crash):
                 _save(folder, 2)
         seen.add(_newest_step(folder))
         _save(folder, 3)  # and the next save cleans up
@@ -117,8 +85,8 @@ def test_crash_upon_crash_loses_nothing(tmp_path: Path) -> None:
             newest = 1
             for step, call in ((2, first), (3, second)):
                 with pytest.MonkeyPatch.context() as patch:
-                    _crash_at(patch, call)
-                    with contextlib.suppress(_Crash):
+                    crash_at(patch, call)
+                    with contextlib.suppress(Crash):
                         _save(folder, step)
                 assert _newest_step(folder) >= newest
                 newest = _newest_step(folder)

@@ -8,14 +8,22 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from training_toys import Crash, ToyLearner, crash_at, toy_trainer
 
 from lmtransfer.errors import ConfigError
+from lmtransfer.training.budget import Budget
+from lmtransfer.training.checkpoint import Checkpoints
+from lmtransfer.training.loop import Trainer
+from lmtransfer.training.model_selection import ModelSelection
+from lmtransfer.training.optimizers import Muon
 from lmtransfer.training.resume import check_resumable, resume_conflicts
+from lmtransfer.training.trackers import Jsonl
 
 SCRIPT = Path(__file__).with_name("training_run.py")
 TIMING = {"seconds", "tokens_per_second"}
@@ -113,3 +121,57 @@ def test_keys_that_may_not_change_are_refused_by_name() -> None:
 def test_a_key_that_vanished_or_became_null_is_a_change() -> None:
     assert len(resume_conflicts({"model": {"dim": 1}}, {"model": {}})) == 2
     assert len(resume_conflicts({"init": None}, {"init": "runs/x"})) == 1
+
+
+def _in_process(folder: Path, values: Mapping[int, float]) -> Trainer:
+    """A run that is evaluated every other step, with these values, and saved where that is better and at the end."""
+    learner = ToyLearner(dropout=0.3)
+    trainer = toy_trainer(
+        learner,
+        optimizer=Muon(learner=learner),
+        budget=Budget(steps=max(values)),
+        evaluate=lambda: {"loss": values[trainer.state.step]},
+        eval_every=2,
+        selection=ModelSelection(),
+        checkpoints=Checkpoints(folder / "checkpoints"),
+        trackers=[Jsonl(folder=folder)],
+    )
+    return trainer
+
+
+def _kept(folder: Path) -> dict[str, Any]:
+    """Of each checkpoint, in place or not, the tensors and the state, times aside; and the log."""
+    kept: dict[str, Any] = {"log": _records(folder)}
+    for checkpoint in (folder / "checkpoints").iterdir():
+        state = json.loads((checkpoint / "state.json").read_text())
+        record = {key: value for key, value in state["record"].items() if key not in TIMING}
+        kept[checkpoint.name] = {**state, "seconds": None, "record": record}
+        for file in ("model", "optimizer"):
+            kept[checkpoint.name][file] = (checkpoint / f"{file}.safetensors").read_bytes()
+    return kept
+
+
+@pytest.mark.parametrize("values", [{2: 0.5, 4: 0.7}, {2: 0.5}], ids=["the best comes early", "the best is the last"])
+def test_a_crash_anywhere_in_any_save_leaves_the_checkpoints_of_a_run_without_one(
+    values: dict[int, float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.fsync", lambda descriptor: None)
+    (tmp_path / "straight").mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        operations = crash_at(patch, -1)
+        _in_process(tmp_path / "straight", values).train()
+        number = operations()
+    expected = _kept(tmp_path / "straight")
+    assert set(expected) == {"log", "best", "last"}
+    assert number > 30
+    for call in range(1, number + 1):
+        folder = tmp_path / str(call)
+        folder.mkdir()
+        with pytest.MonkeyPatch.context() as patch:
+            crash_at(patch, call)
+            with pytest.raises(Crash):
+                _in_process(folder, values).train()
+        trainer = _in_process(folder, values)
+        trainer.resume()
+        trainer.train()
+        assert _kept(folder) == expected, f"after a crash in operation {call} of {number}"

@@ -15,6 +15,7 @@ import torch
 import yaml
 from training_toys import ToyLearner, files_below, toy_trainer
 
+from lmtransfer import run_writer
 from lmtransfer.config.component import component_problems
 from lmtransfer.errors import ConfigError, RunDirectoryError, TrainingError
 from lmtransfer.training import flops, formats, hardware
@@ -301,3 +302,18 @@ def test_training_flops_of_bert_base() -> None:
     weights = 12 * 12 * 768**2  # 4 D^2 of attention and 8 D^2 of feed-forward, 12 layers
     found = flops.training_flops_per_token(num_weights=weights, num_layers=12, dim=768, mean_length=128)
     assert found == pytest.approx(6 * 84.9e6 + 12 * 12 * 768 * 128, rel=1e-3)
+
+
+def test_what_a_killed_writer_has_staged_in_its_runs_goes_with_the_next_one(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path, "finetune", "a")
+    run.write_config({"name": "a"})
+    staged = [run.path / part / ".config.yaml.elsewhere-4194305.tmp" for part in ("", "seed-0", "control/seed-0")]
+    of_others = run.path / "nested" / ".config.yaml.elsewhere-4194305.tmp"
+    for path in (*staged, of_others):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("half")
+    (of_others.parent / run_writer.LOCK).touch()  # a run of its own, which another process may be writing
+    run_writer.release(run.path)
+    RunDirectory.create(tmp_path, "finetune", "a", resume=True)
+    assert [path.exists() for path in staged] == [False] * 3
+    assert of_others.exists()

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor, nn
 
+from lmtransfer.training import checkpoint
 from lmtransfer.training.budget import Budget
 from lmtransfer.training.learner import Loss, Step
 from lmtransfer.training.loop import Trainer
@@ -156,3 +158,35 @@ def same(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:
 
 def files_below(folder: Path) -> set[str]:
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+
+class Crash(BaseException):
+    """Stands for a power cut: no handler sees it."""
+
+
+def crash_at(monkeypatch: pytest.MonkeyPatch, call: int) -> Callable[[], int]:
+    """Let the ``call``-th operation on files that saves make be the last; returns a count of those made."""
+    made = 0
+
+    def counted(function: Callable) -> Callable:
+        def wrapper(*arguments, **named):
+            nonlocal made
+            made += 1
+            if made == call:
+                raise Crash
+            return function(*arguments, **named)
+
+        return wrapper
+
+    for owner, name in [
+        (Path, "mkdir"),
+        (Path, "write_text"),
+        (Path, "rename"),
+        (Path, "chmod"),
+        (checkpoint, "save_file"),
+        (checkpoint, "flush"),
+        (checkpoint, "_size_and_hash"),
+        (checkpoint.shutil, "rmtree"),
+    ]:
+        monkeypatch.setattr(owner, name, counted(getattr(owner, name)))
+    return lambda: made

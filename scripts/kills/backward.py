@@ -1,0 +1,42 @@
+"""A model that reads right to left alone, for the objective that needs one: the package has it as a half of others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lmtransfer.data.batch import PackedBatch
+from lmtransfer.models.base import Direction, EncoderOutput, Reads
+from lmtransfer.models.elmo_subword import ElmoSubwordEncoder
+
+
+class BackwardLstm(ElmoSubwordEncoder):
+    """The backward half of ELMo's LSTMs.
+
+    Args:
+        vocab_size: rows of the token embedding.
+        dim: width.
+        num_layers: LSTM layers.
+        cell_dim: cells of each layer, projected to ``dim``.
+        max_length: longest sequence in tokens.
+        dropout: of each layer's input, and of the last one's output.
+    """
+
+    attention: Direction = "backward"
+
+    def __init__(
+        self, *, vocab_size: int, dim: int, num_layers: int, cell_dim: int, max_length: int = 256, dropout: float = 0.1
+    ) -> None:
+        super().__init__(
+            vocab_size=vocab_size,
+            dim=2 * dim,
+            num_layers=num_layers,
+            cell_dim=cell_dim,
+            max_length=max_length,
+            dropout=dropout,
+        )
+        self.dim = dim
+
+    def forward(self, batch: PackedBatch, carry: Any = None, reads: Reads | None = None) -> EncoderOutput:
+        """Encode; see ``models.base.Encoder``."""
+        layers = super().forward(batch, reads=reads).layers
+        return EncoderOutput(tuple(layer_TD[:, self.dim :] for layer_TD in layers))

@@ -1,0 +1,172 @@
+"""Commands as processes: started, left alone, watched, and killed with all that they have started."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+#: Seconds that any command here may take.
+LIMIT = 600.0
+
+
+def environment(*, cache: Path, temporary: Path | None = None) -> dict[str, str]:
+    """Of a command: one thread, no network, this package, and the model beside this file.
+
+    Args:
+        cache: where it keeps what it has prepared.
+        temporary: where it puts temporary files; None: where the system has them.
+    """
+    scripts = Path(__file__).resolve().parents[1]
+    paths = [str(scripts.parent), str(scripts), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {
+        **{name: value for name, value in os.environ.items() if name not in ("LMTRANSFER_DATA", "WORLD_SIZE")},
+        **{"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "COLUMNS": "200"},
+        **{"PYTHONPATH": os.pathsep.join(paths), "LMTRANSFER_ALLOW": "kills", "LMTRANSFER_CACHE": str(cache)},
+        **({} if temporary is None else {"TMPDIR": str(temporary)}),
+    }
+
+
+@dataclass(slots=True)
+class Command:
+    """A command that was started.
+
+    Attributes:
+        process: its process, which leads a session.
+        said: the file that its output goes to.
+        began: when, on the monotonic clock.
+    """
+
+    process: subprocess.Popen[Any]
+    said: Path
+    began: float
+
+    @property
+    def seconds(self) -> float:
+        """Time since it began."""
+        return time.monotonic() - self.began
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has."""
+        return self.process.poll() is not None
+
+    def wait(self) -> int:
+        """Its exit status, once it has ended; minus the number of a signal that ended it.
+
+        Raises:
+            TimeoutError: it does not end; it was killed.
+        """
+        try:
+            return self.process.wait(timeout=LIMIT)
+        except subprocess.TimeoutExpired:
+            self.kill(everybody=True)
+            raise TimeoutError(f"no end after {LIMIT:.0f} s") from None
+
+    def kill(self, *, everybody: bool) -> None:
+        """Kill it as a crash does, with all that it has started, or it alone."""
+        others = descendants(self.process.pid) if everybody else []
+        self.process.kill()
+        for pid in others:
+            _signal(pid, signal.SIGKILL)
+        self.process.wait()
+
+    def output(self) -> str:
+        """All that it said."""
+        return self.said.read_text(encoding="utf-8", errors="replace")
+
+
+def start(words: Sequence[str], folder: Path, *, variables: dict[str, str], said: Path) -> Command:
+    """Start ``lmtransfer <words>`` in a folder.
+
+    Args:
+        words: the command line.
+        folder: the current folder of the process.
+        variables: its environment.
+        said: the file to which its output is added.
+    """
+    with said.open("ab") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "lmtransfer", *words],
+            cwd=folder,
+            env=variables,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=_heed,
+        )
+    return Command(process, said, time.monotonic())
+
+
+def finished(words: Sequence[str], folder: Path, *, cache: Path) -> str:
+    """Run a command to its end; what it said.
+
+    Raises:
+        RuntimeError: it failed.
+    """
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "lmtransfer", *words],
+        cwd=folder,
+        env=environment(cache=cache),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=LIMIT,
+    )
+    if done.returncode:
+        raise RuntimeError(f"lmtransfer {' '.join(words)} failed: {done.stdout}{done.stderr}")
+    return done.stdout + done.stderr
+
+
+def descendants(pid: int) -> list[int]:
+    """The processes that a process has started, with those that they have started."""
+    children: dict[int, list[int]] = {}
+    for path in Path("/proc").iterdir():
+        if path.name.isdigit() and (parent := _parent(path)) is not None:
+            children.setdefault(parent, []).append(int(path.name))
+    found, left = [], [pid]
+    while left:
+        below = children.get(left.pop(), [])
+        found += below
+        left += below
+    return found
+
+
+def still_there(pids: Sequence[int], *, seconds: float) -> list[int]:
+    """Those of some processes that have not ended after so many seconds."""
+    until = time.monotonic() + seconds
+    left = [pid for pid in pids if _parent(Path("/proc") / str(pid)) is not None]
+    while left and time.monotonic() < until:
+        time.sleep(0.05)
+        left = [pid for pid in left if _parent(Path("/proc") / str(pid)) is not None]
+    return left
+
+
+def _parent(process: Path) -> int | None:
+    """The parent of an entry of /proc; None where it has ended."""
+    try:
+        state, parent = (process / "stat").read_text().rpartition(")")[2].split()[:2]
+    except (OSError, ValueError):
+        return None
+    return None if state == "Z" else int(parent)
+
+
+def _signal(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return
+
+
+def _heed() -> None:
+    """Signals as a terminal sets them up: this script itself may run under nohup or in a shell's background."""
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)

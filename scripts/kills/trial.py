@@ -1,0 +1,323 @@
+"""One command, killed once or twice at drawn moments, gone on with, and compared with the one that was left alone."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .comparing import differences
+from .process import Command, descendants, environment, start, still_there
+from .scenarios import Scenario
+from .world import World
+
+#: Folders in which a checkpoint is made ready, or kept while another takes its place.
+_CHANGING = frozenset(f".{name}.{end}" for name in ("last", "best") for end in ("new", "old"))
+_RESUMED = re.compile(r"resuming after step ([\d,]+) from (\S+)")
+_DONE = re.compile("exists already|holds an export already")
+_SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP")
+_DRAWS = 12  # of moments, until one comes before the command's end
+
+#: When a kill came.
+BEFORE, SAVING, BETWEEN = "before the first save", "inside a save", "after a save"
+MOMENTS = (BEFORE, SAVING, BETWEEN)
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """One kill.
+
+    Attributes:
+        signal: its name.
+        everybody: whether all processes died at once, as in a crash, or the first alone.
+        after: seconds after the start.
+        moment: one of ``MOMENTS``.
+        status: the command's exit status; minus the signal's number where the signal ended it.
+    """
+
+    signal: str
+    everybody: bool
+    after: float
+    moment: str
+    status: int
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What came of a trial.
+
+    Attributes:
+        trial: its number.
+        scenario: name of the command.
+        kills: those that came before the command's end.
+        different: what is not as in the run that was left alone.
+        lost: checkpoints that were not gone on from.
+        problems: whatever else is wrong: exit statuses, processes that were left behind.
+        temporary: what is left in the folder of temporary files.
+        seconds: that the trial took.
+    """
+
+    trial: int
+    scenario: str
+    kills: list[Kill] = field(default_factory=list)
+    different: list[str] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    temporary: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def is_good(self) -> bool:
+        """Whether nothing is otherwise, lost or wrong."""
+        return not (self.different or self.lost or self.problems)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+
+class Trials:
+    """Kills one scenario's command as often as one likes; the run that is left alone is made once and kept.
+
+    Everything lies in a folder of the scenario: ``at``, where the command runs, so that its paths are the same in every
+    trial; ``alone``, as the run that was left alone has left that folder; and ``kept-<trial>`` where a trial came out
+    wrong.
+
+    Args:
+        scenario: the command.
+        world: what it reads.
+        work: where the scenario's folder goes.
+        seed: of all drawn moments.
+    """
+
+    def __init__(self, scenario: Scenario, world: World, work: Path, *, seed: int) -> None:
+        self.scenario, self.world, self.seed = scenario, world, seed
+        self.folder = work.resolve() / re.sub(r"[^a-z0-9_]+", "-", scenario.name)
+        self.at, self.alone = self.folder / "at", self.folder / "alone"
+        self.temporary, self.said = self.folder / "tmp", self.folder / "said.txt"
+        self.running: Command | None = None
+
+    def leave_alone(self) -> None:
+        """Make the run to compare with, unless it is there.
+
+        Raises:
+            RuntimeError: it failed.
+        """
+        if not (self.folder / "alone.json").is_file():
+            self.world.need(*self.scenario.needs)
+            self._clear()
+            command = self._start(again=False)
+            first = command.seconds
+            while not command.ended and not any(self.at.iterdir()):
+                time.sleep(0.01)
+                first = command.seconds
+            if command.wait():
+                raise RuntimeError(f"{self.scenario.name}: {command.output()}")
+            self._time(first=first, seconds=command.seconds)
+            shutil.rmtree(self.alone, ignore_errors=True)
+            self.at.rename(self.alone)
+        known = json.loads((self.folder / "alone.json").read_text())
+        self.first, self.seconds = float(known["first"]), float(known["seconds"])
+
+    def trial(self, number: int, *, inside_a_save: bool | None = None) -> Outcome:
+        """Kill the command, go on with it to its end, and compare.
+
+        Args:
+            number: of the trial, which decides what is drawn.
+            inside_a_save: whether the kill is to come inside a save; None: as it is drawn.
+        """
+        began, outcome = time.monotonic(), Outcome(number, self.scenario.name)
+        self.leave_alone()
+        rng = random.Random(f"{self.seed} {number}")
+        wanted = 2 if rng.random() < 0.3 else 1
+        try:
+            for _ in range(_DRAWS):
+                self._clear()
+                self._kill_often(outcome, rng, wanted, inside_a_save)
+                if outcome.kills:
+                    break
+            else:
+                raise RuntimeError(f"{self.scenario.name}: {_DRAWS} drawn moments came after the command's end")
+            outcome.different = differences(self.alone, self.at)
+        finally:
+            if self.running is not None and not self.running.ended:
+                self.running.kill(everybody=True)
+        outcome.temporary = sorted(path.name for path in self.temporary.iterdir())
+        outcome.seconds = round(time.monotonic() - began, 1)
+        if not outcome.is_good:
+            kept = self.folder / f"kept-{number}"
+            shutil.rmtree(kept, ignore_errors=True)
+            shutil.copytree(self.at, kept / "at", symlinks=True)
+            shutil.copyfile(self.said, kept / "said.txt")
+        return outcome
+
+    def _kill_often(self, outcome: Outcome, rng: random.Random, wanted: int, inside_a_save: bool | None) -> None:
+        """Start the command, kill it so often, and let it end; no kill where its end came first."""
+        again = False
+        while True:
+            before, place = unfinished(self.at), self.said.stat().st_size
+            command = self._start(again=again)
+            kill = None
+            if len(outcome.kills) < wanted:
+                kill = self._kill(command, rng, inside_a_save, outcome)
+            if kill is None:
+                status = command.wait()
+                if status == 2 and again and not self.scenario.trains and _DONE.search(_last_line(command.output())):
+                    return  # the kill came after all was done
+                if status:
+                    outcome.problems.append(f"exit status {status}: {_last_line(command.output())}")
+                elif again:
+                    said = command.said.read_bytes()[place:].decode(errors="replace")
+                    outcome.lost += self._not_gone_on_from(before, said)
+                else:
+                    self._time(first=self.first, seconds=command.seconds)
+                return
+            outcome.kills.append(kill)
+            now = unfinished(self.at)
+            outcome.lost += [f"{run}: step {step} before the second kill, {now[run]} after it"
+                             for run, step in before.items() if run in now and now[run] < step]  # fmt: skip
+            again = True
+
+    def _kill(self, command: Command, rng: random.Random, inside_a_save: bool | None, outcome: Outcome) -> Kill | None:
+        """Kill a command at a drawn moment; None where it had ended before."""
+        aims_at_save = rng.random() < 0.4 if inside_a_save is None else inside_a_save
+        early = rng.random() < 0.1 and not aims_at_save
+        moment = rng.uniform(0, self.first) if early else rng.uniform(self.first, self.seconds)
+        name = "SIGKILL" if aims_at_save or rng.random() < 0.7 else rng.choice(_SIGNALS)
+        everybody, delay = rng.random() < 0.7, rng.choice((0.0, 0.0, 0.0, 0.001, 0.002, 0.005))
+        old = set(_staged(self.at))
+        while command.seconds < moment and not command.ended:
+            time.sleep(min(0.01, max(0.0, moment - command.seconds)))
+        if aims_at_save:
+            while not command.ended and old.issuperset(_staged(self.at)):
+                pass
+            time.sleep(delay)
+        if command.ended:
+            return None
+        after, others = round(command.seconds, 2), descendants(command.process.pid)
+        if name == "SIGKILL":
+            command.kill(everybody=everybody)
+        elif name == "SIGTERM":
+            command.process.terminate()
+        else:
+            os.killpg(command.process.pid, getattr(signal, name))  # as a terminal does: all of the group get it
+        status = command.wait()
+        if status == 0 or (name == "SIGKILL" and status != -signal.SIGKILL):
+            return None
+        left = still_there(others, seconds=90)
+        if left:
+            outcome.problems.append(f"{name} after {after} s: {len(left)} processes are left behind")
+        outcome.problems += self._wrong_status(name, status, after)
+        return Kill(name, everybody and name == "SIGKILL", after, self._moment(old), status)
+
+    def _wrong_status(self, name: str, status: int, after: float) -> Iterator[str]:
+        """What is wrong with the exit status that a signal led to."""
+        number = getattr(signal, name)
+        if status == 75 and self.scenario.trains:
+            saved = unfinished(self.at)
+            for run, logged in _logged(self.at).items():
+                if run in saved and saved[run] < logged:
+                    yield f"{name} after {after} s: {run} has logged step {logged} and saved step {saved[run]}"
+        elif status == -number and (name == "SIGKILL" or after < self.first):
+            return  # at its start a process knows of no signals yet
+        elif status != 128 + number:
+            yield f"{name} after {after} s: exit status {status}"
+
+    def _moment(self, old: set[str]) -> str:
+        if not old.issuperset(_staged(self.at)):
+            return SAVING
+        names = {path.name for path in self.at.rglob("*.json")}
+        done = names & {"manifest.json", "result.json", "tokenizer.json"} or any(self.at.rglob("blocks/*.json"))
+        return BETWEEN if done else BEFORE
+
+    def _not_gone_on_from(self, before: dict[str, int], said: str) -> Iterator[str]:
+        """The checkpoints that a command has not gone on from, though there was nothing newer."""
+        said += "".join(path.read_text(errors="replace") for path in self.at.rglob("logs/*.log"))
+        resumed = [(int(step.replace(",", "")), place) for step, place in _RESUMED.findall(said)]
+        for run, step in before.items():
+            if not any(other == step and Path(place).parents[1] == self.at / run for other, place in resumed):
+                yield f"{run}: step {step} was saved, and is not gone on from"
+
+    def _start(self, *, again: bool) -> Command:
+        cache = self.at / "cache" if self.scenario.own_cache else self.world.cache
+        words = [*self.scenario.words, *(self.scenario.more if again else ())]
+        variables = environment(cache=cache, temporary=self.temporary)
+        self.running = start(words, self.at, variables=variables, said=self.said)
+        return self.running
+
+    def _clear(self) -> None:
+        for folder in (self.at, self.temporary):
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+        self.said.write_bytes(b"")
+
+    def _time(self, *, first: float, seconds: float) -> None:
+        self.first, self.seconds = first, seconds
+        (self.folder / "alone.json").write_text(json.dumps({"first": first, "seconds": seconds}) + "\n")
+
+
+def unfinished(folder: Path) -> dict[str, int]:
+    """The runs below a folder that have a complete checkpoint and no result, with the newest one's step."""
+    found: dict[str, int] = {}
+    for checkpoints in folder.rglob("checkpoints"):
+        run = checkpoints.parent
+        steps = [step for place in checkpoints.iterdir() if (step := _step(place)) is not None]
+        if steps and not (run / "result.json").is_file() and not _is_staged(run):
+            found[run.relative_to(folder).as_posix()] = max(steps)
+    return found
+
+
+def _step(checkpoint: Path) -> int | None:
+    """The step of a checkpoint; None where a file is missing or not what its manifest says."""
+    try:
+        files = json.loads((checkpoint / "manifest.json").read_text())["files"]
+        for name, expected in files.items():
+            content = (checkpoint / name).read_bytes()
+            if expected != {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}:
+                return None
+        return int(json.loads((checkpoint / "state.json").read_text())["step"])
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def _logged(folder: Path) -> dict[str, int]:
+    """The last logged step of each run."""
+    found = {}
+    for path in folder.rglob("metrics.jsonl"):
+        lines = [line for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+        if lines:
+            found[path.parent.relative_to(folder).as_posix()] = int(json.loads(lines[-1])["step"])
+    return found
+
+
+def _staged(folder: Path) -> Iterator[str]:
+    """What is being written below a folder: staged files and folders. Quick, since it is asked for in a loop."""
+    left = [str(folder)]
+    while left:
+        try:
+            with os.scandir(left.pop()) as entries:
+                for entry in entries:
+                    if entry.name.startswith(".") and (entry.name.endswith(".tmp") or entry.name in _CHANGING):
+                        yield entry.path
+                    elif entry.is_dir(follow_symlinks=False):
+                        left.append(entry.path)
+        except OSError:  # it went meanwhile
+            continue
+
+
+def _is_staged(path: Path) -> bool:
+    return any(part.startswith(".") and part.endswith(".tmp") for part in path.parts)
+
+
+def _last_line(said: str) -> str:
+    errors: Sequence[str] = [line for line in said.splitlines() if line.startswith("lmtransfer: ")]
+    return (errors or said.strip().splitlines() or [""])[-1][:300]

@@ -1,0 +1,53 @@
+"""Ten of the kills of ``scripts/kill_and_resume.py``: nothing is different afterwards, and nothing is lost."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPTS = Path(__file__).parents[2] / "scripts"
+sys.path.insert(0, str(SCRIPTS))
+
+from kills.scenarios import Scenario, scenarios  # noqa: E402
+from kills.trial import Trials  # noqa: E402
+from kills.world import World  # noqa: E402
+
+#: The command, and whether the kill is to come inside a save.
+KILLED = [
+    ("pretrain mlm", True),
+    ("pretrain lm_lanes", False),
+    ("finetune, seeds and control", True),
+    ("finetune, seeds and control", False),
+    ("probe", False),
+    ("sweep", False),
+    ("prepare", True),
+    ("prepare", False),
+    ("import", True),
+    ("export", False),
+]
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("kills")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("number", range(len(KILLED)), ids=lambda number: KILLED[number][0])
+def test_a_kill_changes_nothing(number: int, work: Path) -> None:
+    name, inside_a_save = KILLED[number]
+    world = World(work / "world")
+    outcome = Trials(scenarios(world)[name], world, work, seed=1).trial(number, inside_a_save=inside_a_save)
+    assert outcome.kills
+    assert (outcome.different, outcome.lost, outcome.problems) == ([], [], [])
+
+
+def test_every_objective_and_every_command_that_writes_runs_is_among_them(tmp_path: Path) -> None:
+    found: dict[str, Scenario] = scenarios(World(tmp_path / "world"))
+    objectives = {path.stem for path in (SCRIPTS.parent / "conf" / "objective").glob("*.yaml")}
+    assert {f"pretrain {objective}" for objective in objectives} <= set(found)
+    commands = {one.words[0] for one in found.values()}
+    assert commands == {"prepare", "import", "pretrain", "probe", "finetune", "study", "export"}
