@@ -298,5 +298,5 @@ def _use_chosen(learner: TaskLearner, run: RunDirectory, checkpoint: Literal["be
             load_weights(learner, tensors, source=str(folder))
         distributed.barrier()
         if distributed.is_main() and saved.tensors("optimizer"):
-            run.checkpoints.save(name, tensors={"model": tensors}, state=saved.state)
+            run.checkpoints.save(name, tensors={"model": tensors}, state={**saved.state, "files": ["model"]})
         distributed.barrier()

@@ -78,8 +78,7 @@ class Snapshot:
             CheckpointError: it is of another model, optimiser or precision, or its carry is of another world size.
         """
         saved = checkpoint.state
-        wanted = () if saved.get("finished") else saved.get("files", ())  # who is done may need no optimiser any more
-        lost = [name for name in wanted if not (checkpoint.folder / f"{name}.safetensors").is_file()]
+        lost = [name for name in saved.get("files", ()) if not (checkpoint.folder / f"{name}.safetensors").is_file()]
         if lost:
             raise CheckpointError(
                 f"the checkpoint {checkpoint.folder} lacks its file {lost[0]}.safetensors: restore the folder from "
