@@ -15,6 +15,7 @@ from lmtransfer.commands._added_words import grown_weights, with_words
 from lmtransfer.commands._corpus import build_corpus
 from lmtransfer.commands._going_on import go_on_from
 from lmtransfer.commands._runs import SavedRun, hold_encoder, new_encoder, open_saved
+from lmtransfer.commands._trainer import build_optimizer
 from lmtransfer.commands._untrained_tokenizer import UntrainedTokenizer
 from lmtransfer.config.build import build
 from lmtransfer.config.check import check
@@ -211,7 +212,7 @@ def _check_parts(cfg: DictConfig) -> None:
     with torch.device("meta"):
         parts = _parts(cfg, new_encoder(cfg.model, tokenizer, seed=0), tokenizer, {})
         learner = PretrainingLearner(parts.encoder, list(parts.objectives))
-        build(cfg.optimizer, learner=learner)
+        build_optimizer(cfg.optimizer, learner)
     check_order(objectives=parts.objectives, rows=parts.rows)
     if not any(objective.weight for objective in parts.objectives):
         raise ConfigError("objective.losses: every loss has weight=0, so there is nothing to learn; raise one of them")

@@ -21,6 +21,16 @@ from lmtransfer.training.trackers import Jsonl, Tracker
 from lmtransfer.training.watchers import Watcher
 
 
+def build_optimizer(node: Mapping[str, Any], learner: nn.Module) -> Optimizer:
+    """The optimiser of a pretraining: ours take the learner, those of ``torch.optim`` its parameters.
+
+    Raises:
+        ConfigError: the node is not allowed or does not fit.
+    """
+    made: Optimizer = build(node, learner=learner, params=[p for p in learner.parameters() if p.requires_grad])
+    return made
+
+
 def make_trainer(
     *,
     learner: nn.Module,

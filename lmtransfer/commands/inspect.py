@@ -18,8 +18,8 @@ from lmtransfer.commands._inspect_tables import corpus_table, cost_table, packin
 from lmtransfer.commands._inspect_task import inspect_task
 from lmtransfer.commands._parts_table import parts_table
 from lmtransfer.commands._pretraining import Parts, build_parts, check_pretraining, read_text
+from lmtransfer.commands._trainer import build_optimizer
 from lmtransfer.commands._unigrams import observe
-from lmtransfer.config.build import build
 from lmtransfer.config.schema import HardwareSettings, TrainSettings
 from lmtransfer.console import Console
 from lmtransfer.data.stream import PlannedStream
@@ -151,7 +151,7 @@ def _measured(
     with Console(stderr=True).status("measuring a few training steps"):
         return measure(
             learner,
-            build(cfg.optimizer, learner=learner),
+            build_optimizer(cfg.optimizer, learner),
             source.build(int(cfg.epoch), plan, rows),
             hardware=hardware,
             seed=cfg.seed,

@@ -25,11 +25,10 @@ from lmtransfer.commands._pretraining import (
 from lmtransfer.commands._pretraining_data import PretrainingData
 from lmtransfer.commands._pretraining_messages import closing, opening
 from lmtransfer.commands._pretraining_seeds import pretrain_seeds
-from lmtransfer.commands._trainer import make_trainer
+from lmtransfer.commands._trainer import build_optimizer, make_trainer
 from lmtransfer.commands._unigrams import masked_entropy, masked_loss
 from lmtransfer.commands._utilisation import pretraining_flops
 from lmtransfer.config.budget import effective_train
-from lmtransfer.config.build import build
 from lmtransfer.config.schema import TrainSettings
 from lmtransfer.config.sweep import in_sweep, sweep_name
 from lmtransfer.console import Console
@@ -219,8 +218,7 @@ def _trainer(
     return make_trainer(
         learner=learner,
         stream=data.stream,
-        # ours take the learner, those of torch.optim its parameters
-        optimizer=build(cfg.optimizer, learner=learner, params=[p for p in learner.parameters() if p.requires_grad]),
+        optimizer=build_optimizer(cfg.optimizer, learner),
         schedule=cfg.schedule,
         tracker=cfg.tracker,
         train=train,

@@ -115,7 +115,7 @@ CASES: dict[str, Case] = {
             "name=a/": "name:",
             "name=": "name:",
             "name=' '": "name:",
-            "output_root=": "output_root:",
+            "output_root=": "output_root=",
             "output_root=[a]": "output_root",
             "cache_dir=3.5": (),
             "cache_dir=[a]": "cache_dir",

@@ -258,7 +258,7 @@ def test_what_we_do_not_compute_is_refused_by_name_all_at_once(tmp_path: Path) -
     for text in ("hidden_act=silu", "hidden_size='big'", "num_hidden_layers=1000000000", "hidden_dropout_prob=-1"):
         assert text in str(caught.value)
     (tmp_path / "config.json").write_text(json.dumps(config | {"num_attention_heads": 5}))
-    with pytest.raises(CheckpointError, match=r"config.json: model.num_heads=5 does not divide"):
+    with pytest.raises(CheckpointError, match=r"config.json: .*model.num_heads=5 does not divide"):
         read_published(tmp_path)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 from task_world import FILES, make_task_world
-from transfer_world import MODEL, TASK, lmtransfer, result
+from transfer_world import MASKED, MODEL, TASK, lmtransfer, result
 
 from lmtransfer.config.build import build
 from lmtransfer.predictions.file import read_predictions
@@ -38,7 +38,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     other = RunDirectory.create(folder / "runs", "pretrain", "other")
     base = RunDirectory.open(folder / "runs/pretrain/base")
     load_tokenizer(base.tokenizer).save(other.tokenizer)
-    other.write_config({"model": MODEL, "objective": {"losses": {"mlm": {}}}, "seed": 7})
+    other.write_config({"model": MODEL, "objective": MASKED, "seed": 7})
     torch.manual_seed(2)
     encoder = build(MODEL, vocab_size=load_tokenizer(base.tokenizer).vocab_size)
     weights = {f"encoder.{name}": tensor for name, tensor in encoder.state_dict().items()}

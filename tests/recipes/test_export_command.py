@@ -540,7 +540,7 @@ def test_a_folder_that_holds_something_is_not_touched(capsys: pytest.CaptureFixt
         (["run=runs/pretrain/base", "to=x", "format=pickle"], "format=pickle: must be one of auto"),
         (["run=runs/pretrain/base", "to=x", "checkpoint=first"], "checkpoint=first: must be best, last or null"),
         (["run=runs/pretrain/base", "to=x", "checkpoint=best"], "has no checkpoint 'best'"),
-        (["run=runs/pretrain/base", "to=x", "results=nowhere"], "runs=nowhere: no such folder"),
+        (["run=runs/pretrain/base", "to=x", "results=nowhere"], "results=nowhere: no such folder"),
         (["run=runs/pretrain/base", "to=onnx", "format=tensors"], "format=tensors with to=onnx"),
         (["run=runs/pretrain/base"], "to"),
     ],

@@ -42,7 +42,7 @@ def test_without_validation_the_last_checkpoint_is_named(text_world: Path) -> No
 
 
 @pytest.mark.parametrize("optimizer", sorted(path.stem for path in (paths.conf_dir() / "optimizer").glob("*.yaml")))
-def test_every_optimizer_trains(optimizer: str, world: Path) -> None:
+def test_every_optimizer_trains(optimizer: str, text_world: Path) -> None:
     words = [*TINY, *TEXT, *SHORT, "objective=mlm", f"optimizer={optimizer}", "train.steps=3", "train.log_every=1"]
     assert main(["pretrain", *words, "schedule=constant", "name=a"]) == 0
     lines = [json.loads(line) for line in Path("runs/pretrain/a/metrics.jsonl").read_text().splitlines()]

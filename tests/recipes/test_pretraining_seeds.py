@@ -11,7 +11,7 @@ import pytest
 import torch
 import yaml
 from omegaconf import OmegaConf
-from transfer_world import TASK, lmtransfer, make_world, result
+from transfer_world import MASKED, TASK, lmtransfer, make_world, result
 
 from lmtransfer.commands._study_plan import make_plan
 from lmtransfer.reporting.collect import collect
@@ -41,7 +41,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def pretrained_twice(world: Path) -> None:
     """A run ``two`` with the seeds 0 and 4, as pretraining leaves one."""
     base = world / "runs/pretrain/base"
-    config = {**yaml.safe_load((base / "config.yaml").read_text()), "objective": {"losses": {"mlm": {}}}}
+    config = {**yaml.safe_load((base / "config.yaml").read_text()), "objective": MASKED}
     for seed in (0, 4):
         shutil.copytree(base, world / f"runs/pretrain/two/seed-{seed}")
         (world / f"runs/pretrain/two/seed-{seed}/config.yaml").write_text(yaml.safe_dump({**config, "seed": seed}))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from transfer_world import QUICK, lmtransfer, make_world
+from transfer_world import MASKED, QUICK, lmtransfer, make_world
 
 from lmtransfer.commands._runs import open_saved
 from lmtransfer.training.weights import read_weights
@@ -21,7 +21,7 @@ def test_the_start_is_the_end_where_no_row_had_a_start(
     make_world(tmp_path)
     path = Path("runs/pretrain/base/config.yaml")
     rows = {"_target_": "lmtransfer.objectives.rows.stream.LanguageStream", "max_length": 24, "frame": frame}
-    written = yaml.safe_load(path.read_text()) | {"objective": {"rows": rows}, "corpus": {"name": "text"}}
+    written = yaml.safe_load(path.read_text()) | {"objective": {"rows": rows, **MASKED}, "corpus": None}
     path.write_text(yaml.safe_dump(written))
     assert lmtransfer("probe", *QUICK, "train.epochs=1", "name=probed") == 0
     saved = open_saved("runs/probe/probed", key="run")

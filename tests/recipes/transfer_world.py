@@ -64,6 +64,8 @@ def make_world(folder: Path) -> None:
 
 
 #: The task of that world, the settings that make a run quick, and those that make it exact.
+#: What a run of masked tokens says of its objective, as far as transfer looks.
+MASKED = {"losses": {"mlm": {"_target_": "lmtransfer.objectives.masked_lm.MaskedLanguageModel"}}}
 TASK = [
     "task=text_classification",
     "task.name=toy",

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from task_fakes import WordTokenizer, random_examples
 
+from lmtransfer.errors import ConfigError
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.source import TOKENS_MULTIPLE, TaskSource
 from lmtransfer.tasks.text_encoding import encode_texts, longest_first
@@ -64,7 +65,7 @@ def test_longest_first_cuts_one_token_at_a_time_from_the_longer() -> None:
 
 
 def test_no_room_for_text_is_refused() -> None:
-    with pytest.raises(ValueError, match="max_length=2"):
+    with pytest.raises(ConfigError, match="max_length=2"):
         _encode(["a"], None, 2)
 
 

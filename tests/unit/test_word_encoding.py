@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from lmtransfer.data.documents import Notes
+from lmtransfer.errors import ConfigError
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.tagged_example import TaggedExample
 from lmtransfer.tasks.word_encoding import NO_TOKEN, encode_words, word_pieces, word_windows
@@ -123,7 +124,7 @@ def test_a_sentence_is_cls_words_sep_with_a_row_a_word() -> None:
 def test_no_sentences_and_no_room() -> None:
     assert len(encode([], Letters(), 16)[0]) == 0
     assert encode([], Letters(), 16)[0].targets.values.shape == (0, 3)
-    with pytest.raises(ValueError, match="max_length=2"):
+    with pytest.raises(ConfigError, match="max_length=2"):
         encode([["a"]], Letters(), 2)
 
 
