@@ -21,7 +21,10 @@ def test_the_start_is_the_end_where_no_row_had_a_start(
     make_world(tmp_path)
     path = Path("runs/pretrain/base/config.yaml")
     rows = {"_target_": "lmtransfer.objectives.rows.stream.LanguageStream", "max_length": 24, "frame": frame}
-    written = yaml.safe_load(path.read_text()) | {"objective": {"rows": rows, **MASKED}, "corpus": None}
+    written = yaml.safe_load(path.read_text()) | {
+        "objective": {"rows": rows, **MASKED},
+        "corpus": {"_target_": "lmtransfer.data.corpus.FileCorpus"},
+    }
     path.write_text(yaml.safe_dump(written))
     assert lmtransfer("probe", *QUICK, "train.epochs=1", "name=probed") == 0
     saved = open_saved("runs/probe/probed", key="run")
