@@ -26,10 +26,11 @@ from lmtransfer.interop.tokenizer_files import read_tokenizer
 from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.tokenizers.base import Tokenizer
-from lmtransfer.training.run_directory import RESULT_KEYS, RunDirectory, interpolations
+from lmtransfer.training.run_directory import RESULT_KEYS, RunDirectory
 from lmtransfer.training.state import TrainState
 from lmtransfer.training.versions import versions
 from lmtransfer.training.weights import aliases, load_weights, weights
+from lmtransfer.untrusted.texts import interpolations
 
 #: To be raised whenever the same files would give another run directory.
 IMPORT_FORMAT = 1
@@ -83,7 +84,7 @@ def read_imported(folder: PublishedFolder, *, words: Path | None = None) -> Impo
         DataError: words that cannot be added.
     """
     published = read_published(folder.path)
-    for key, value in interpolations({"model": published.model, "losses": published.loss_arguments}, ""):
+    for key, value in interpolations({"model": published.model, "losses": published.loss_arguments}):
         raise CheckpointError(f"{folder.path}: {key} is {value[:60]!r}, which would be looked up on this machine")
     tokenizer: Tokenizer = read_tokenizer(folder.path, vocab_size=published.vocab_size)
     base, notes = tokenizer, list(published.notes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -15,6 +15,7 @@ from lmtransfer.config.budget import KINDS
 from lmtransfer.config.nearest import hint
 from lmtransfer.config.overrides import of_command_line
 from lmtransfer.errors import ConfigError
+from lmtransfer.untrusted.texts import texts
 
 PRETRAIN = "pretrain"
 _COMMANDS = ("probe", "finetune")
@@ -106,16 +107,6 @@ def make_plan(cfg: DictConfig) -> Plan:
 def _looked_up(cfg: DictConfig) -> list[str]:
     """The texts of a study that would be looked up on this machine, which is not for the author of a study to do."""
     content = cast("dict[str, Any]", OmegaConf.to_container(cfg, resolve=False))
-
-    def texts(value: Any, key: str) -> Iterator[tuple[str, str]]:
-        if isinstance(value, str):
-            yield key, value
-        elif isinstance(value, Mapping):
-            for name, item in value.items():
-                yield from texts(item, f"{key}.{name}")
-        elif isinstance(value, list):
-            for place, item in enumerate(value):
-                yield from texts(item, f"{key}[{place}]")
 
     return [
         f"{key}: {text[:60]!r} would be looked up on this machine, and a study holds plain words only: write the value"

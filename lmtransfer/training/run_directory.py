@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -41,6 +41,7 @@ from lmtransfer.untrusted.schema import (
     Text,
     Whole,
 )
+from lmtransfer.untrusted.texts import interpolations
 
 #: The keys of every ``result.json``.
 RESULT_KEYS = (
@@ -244,7 +245,7 @@ class RunDirectory:
             RunDirectoryError: it is missing or damaged, or holds what would be looked up on this machine.
         """
         config = read_yaml(self.config_path, _CONFIG, error=RunDirectoryError)
-        for key, value in interpolations(config, ""):
+        for key, value in interpolations(config):
             raise RunDirectoryError(
                 f"{self.config_path}: {key} holds {value[:60]!r}, which would be looked up on this machine, and a run "
                 "holds plain values only: write the value itself, and beware of who sent you this run"
@@ -294,15 +295,3 @@ class RunDirectory:
         if not self.result_path.exists():
             raise RunDirectoryError(f"the run {self.path} has no result yet: go on with it by resume=true")
         return cast("dict[str, Any]", read_json(self.result_path, schema, error=RunDirectoryError))
-
-
-def interpolations(value: Any, key: str) -> Iterator[tuple[str, str]]:
-    """The texts in a configuration that OmegaConf would replace by something else, with their keys."""
-    if isinstance(value, str) and "${" in value:
-        yield key, value
-    elif isinstance(value, Mapping):
-        for name, item in value.items():
-            yield from interpolations(item, f"{key}.{name}".removeprefix("."))
-    elif isinstance(value, list):
-        for place, item in enumerate(value):
-            yield from interpolations(item, f"{key}[{place}]")

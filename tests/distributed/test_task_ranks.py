@@ -41,6 +41,7 @@ def _result(world: Path, path: str) -> dict[str, Any]:
     return json.loads((world / "runs" / path / "result.json").read_text())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["span_qa"])
 def test_two_ranks_train_and_score_as_one(kind: str, world: Path) -> None:
     for ranks in (1, 2):

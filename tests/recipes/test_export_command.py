@@ -195,7 +195,9 @@ AUTO = {
 }
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    "family", [pytest.param(name, marks=[] if name in ("bert", "electra") else pytest.mark.slow) for name in FAMILIES]
+)
 def test_transformers_gives_the_logits_of_a_pretrained_run(
     family: str, pretrained: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -263,7 +265,7 @@ def _batch(encoded: EncodedExamples) -> tuple[Any, dict[str, Tensor]]:
     return batch, padded
 
 
-@pytest.mark.parametrize("command", ["finetune", "probe"])
+@pytest.mark.parametrize("command", ["finetune", pytest.param("probe", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", TASKS)
 def test_transformers_gives_the_logits_of_a_run_of_each_kind_of_task(kind: str, command: str) -> None:
     assert lmtransfer(command, *TASKS[kind], *TRAIN, f"name={kind}", "transfer.pooling=family") == 0
@@ -294,6 +296,7 @@ def test_transformers_gives_the_logits_of_a_run_of_each_kind_of_task(kind: str, 
         assert config["problem_type"] == "regression"
 
 
+@pytest.mark.slow
 def test_of_several_seeds_the_first_is_exported_with_the_scores_of_all(world: Path) -> None:
     words = ["task.num_train=20", "seeds=2", "control=true", "name=seeds"]
     assert lmtransfer("finetune", *TASKS["classification"], *TRAIN, *words) == 0

@@ -71,7 +71,8 @@ def straight(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(("workers", "first", "second"), [pytest.param(0, 13, 31, marks=pytest.mark.slow), (2, 25, 37)])
+@pytest.mark.parametrize(("workers", "first", "second"), [(0, 13, 31), (2, 25, 37)])
+@pytest.mark.slow
 def test_killed_and_resumed_twice_is_bit_identical(
     straight: Path, tmp_path: Path, workers: int, first: int, second: int
 ) -> None:
