@@ -20,7 +20,7 @@ _TIMED_COLUMNS = ("tokens/s",)
 def differences(expected: Path, found: Path) -> list[str]:
     """What is otherwise in ``found`` than in ``expected``: files that are missing, left over or of other content.
 
-    Every file counts but locks, seals (digests of a whole ``config.yaml``) and the logs of a study; of JSON, CSV and
+    Every file counts but locks, seals (digests of a whole ``config.yaml``, by a drawn key) and the logs of a study; of JSON, CSV and
     Markdown all but times, of configurations all but whether the run was gone on with, of safetensors every tensor's
     bits, of all other files every byte.
     """
@@ -42,7 +42,9 @@ def _files(folder: Path) -> set[str]:
     return {
         path.as_posix()
         for path in paths
-        if path.name not in (".lock", "made_here") and path.suffix != ".lock" and "logs" not in path.parts
+        if path.name not in (".lock", "made_here", "made_here.key")
+        and path.suffix != ".lock"
+        and "logs" not in path.parts
     }
 
 
