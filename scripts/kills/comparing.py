@@ -20,9 +20,9 @@ _TIMED_COLUMNS = ("tokens/s",)
 def differences(expected: Path, found: Path) -> list[str]:
     """What is otherwise in ``found`` than in ``expected``: files that are missing, left over or of other content.
 
-    Every file counts but locks, seals (digests of a whole ``config.yaml``, by a drawn key) and the logs of a study; of JSON, CSV and
-    Markdown all but times, of configurations all but whether the run was gone on with, of safetensors every tensor's
-    bits, of all other files every byte.
+    Every file counts but locks, seals (digests of a whole ``config.yaml``, by a drawn key) and the logs of a study; of
+    JSON, CSV and Markdown all but times, of configurations all but whether the run was gone on with, of safetensors
+    every tensor's bits, of all other files every byte.
     """
     ours, theirs = _files(expected), _files(found)
     said = [f"{name} is missing" for name in sorted(ours - theirs)]
