@@ -149,7 +149,8 @@ CASES: dict[str, Case] = {
     # probe and finetune
     "task.twice": Case((*FINETUNE, "task=squad"), ("task=text_classification", "task=squad")),
     "task.twice_with_files": Case(
-        (*FINETUNE, "task.test=t.tsv", "task=squad", "data_root=/nonexistent"), ("task=text_classification", "task=squad")
+        (*FINETUNE, "task.test=t.tsv", "task=squad", "data_root=/nonexistent"),
+        ("task=text_classification", "task=squad"),
     ),
     "task.no_files": Case(
         ("finetune", "init=runs/pretrain/base", "task=squad", "data_root=/nonexistent", "name=x"),
