@@ -106,6 +106,12 @@ def read_run(path: Path, *, key: str | None = None) -> Run:
         key: its name in the report; the folder's name by default.
     """
     problems: list[str] = []
+    try:
+        os.scandir(path).close()
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except OSError as error:
+        problems.append(f"the folder cannot be read: {(error.strerror or str(error)).lower()}")
     config = _read_mapping(path / "config.yaml", problems)
     result = _read_mapping(path / "result.json", problems)
     versions = _read_mapping(path / "versions.json", problems)
@@ -168,7 +174,11 @@ def _run_folders(folder: Path, depth: int, seen: set[str]) -> Iterator[Path]:
     seen.add(real)
     try:
         entries = sorted(os.scandir(folder), key=lambda entry: _natural(entry.name))
+    except FileNotFoundError:  # it has gone meanwhile
+        return
     except OSError:
+        if depth:
+            yield folder  # its row says why nothing is known of it
         return
     is_run = any(entry.name in RUN_FILES for entry in entries)
     if is_run:

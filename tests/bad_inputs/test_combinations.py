@@ -148,6 +148,14 @@ CASES: dict[str, Case] = {
     "resume.not_asked_for": Case((*PRETRAIN[:-1], "name=base"), ("name=", "resume=true")),
     # probe and finetune
     "task.twice": Case((*FINETUNE, "task=squad"), ("task=text_classification", "task=squad")),
+    "task.twice_with_files": Case(
+        (*FINETUNE, "task.test=t.tsv", "task=squad", "data_root=/nonexistent"),
+        ("task=text_classification", "task=squad"),
+    ),
+    "task.no_files": Case(
+        ("finetune", "init=runs/pretrain/base", "task=squad", "data_root=/nonexistent", "name=x"),
+        ("squad", "/nonexistent"),
+    ),
     "task.group": Case((*FINETUNE, "task=glue"), ("task=text_classification", "task=glue")),
     "task.stride": Case(
         ("finetune", "init=runs/pretrain/base", "task=span_qa", "task.train=a.jsonl", "task.dev=a.jsonl", "name=x")
@@ -279,6 +287,10 @@ CASES: dict[str, Case] = {
         },
         prefix="inspect",
     ),
+    "inspect.all_too_large": Case(
+        ("inspect", *NOWHERE[1:-1], "rows=1000000", "sample=100000000", "measure=false", "epoch=1000000000"),
+        ("rows=1000000", "sample=100000000", "epoch=1000000000"),
+    ),
     "inspect.task_rows": Case(("inspect", "init=runs/pretrain/base", *TASK, "rows=1e9"), ("rows",)),
     "inspect.task_length": Case(("inspect", "init=runs/pretrain/base", *TASK, "task.max_length=2"), ("max_length",)),
     "inspect.task_without_init": Case(("inspect", *TASK), ("init",)),
@@ -397,6 +409,7 @@ CASES: dict[str, Case] = {
 @pytest.mark.parametrize("name", list(CASES))
 def test_what_cannot_be_is_refused(name: str, world: Path, answer: Answer) -> None:
     check(CASES[name], world, answer)
+    assert not (world / "PWNED").exists()
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,7 @@ import pytest
 import torch
 import yaml
 from bad_input import FINETUNE, PREPARE, PRETRAIN, SECRET, Answer, Case, altered, check
+from limits import no_privileges
 from safetensors.torch import load_file, save_file
 
 from lmtransfer import cli
@@ -87,11 +88,12 @@ def test_an_export_replaces_what_exports_have_written_and_nothing_else(world: Pa
 
 
 def test_names_of_others_move_no_cursor(world: Path, answer: Answer) -> None:
-    altered(world, {"name": "a\x1b[2Jb", "corpus.name": "c\x1b]0;owned\x07", "seed": 3}).rename(
+    altered(world, {"name": "a\x1b[2Jb$x_{\u4e2d\ue000", "corpus.name": "c\x1b]0;owned\x07", "seed": 3}).rename(
         world / "runs" / "e\x1b[31mf"
     )
     status, said = answer("report", "runs", "to=o")
     assert status == 0, said
+    assert "Warning" not in said
     for page in (
         "",
         *(path.read_text() for path in (world / "o").rglob("*.*") if path.suffix in (".html", ".md", ".csv")),
@@ -629,6 +631,26 @@ def test_a_report_follows_no_link_to_a_folder_above(world: Path, answer: Answer)
     (world / "runs/loop").symlink_to(world)
     status, said = answer("report", "runs", "to=o", "figures=false")
     assert status == 0, said
+
+
+@pytest.mark.parametrize("link", ["", "locked", "locked/checkpoints"])
+def test_a_report_tells_of_what_is_locked_and_goes_on(link: str, world: Path, answer: Answer) -> None:
+    """A folder among the runs that may not be read, and links to one and into one."""
+    locked = world / ("locked" if link else "runs/pretrain/locked")
+    shutil.copytree("runs/pretrain/base", locked)
+    if link:
+        (world / "runs/pretrain/link").symlink_to(world / link)
+    locked.chmod(0)
+    try:
+        with no_privileges():
+            status, said = answer("report", "runs", "to=o", "figures=false")
+    finally:
+        locked.chmod(0o755)
+    assert status == 0, said
+    assert "base" in said
+    assert "Traceback" not in said
+    told = "the folder cannot be read: permission denied" in (world / "o/report.html").read_text()
+    assert told == (link != "locked/checkpoints")  # of which nobody may say whether it is a folder
 
 
 @pytest.mark.parametrize(

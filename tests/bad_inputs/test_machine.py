@@ -206,6 +206,7 @@ PATHS: dict[str, Case] = {
     "long.name": Case((*PRETRAIN[:-1], f"name={LONG}"), ("name:", "300 bytes")),
     "long.nested_name": Case((*PRETRAIN[:-1], f"name=a/{LONG}"), ("name:",)),
     "long.finetune_name": Case((*FINETUNE[:-1], f"name={LONG}"), ("name:",)),
+    "long.name_in_a_new_root": Case((*PRETRAIN[:-1], f"name={LONG}", "output_root=new"), ("name:", "300 bytes")),
     "long.output_root": Case((*PRETRAIN, f"output_root={LONG}"), (f"output_root={LONG[:100]}", "long")),
     "long.to": Case((*EXPORT, f"to={LONG}"), ("to=", "shorter")),
     "long.report_to": Case(("report", "runs", f"to={LONG}"), ("to=",)),

@@ -138,6 +138,24 @@ def test_signals_cost_no_step(signals: list[signal.Signals], workers: int, start
     assert b"all is saved, go on with resume=true" in said
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_evaluation_ends_calmly_whenever_it_is_stopped(
+    number: signal.Signals, start: Start, world: Path, tmp_path: Path
+) -> None:
+    """Also while Python itself ends: signals keep coming until it has."""
+    made = start([*PRETRAIN[:-1], "train.steps=1", "name=base"])
+    assert made.process.wait(timeout=120) == 0
+    shown = tmp_path / "shown"
+    with shown.open("wb") as output:
+        run = start(["evaluate", "run=runs/pretrain/base"], stdout=output, stderr=output)
+        run.wait_for(lambda: shown.stat().st_size > 0)
+        while run.process.poll() is None:
+            run.process.send_signal(number)
+            time.sleep(0.01)
+    assert run.process.returncode in (0, 128 + number), shown.read_text()
+    assert "Traceback" not in shown.read_text()
+
+
 @pytest.mark.parametrize("streams", [("stderr",), ("stdout", "stderr")])
 @pytest.mark.parametrize("also", [None, signal.SIGINT])
 def test_a_reader_that_goes_away_costs_no_step(
