@@ -65,7 +65,7 @@ compare: setup ## finetuning a published encoder, against transformers.Trainer (
 	$(PIP) -c scripts/constraints.txt -e '.[bench]'
 	$(BIN)/python scripts/compare_with_trainer.py $(ARGS)
 
-kills: setup ## kill every command that writes, 200 times, and compare with runs left alone (ARGS="--minutes 30"); two hours
+kills: setup ## kill every command that writes, 200 times, and compare with runs left alone (ARGS="--minutes 30"); an hour
 	$(BIN)/python scripts/kill_and_resume.py $(ARGS)
 
 clean: ## remove what building and testing leave behind; keeps the environment and runs/
