@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -57,7 +56,7 @@ def pretrain_seeds(cfg: DictConfig, name: str, train: Train, *, resume: bool) ->
         runs.append(train(own, f"{name}/seed-{seed}", True))
     if distributed.is_main():
         load_tokenizer(runs[0].tokenizer).save(directory.tokenizer)
-    directory.write_versions(json.loads((runs[0].path / "versions.json").read_text(encoding="utf-8")))
+    directory.write_versions(runs[0].read_versions())
     seeds = range(cfg.seed, cfg.seed + cfg.seeds)
     result = joint_result([(seed, run.read_result()) for seed, run in zip(seeds, runs, strict=True)])
     directory.write_result(result)

@@ -7,7 +7,6 @@ import json
 import re
 import shutil
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -53,17 +52,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
             assert lmtransfer("finetune", *FILES[kind], *QUICK, INIT, f"name={kind}") == 0
         torch.set_num_threads(threads)
     return folder
-
-
-@pytest.fixture
-def world(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    shutil.copytree(made, tmp_path / "world")
-    monkeypatch.chdir(tmp_path / "world")
-    monkeypatch.setenv("LMTRANSFER_CACHE", str(tmp_path / "cache"))
-    monkeypatch.delenv("LMTRANSFER_DATA", raising=False)
-    threads = torch.get_num_threads()
-    yield tmp_path / "world"
-    torch.set_num_threads(threads)
 
 
 def kept(run: str, split: str = "dev") -> ScoredExamples:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 from task_world import FILES, SPLITS, make_task_world
 from transfer_world import lmtransfer, result
 
@@ -17,17 +14,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("world")
     make_task_world(folder)
     return folder
-
-
-@pytest.fixture
-def world(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    shutil.copytree(made, tmp_path / "world")
-    monkeypatch.chdir(tmp_path / "world")
-    monkeypatch.setenv("LMTRANSFER_CACHE", str(tmp_path / "cache"))
-    monkeypatch.delenv("LMTRANSFER_DATA", raising=False)
-    threads = torch.get_num_threads()
-    yield tmp_path / "world"
-    torch.set_num_threads(threads)
 
 
 QUICK = ["hardware=exact", "init=runs/pretrain/base", "train.epochs=10", "optimizer.learning_rate=0.02"]

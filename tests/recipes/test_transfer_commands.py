@@ -6,7 +6,6 @@ import json
 import math
 import shutil
 import statistics
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,17 +28,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("world")
     make_world(folder)
     return folder
-
-
-@pytest.fixture
-def world(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    shutil.copytree(made, tmp_path / "world")
-    monkeypatch.chdir(tmp_path / "world")
-    monkeypatch.setenv("LMTRANSFER_CACHE", str(tmp_path / "cache"))
-    monkeypatch.delenv("LMTRANSFER_DATA", raising=False)
-    threads = torch.get_num_threads()
-    yield tmp_path / "world"
-    torch.set_num_threads(threads)
 
 
 def _weights(run: str, checkpoint: str = "best") -> dict[str, torch.Tensor]:
