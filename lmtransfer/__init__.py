@@ -2,7 +2,7 @@
 
 import os
 
-from lmtransfer.waiting import set_waiting
+from lmtransfer.system.waiting import set_waiting
 
 __version__ = "0.1.0"
 

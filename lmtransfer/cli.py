@@ -9,10 +9,10 @@ import os
 import sys
 from collections.abc import Sequence
 
-from lmtransfer import interrupts, machine, ranks
 from lmtransfer.errors import ConfigError, Interrupted, LmtransferError
-from lmtransfer.last_resort import last_resort
-from lmtransfer.printable import printable
+from lmtransfer.system import interrupts, machine, ranks
+from lmtransfer.system.last_resort import last_resort
+from lmtransfer.system.printable import printable
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -2,7 +2,7 @@
 
 Each message names the key or ``file:line``, the value, what is allowed and how to mend it. The command line
 prints such an error without a traceback and exits with its ``exit_code``; any other exception is a bug of ours,
-and is shown as one (``lmtransfer.last_resort``).
+and is shown as one (``lmtransfer.system.last_resort``).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class TrainingError(LmtransferError):
 
 
 class MachineError(LmtransferError):
-    """What the machine refuses: room, permission, memory, a file that is gone (see ``lmtransfer.machine``)."""
+    """What the machine refuses: room, permission, memory, a file that is gone (see ``lmtransfer.system.machine``)."""
 
 
 class Interrupted(LmtransferError):

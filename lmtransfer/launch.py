@@ -23,7 +23,6 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError, MissingMandatoryValue, OmegaConfBaseException
 from yaml import YAMLError
 
-from lmtransfer import machine, ranks
 from lmtransfer.config import help_page, overrides, paths, yaml_files
 from lmtransfer.config.budget import settle_budget
 from lmtransfer.config.diagnose import diagnose
@@ -32,8 +31,9 @@ from lmtransfer.config.sweep import Point, in_sweep, read_points, sweep_name
 from lmtransfer.config.task_groups import expanded
 from lmtransfer.config.user_paths import settle_paths
 from lmtransfer.errors import ConfigError, Interrupted, LmtransferError
-from lmtransfer.last_resort import last_resort
-from lmtransfer.run_writer import failed_starts_removed
+from lmtransfer.runs.writer import failed_starts_removed
+from lmtransfer.system import machine, ranks
+from lmtransfer.system.last_resort import last_resort
 
 _HYDRA_SETTINGS = (
     "hydra/help=lmtransfer",

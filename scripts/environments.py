@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from lmtransfer.waiting import SPIN_COUNT, USERS_OWN, set_waiting
+from lmtransfer.system.waiting import SPIN_COUNT, USERS_OWN, set_waiting
 
 #: What GNU's runtime takes where nothing is set. Said outright, since our package sets its own where it finds none.
 RUNTIMES_OWN = "300000"

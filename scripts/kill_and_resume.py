@@ -82,7 +82,7 @@ class Ledger:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with self.path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(outcome.as_dict()) + "\n")
-            how = ", ".join(f"{kill.signal} {kill.moment} ({kill.after} s)" for kill in outcome.kills)
+            how = ", ".join(f"{kill.signal} {kill.moment} ({kill.after} s)" for kill in outcome.kills) or "ended first"
             print(
                 f"{self.num_kills:4} {outcome.scenario}: {how}: {'the same' if outcome.is_good else 'WRONG'}",
                 flush=True,

@@ -15,12 +15,12 @@ import time
 
 import torch
 
-from lmtransfer.data.cache import tokenizer_for
-from lmtransfer.data.python_docs import PythonDocs
-from lmtransfer.data.stream import PlannedStream
+from lmtransfer.data.corpora.python_docs import PythonDocs
+from lmtransfer.data.store.cache import tokenizer_for
+from lmtransfer.data.stream.stream import PlannedStream
 from lmtransfer.models.bert import BertEncoder
-from lmtransfer.tasks.classification import TextClassification
 from lmtransfer.tasks.source import TaskSource
+from lmtransfer.tasks.text.classification import TextClassification
 from lmtransfer.tokenizers.train import SentencePieceTrainer
 from lmtransfer.training.hardware import setup
 from lmtransfer.transfer.evaluation import Autocast

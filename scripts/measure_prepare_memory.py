@@ -25,8 +25,8 @@ _TOLERANCE = 1.2
 _CHILD = """
 import sys
 from pathlib import Path
-from lmtransfer.data.cache import prepare
-from lmtransfer.data.corpus import FileCorpus
+from lmtransfer.data.store.cache import prepare
+from lmtransfer.data.corpora.corpus import FileCorpus
 from lmtransfer.tokenizers.load import load_tokenizer
 
 if __name__ == "__main__":

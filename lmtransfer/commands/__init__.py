@@ -1,0 +1,1 @@
+"""The commands: one short assembly each, and nothing private."""

@@ -8,10 +8,10 @@ from omegaconf import DictConfig, OmegaConf
 
 from lmtransfer.config.check import check
 from lmtransfer.errors import ConfigError
-from lmtransfer.reporting.comparison import compare_sides
-from lmtransfer.reporting.comparison_page import print_comparison, write_comparison
-from lmtransfer.reporting.sides import read_sides
-from lmtransfer.reporting.terminal import report_console
+from lmtransfer.reporting.comparison.comparison import compare_sides
+from lmtransfer.reporting.comparison.page import print_comparison, write_comparison
+from lmtransfer.reporting.render.terminal import report_console
+from lmtransfer.reporting.runs.sides import read_sides
 
 
 def run(cfg: DictConfig) -> Path:

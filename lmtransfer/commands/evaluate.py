@@ -10,9 +10,19 @@ from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from lmtransfer.commands._evaluate_pretrained import evaluate_pretrained
-from lmtransfer.commands._hardware import eager_hardware
-from lmtransfer.commands._runs import (
+from lmtransfer.config.build import build
+from lmtransfer.config.check import check
+from lmtransfer.config.parts import settle_parts
+from lmtransfer.config.sweep import in_sweep, sweep_name
+from lmtransfer.errors import ConfigError
+from lmtransfer.kept_predictions.file import file_name, write_predictions
+from lmtransfer.kept_predictions.scored import Kept
+from lmtransfer.models.base import Encoder
+from lmtransfer.pretraining.evaluation import evaluate_pretrained
+from lmtransfer.reporting.runs.kept import examples_of
+from lmtransfer.runs.hardware import eager_hardware
+from lmtransfer.runs.run_directory import RunDirectory
+from lmtransfer.runs.saved import (
     SavedRun,
     folders_with_checkpoints,
     is_pretrained,
@@ -20,29 +30,19 @@ from lmtransfer.commands._runs import (
     pretraining_seed,
     trained_folders,
 )
-from lmtransfer.commands._task_data import encode_split
-from lmtransfer.commands._task_results import Result, compare, layer_weights, summary
-from lmtransfer.commands._task_table import print_result, short
-from lmtransfer.commands._trained import asked_task, open_trained
-from lmtransfer.commands._zero_shot import evaluate_zero_shot
-from lmtransfer.config.build import build
-from lmtransfer.config.check import check
-from lmtransfer.config.parts import settle_parts
-from lmtransfer.config.sweep import in_sweep, sweep_name
-from lmtransfer.console import Console
-from lmtransfer.errors import ConfigError
-from lmtransfer.models.base import Encoder
-from lmtransfer.predictions.file import file_name, write_predictions
-from lmtransfer.predictions.scored import Kept
-from lmtransfer.reporting.kept import examples_of
+from lmtransfer.runs.versions import versions
+from lmtransfer.system.console import Console
 from lmtransfer.tasks.answers import LabelAnswer
 from lmtransfer.tasks.base import Example, Task
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.training import distributed
 from lmtransfer.training.hardware import Hardware
-from lmtransfer.training.run_directory import RunDirectory
-from lmtransfer.training.versions import versions
 from lmtransfer.transfer.evaluation import evaluate
+from lmtransfer.transfer.experiment.data import encode_split
+from lmtransfer.transfer.experiment.results import Result, compare, layer_weights, summary
+from lmtransfer.transfer.experiment.table import print_result, short
+from lmtransfer.transfer.experiment.trained import asked_task, open_trained
+from lmtransfer.zero_shot.minimal_pairs import evaluate_zero_shot
 
 #: Settings that mean something for a pretraining run only.
 _OF_TEXT = ("memory_lengths", "segment_length", "clamp_length", "same_length")

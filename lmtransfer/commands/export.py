@@ -8,30 +8,30 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from lmtransfer import ranks
-from lmtransfer.commands._exported_card import card_of
-from lmtransfer.commands._exported_folder import (
+from lmtransfer.config.check import check
+from lmtransfer.errors import CheckpointError, ConfigError
+from lmtransfer.export.card import card_of
+from lmtransfer.export.folder import (
     Written,
     equally_read,
     heads_of_other_epsilon,
     read_folder,
     write_folder,
 )
-from lmtransfer.commands._exported_logits import OurModel, Speaker, Text, compare
-from lmtransfer.commands._exported_onnx import write_onnx
-from lmtransfer.commands._exported_place import empty, export_folder
-from lmtransfer.commands._exported_run import OpenRun, open_run
-from lmtransfer.commands._exported_tensors import read_tensors, write_tensors
-from lmtransfer.commands._exported_texts import Texts, texts_of
-from lmtransfer.commands._exported_transformers import TheirModel, installed_version
-from lmtransfer.commands._task_table import short
-from lmtransfer.config.check import check
-from lmtransfer.console import Console
-from lmtransfer.errors import CheckpointError, ConfigError
-from lmtransfer.interop.family import NoCounterpart
-from lmtransfer.optional import missing
-from lmtransfer.reporting.collect import collect
-from lmtransfer.reporting.model_card import write_card
+from lmtransfer.export.logits import OurModel, Speaker, Text, compare
+from lmtransfer.export.model_card import write_card
+from lmtransfer.export.onnx_folder import write_onnx
+from lmtransfer.export.place import empty, export_folder
+from lmtransfer.export.run import OpenRun, open_run
+from lmtransfer.export.seen_by_transformers import TheirModel, installed_version
+from lmtransfer.export.tensors import read_tensors, write_tensors
+from lmtransfer.export.texts import Texts, texts_of
+from lmtransfer.interop.families.base import NoCounterpart
+from lmtransfer.reporting.runs.collect import collect
+from lmtransfer.system import ranks
+from lmtransfer.system.console import Console
+from lmtransfer.system.optional import missing
+from lmtransfer.transfer.experiment.table import short
 
 _FORMATS = ("auto", "transformers", "tensors", "onnx")
 

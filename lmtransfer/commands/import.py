@@ -6,16 +6,16 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from lmtransfer import ranks
-from lmtransfer.commands._imported import read_imported, write_imported
-from lmtransfer.commands._imported_messages import imported_lines, next_lines
-from lmtransfer.commands._published_folder import find_published
 from lmtransfer.config.check import check
 from lmtransfer.config.sweep import sweep_name
-from lmtransfer.console import Console
-from lmtransfer.durable import staged_folder
 from lmtransfer.errors import ConfigError
-from lmtransfer.training.run_directory import RunDirectory
+from lmtransfer.importing.importing import read_imported, write_imported
+from lmtransfer.importing.messages import imported_lines, next_lines
+from lmtransfer.importing.published_folder import find_published
+from lmtransfer.runs.run_directory import RunDirectory
+from lmtransfer.system import ranks
+from lmtransfer.system.console import Console
+from lmtransfer.system.durable import staged_folder
 
 
 def run(cfg: DictConfig) -> Path:

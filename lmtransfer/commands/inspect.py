@@ -10,25 +10,25 @@ from omegaconf import DictConfig
 from rich.padding import Padding
 from rich.text import Text as Styled
 
-from lmtransfer.commands._inspect_cost import Cost, measurable_rows, measure, parameter_counts
-from lmtransfer.commands._inspect_numbers import check_numbers
-from lmtransfer.commands._inspect_remarks import remarks
-from lmtransfer.commands._inspect_rows import LEGEND, PLAIN_LEGEND, STRIP_LEGEND, described_labels, shown, strip
-from lmtransfer.commands._inspect_tables import corpus_table, cost_table, packing_table, parameter_table, rates_table
-from lmtransfer.commands._inspect_task import inspect_task
-from lmtransfer.commands._parts_table import parts_table
-from lmtransfer.commands._pretraining import Parts, build_parts, check_pretraining, read_text
-from lmtransfer.commands._trainer import build_optimizer
-from lmtransfer.commands._unigrams import observe
 from lmtransfer.config.schema import HardwareSettings, TrainSettings
-from lmtransfer.console import Console
-from lmtransfer.data.stream import PlannedStream
+from lmtransfer.data.stream.stream import PlannedStream
+from lmtransfer.inspection.cost import Cost, measurable_rows, measure, parameter_counts
+from lmtransfer.inspection.numbers import check_numbers
+from lmtransfer.inspection.parts_table import parts_table
+from lmtransfer.inspection.remarks import remarks
+from lmtransfer.inspection.rows import LEGEND, PLAIN_LEGEND, STRIP_LEGEND, described_labels, shown, strip
+from lmtransfer.inspection.tables import corpus_table, cost_table, packing_table, parameter_table, rates_table
+from lmtransfer.inspection.task import inspect_task
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.learner import PretrainingLearner, needed_reads
 from lmtransfer.objectives.rows.base import RowPlan, Rows
 from lmtransfer.objectives.source import PretrainingSource
 from lmtransfer.objectives.views import RowCounts, count_rows, row_views
+from lmtransfer.pretraining.assembly import Parts, build_parts, check_pretraining, read_text
+from lmtransfer.pretraining.unigrams import observe
 from lmtransfer.randomness import derived_seed, permutation
+from lmtransfer.runs.trainer import build_optimizer
+from lmtransfer.system.console import Console
 from lmtransfer.tokenizers.base import Tokenizer, characters_of
 from lmtransfer.training.hardware import Hardware, setup
 

@@ -14,8 +14,8 @@ from lmtransfer.config import paths
 from lmtransfer.config.check import check
 from lmtransfer.config.comments import summary
 from lmtransfer.config.nearest import hint
-from lmtransfer.console import Console
 from lmtransfer.errors import ConfigError
+from lmtransfer.system.console import Console
 
 #: What is listed, and its config group.
 KINDS = {

@@ -10,22 +10,22 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from lmtransfer import ranks
-from lmtransfer.commands._hardware import eager_hardware
-from lmtransfer.commands._prediction_input import one_example, read_examples
-from lmtransfer.commands._prediction_lines import InputSource, find_input, open_lines
-from lmtransfer.commands._prediction_output import STANDARD_OUTPUT, open_output
-from lmtransfer.commands._prediction_reading import InputFormat, Reading, input_format
-from lmtransfer.commands._prediction_runs import FilledMasks, TaskAnswers, answering_runs
-from lmtransfer.commands._prediction_stream import AnswersInOrder, Given
-from lmtransfer.commands._prediction_submission import Submission
-from lmtransfer.commands._runs import SavedRun, is_pretrained, open_saved
-from lmtransfer.commands._trained import asked_task, task_of
 from lmtransfer.config.check import check
-from lmtransfer.console import Console
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError
+from lmtransfer.prediction.answering import FilledMasks, TaskAnswers, answering_runs
+from lmtransfer.prediction.input import one_example, read_examples
+from lmtransfer.prediction.lines import InputSource, find_input, open_lines
+from lmtransfer.prediction.output import STANDARD_OUTPUT, open_output
+from lmtransfer.prediction.reading import InputFormat, Reading, input_format
+from lmtransfer.prediction.stream import AnswersInOrder, Given
+from lmtransfer.prediction.submission import Submission
+from lmtransfer.runs.hardware import eager_hardware
+from lmtransfer.runs.saved import SavedRun, is_pretrained, open_saved
+from lmtransfer.system import ranks
+from lmtransfer.system.console import Console
 from lmtransfer.tasks.base import Answer, Task
+from lmtransfer.transfer.experiment.trained import asked_task, task_of
 
 _SOURCES = ("input", "text", "split")
 _COLUMNS = ("text_column", "text_pair_column", "id_column")

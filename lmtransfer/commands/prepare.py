@@ -11,15 +11,15 @@ from rich import box
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-from lmtransfer.commands._corpus import build_corpus
-from lmtransfer.commands._parts_table import parts_table
 from lmtransfer.config.build import build
 from lmtransfer.config.check import check
 from lmtransfer.config.parts import settle_parts
-from lmtransfer.console import Console
-from lmtransfer.data.cache import PreparedCorpus, default_cache_dir, prepare, tokenizer_for
-from lmtransfer.data.filling import Progress as PrepareProgress
+from lmtransfer.data.store.cache import PreparedCorpus, default_cache_dir, prepare, tokenizer_for
+from lmtransfer.data.store.filling import Progress as PrepareProgress
 from lmtransfer.errors import ConfigError
+from lmtransfer.inspection.parts_table import parts_table
+from lmtransfer.pretraining.corpus import build_corpus
+from lmtransfer.system.console import Console
 from lmtransfer.tokenizers.base import Tokenizer
 
 _HIGH_UNKNOWN_RATE = 0.01

@@ -9,12 +9,14 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
-from lmtransfer.commands._compile import compile_blocks
-from lmtransfer.commands._going_on import TakenHeads, recipe_remark, take_heads
-from lmtransfer.commands._hardware import training_hardware
-from lmtransfer.commands._own_data import seal
-from lmtransfer.commands._parts_table import shares_of
-from lmtransfer.commands._pretraining import (
+from lmtransfer.config.budget import effective_train
+from lmtransfer.config.schema import TrainSettings
+from lmtransfer.config.sweep import in_sweep, sweep_name
+from lmtransfer.errors import ConfigError
+from lmtransfer.inspection.parts_table import shares_of
+from lmtransfer.objectives.base import selection_metric
+from lmtransfer.objectives.learner import PretrainingLearner
+from lmtransfer.pretraining.assembly import (
     Parts,
     Text,
     build_parts,
@@ -22,39 +24,37 @@ from lmtransfer.commands._pretraining import (
     read_text,
     with_absolute_paths,
 )
-from lmtransfer.commands._pretraining_data import PretrainingData
-from lmtransfer.commands._pretraining_messages import closing, opening
-from lmtransfer.commands._pretraining_seeds import pretrain_seeds
-from lmtransfer.commands._trainer import build_optimizer, make_trainer
-from lmtransfer.commands._unigrams import masked_entropy, masked_loss
-from lmtransfer.commands._utilisation import pretraining_flops
-from lmtransfer.config.budget import effective_train
-from lmtransfer.config.schema import TrainSettings
-from lmtransfer.config.sweep import in_sweep, sweep_name
-from lmtransfer.console import Console
-from lmtransfer.errors import ConfigError
-from lmtransfer.machine import naming
-from lmtransfer.objectives.base import selection_metric
-from lmtransfer.objectives.learner import PretrainingLearner
+from lmtransfer.pretraining.data import PretrainingData
+from lmtransfer.pretraining.going_on import TakenHeads, recipe_remark, take_heads
+from lmtransfer.pretraining.messages import closing, opening
+from lmtransfer.pretraining.seeds import pretrain_seeds
+from lmtransfer.pretraining.unigrams import masked_entropy, masked_loss
+from lmtransfer.pretraining.utilisation import pretraining_flops
 from lmtransfer.pretraining.worth import block_weights, meaning
 from lmtransfer.randomness import derived_seed
-from lmtransfer.reporting.collect import read_run
-from lmtransfer.reporting.entries import make_entries
-from lmtransfer.reporting.rows import table_rows
-from lmtransfer.reporting.sweeps import make_sweep
-from lmtransfer.reporting.tables import sweep_table, terminal_table
-from lmtransfer.reporting.terminal import report_console
+from lmtransfer.reporting.render.rows import table_rows
+from lmtransfer.reporting.render.tables import sweep_table, terminal_table
+from lmtransfer.reporting.render.terminal import report_console
+from lmtransfer.reporting.runs.collect import read_run
+from lmtransfer.reporting.runs.entries import make_entries
+from lmtransfer.reporting.runs.sweeps import make_sweep
+from lmtransfer.runs.hardware import training_hardware
+from lmtransfer.runs.resume import check_resumable
+from lmtransfer.runs.run_directory import RunDirectory
+from lmtransfer.runs.trainer import build_optimizer, make_trainer
+from lmtransfer.runs.trust import seal
+from lmtransfer.runs.versions import versions
+from lmtransfer.system.console import Console
+from lmtransfer.system.machine import naming
 from lmtransfer.tokenizers.load import load_tokenizer
 from lmtransfer.training import distributed
+from lmtransfer.models.compilation import compile_blocks
 from lmtransfer.training.flops import peak_flops
 from lmtransfer.training.forecast import TokenForecast
 from lmtransfer.training.hardware import Hardware
 from lmtransfer.training.loop import Trainer
 from lmtransfer.training.model_selection import ModelSelection
 from lmtransfer.training.progress import Progress
-from lmtransfer.training.resume import check_resumable
-from lmtransfer.training.run_directory import RunDirectory
-from lmtransfer.training.versions import versions
 from lmtransfer.training.watchers import UnigramPlateau, Watcher
 
 

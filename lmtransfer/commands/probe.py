@@ -6,8 +6,8 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from lmtransfer.commands._task_table import print_sweep
-from lmtransfer.commands._transfer import run_transfer
+from lmtransfer.transfer.experiment.experiment import run_transfer
+from lmtransfer.transfer.experiment.table import print_sweep
 
 
 def run(cfg: DictConfig) -> Path:

@@ -8,11 +8,11 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from lmtransfer.config.check import check
-from lmtransfer.reporting.collect import collect
-from lmtransfer.reporting.entries import make_entries
-from lmtransfer.reporting.sweeps import find_sweeps
-from lmtransfer.reporting.terminal import print_report, report_console
-from lmtransfer.reporting.write import write_report
+from lmtransfer.reporting.render.terminal import print_report, report_console
+from lmtransfer.reporting.render.write import write_report
+from lmtransfer.reporting.runs.collect import collect
+from lmtransfer.reporting.runs.entries import make_entries
+from lmtransfer.reporting.runs.sweeps import find_sweeps
 
 
 def run(cfg: DictConfig) -> Path:

@@ -9,23 +9,23 @@ from typing import Any
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from lmtransfer import ranks
-from lmtransfer.commands._pretraining import check_pretraining
-from lmtransfer.commands._study_plan import PRETRAIN, Job, Plan, make_plan
-from lmtransfer.commands._study_process import last_words, run_apart
-from lmtransfer.commands._study_table import markdown, read_rows, terminal_rows, write_table
-from lmtransfer.commands._study_transfers_table import MANY, transfers_markdown, transfers_table
-from lmtransfer.commands._transfer import check_transfer
 from lmtransfer.config import paths
 from lmtransfer.config.budget import effective_train
 from lmtransfer.config.check import check
 from lmtransfer.config.composing import composed
-from lmtransfer.console import Console
-from lmtransfer.durable import clear_abandoned, made, write_text
 from lmtransfer.errors import ConfigError, Interrupted, LmtransferError, RunDirectoryError
-from lmtransfer.reporting.terminal import report_console
-from lmtransfer.reporting.units import duration
-from lmtransfer.training.run_directory import RunDirectory
+from lmtransfer.pretraining.assembly import check_pretraining
+from lmtransfer.reporting.render.terminal import report_console
+from lmtransfer.reporting.render.units import duration
+from lmtransfer.runs.run_directory import RunDirectory
+from lmtransfer.study.plan import PRETRAIN, Job, Plan, make_plan
+from lmtransfer.study.process import last_words, run_apart
+from lmtransfer.study.table import markdown, read_rows, terminal_rows, write_table
+from lmtransfer.study.transfers_table import MANY, transfers_markdown, transfers_table
+from lmtransfer.system import ranks
+from lmtransfer.system.console import Console
+from lmtransfer.system.durable import clear_abandoned, made, write_text
+from lmtransfer.transfer.experiment.experiment import check_transfer
 from lmtransfer.untrusted.documents import read_json
 from lmtransfer.untrusted.schema import Entries, Items, Text
 

@@ -10,7 +10,7 @@ from lmtransfer.config.signature import problems_of
 from lmtransfer.config.target import resolve
 from lmtransfer.config.values import BROKEN
 from lmtransfer.errors import ConfigError
-from lmtransfer.optional import missing
+from lmtransfer.system.optional import missing
 
 
 class _Placeholder:

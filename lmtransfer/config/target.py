@@ -15,6 +15,7 @@ from types import ModuleType
 
 from lmtransfer.config.nearest import hint
 from lmtransfer.errors import ConfigError
+from lmtransfer.former_names import current_target
 
 ALLOWED = ("lmtransfer", "torch.optim")
 VARIABLE = "LMTRANSFER_ALLOW"
@@ -45,7 +46,7 @@ def resolve(target: object, *, key: str = "") -> type:
             f"{where}: '{target}' is not allowed; a config may name classes of {', '.join(allowed)}, "
             f"and of the packages you trust: {VARIABLE}=package1,package2"
         )
-    module_name, _, name = target.rpartition(".")
+    module_name, _, name = current_target(target).rpartition(".")
     module = _import(module_name, target, where)
     found = getattr(module, name, None)
     if found is None:

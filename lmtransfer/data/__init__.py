@@ -1,0 +1,1 @@
+"""From files to batches: what a packed batch is, and how files are opened."""

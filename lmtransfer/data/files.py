@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, BinaryIO, Literal, cast
 
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import DataError
-from lmtransfer.machine import naming
-from lmtransfer.optional import optional
+from lmtransfer.system.machine import naming
+from lmtransfer.system.optional import optional
 from lmtransfer.untrusted.files import not_regular
 
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""Published checkpoints in, folders for other libraries out."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from lmtransfer.interop.family import TwinFormat
+from lmtransfer.interop.families.base import TwinFormat
 from lmtransfer.models.twin import twin_shape
 
 if TYPE_CHECKING:

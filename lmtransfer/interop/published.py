@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from lmtransfer.errors import CheckpointError, ConfigError, listed
-from lmtransfer.interop.elmo import elmo_arguments, elmo_weight_file, elmo_weights, read_hdf5
-from lmtransfer.interop.families import family_of_config
-from lmtransfer.interop.family import Family, TaskKind, TwinFormat, target_of
+from lmtransfer.interop.families.base import Family, TaskKind, TwinFormat, target_of
+from lmtransfer.interop.families.elmo import elmo_arguments, elmo_weight_file, elmo_weights, read_hdf5
+from lmtransfer.interop.families.index import family_of_config
+from lmtransfer.interop.families.key_map import to_ours
 from lmtransfer.interop.generator import joined_twin
-from lmtransfer.interop.key_map import to_ours
 from lmtransfer.interop.publishing import PublishedFiles as PublishedFiles
 from lmtransfer.interop.publishing import RunToPublish as RunToPublish
 from lmtransfer.interop.publishing import to_published as to_published

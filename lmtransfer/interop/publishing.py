@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from lmtransfer.errors import CheckpointError
-from lmtransfer.interop.families import family_of_model
-from lmtransfer.interop.family import Family, PretrainingArchitecture, PretrainingHead, TaskKind
+from lmtransfer.interop.families.base import Family, PretrainingArchitecture, PretrainingHead, TaskKind
+from lmtransfer.interop.families.index import family_of_model
+from lmtransfer.interop.families.key_map import to_theirs
 from lmtransfer.interop.generator import apart_twin
-from lmtransfer.interop.key_map import to_theirs
 
 _TASK_NAMES = {"classification": "labels", "regression": "a number", "tagging": "labels of words", "span": "spans"}
 

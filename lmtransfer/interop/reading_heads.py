@@ -9,8 +9,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from lmtransfer.interop.family import Family, PretrainingHead, target_of
-from lmtransfer.interop.key_map import to_ours
+from lmtransfer.interop.families.base import Family, PretrainingHead, target_of
+from lmtransfer.interop.families.key_map import to_ours
 from lmtransfer.interop.tensor_checks import check_tensors, expected_tensors
 from lmtransfer.models.base import Encoder
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from torch import Tensor, nn
 
 from lmtransfer.errors import CheckpointError, listed
-from lmtransfer.interop.key_map import Rewrite, to_theirs
+from lmtransfer.interop.families.key_map import Rewrite, to_theirs
 
 
 def expected_tensors(

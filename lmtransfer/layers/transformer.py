@@ -9,10 +9,10 @@ from typing import Literal
 
 from torch import Tensor, nn
 
+from lmtransfer.layers.attention.layout import Layout
+from lmtransfer.layers.attention.self_attention import SelfAttention
 from lmtransfer.layers.dropout import Dropout
 from lmtransfer.layers.feed_forward import Activation, FeedForward
-from lmtransfer.layers.layout import Layout
-from lmtransfer.layers.self_attention import SelfAttention
 
 NormPlace = Literal["post", "pre"]
 

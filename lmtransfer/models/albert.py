@@ -11,9 +11,9 @@ from torch import nn
 
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.errors import ConfigError
+from lmtransfer.layers.attention.self_attention import truncated_normal_
 from lmtransfer.layers.embeddings import InputEmbeddings
 from lmtransfer.layers.feed_forward import Activation
-from lmtransfer.layers.self_attention import truncated_normal_
 from lmtransfer.layers.transformer import NormPlace, TransformerLayer
 from lmtransfer.models.base import Direction, EncoderOutput, Reads
 from lmtransfer.models.bert import Pooler, pooled_head

@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from lmtransfer.data.batch import PackedBatch
+from lmtransfer.layers.attention.self_attention import truncated_normal_
 from lmtransfer.layers.embeddings import InputEmbeddings
 from lmtransfer.layers.feed_forward import Activation
-from lmtransfer.layers.self_attention import truncated_normal_
 from lmtransfer.layers.transformer import NormPlace, TransformerLayer
 from lmtransfer.models.base import Direction, EncoderOutput, FamilyHead, Reads
 from lmtransfer.models.transformer import TransformerStack, check_heads, check_length

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.errors import ConfigError
+from lmtransfer.layers.attention.layout import Layout
+from lmtransfer.layers.attention.rotary import Rotation, rotation
+from lmtransfer.layers.attention.self_attention import SelfAttention, truncated_normal_
 from lmtransfer.layers.dropout import Dropout
 from lmtransfer.layers.feed_forward import Activation
 from lmtransfer.layers.gated_feed_forward import GatedFeedForward
-from lmtransfer.layers.layout import Layout
-from lmtransfer.layers.rotary import Rotation, rotation
-from lmtransfer.layers.self_attention import SelfAttention, truncated_normal_
 from lmtransfer.models.base import Direction, Encoder, EncoderOutput, FamilyHead, Reads
 from lmtransfer.models.padded import layout_of
 from lmtransfer.models.transformer import check_length

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.errors import ConfigError, DataError
+from lmtransfer.layers.attention.layout import Layout
 from lmtransfer.layers.feed_forward import Activation
-from lmtransfer.layers.layout import Layout
 from lmtransfer.layers.transformer import NormPlace, TransformerLayer
 from lmtransfer.models.base import Reads
 from lmtransfer.models.padded import layout_of

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.errors import ConfigError
-from lmtransfer.layers.self_attention import truncated_normal_
+from lmtransfer.layers.attention.self_attention import truncated_normal_
 from lmtransfer.models.base import Direction, Encoder, EncoderOutput, FamilyHead, Reads
 from lmtransfer.models.transformer import check_length
 

@@ -1,0 +1,1 @@
+"""What an encoder is pretrained on, and the losses."""

@@ -7,7 +7,7 @@ from typing import ClassVar
 from torch import nn
 
 from lmtransfer.errors import ConfigError
-from lmtransfer.layers.self_attention import truncated_normal_
+from lmtransfer.layers.attention.self_attention import truncated_normal_
 from lmtransfer.models.base import Direction, Encoder
 from lmtransfer.objectives.base import Encode, Read, check_direction
 from lmtransfer.objectives.batch import PretrainingBatch

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from lmtransfer.errors import ConfigError
+from lmtransfer.layers.attention.self_attention import truncated_normal_
 from lmtransfer.layers.cross_entropy import cross_entropy_sum
 from lmtransfer.layers.feed_forward import Activation, activation_module
-from lmtransfer.layers.self_attention import truncated_normal_
 from lmtransfer.layers.softmax_samples import sample_softmax
 from lmtransfer.models.base import Direction, Encoder, MakesTwin
 from lmtransfer.objectives.base import Encode, Read, check_direction, tied_embedding

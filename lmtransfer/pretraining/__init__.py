@@ -1,0 +1,1 @@
+"""What ``pretrain`` assembles and measures: text, tokenizer, encoder, objectives; its seeds and its evaluation."""

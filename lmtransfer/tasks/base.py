@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
-from lmtransfer.predictions.scored import ScoredExamples
+from lmtransfer.kept_predictions.scored import ScoredExamples
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tokenizers.base import Tokenizer
 

@@ -1,0 +1,1 @@
+"""Tokenizers: text to ids with offsets, and training them."""

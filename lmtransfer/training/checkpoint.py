@@ -23,8 +23,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from lmtransfer.durable import flush, remove
 from lmtransfer.errors import CheckpointError
+from lmtransfer.system.durable import flush, remove
 from lmtransfer.training.state import SAVED_STATE
 from lmtransfer.untrusted.documents import read_json
 from lmtransfer.untrusted.schema import Entries, Fields, Text, Whole

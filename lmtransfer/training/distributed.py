@@ -20,8 +20,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from lmtransfer import ranks
 from lmtransfer.errors import Interrupted
+from lmtransfer.system import ranks
 
 _BUCKET_ELEMENTS = 32 * 1024 * 1024
 

@@ -9,8 +9,8 @@ from typing import Literal
 
 import torch
 
-from lmtransfer import ranks
 from lmtransfer.errors import ConfigError
+from lmtransfer.system import ranks
 from lmtransfer.training import distributed
 from lmtransfer.training.cores import usable_cores
 from lmtransfer.training.formats import Format, fastest_format

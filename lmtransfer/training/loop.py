@@ -16,10 +16,10 @@ from lmtransfer.training.budget import Budget
 from lmtransfer.training.checkpoint import Checkpoints, preflight
 from lmtransfer.training.learner import BatchStream, FollowsProgress
 from lmtransfer.training.model_selection import ModelSelection
-from lmtransfer.training.optimizers import Optimizer
+from lmtransfer.training.optim.optimizers import Optimizer
+from lmtransfer.training.optim.schedules import Schedule
 from lmtransfer.training.precision import Precision
 from lmtransfer.training.progress import Progress
-from lmtransfer.training.schedules import Schedule
 from lmtransfer.training.signals import StopDuringEvaluation, agreed_stop, stop_on_signals
 from lmtransfer.training.snapshot import Snapshot
 from lmtransfer.training.state import TrainState

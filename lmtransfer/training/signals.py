@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 from lmtransfer.errors import Interrupted
-from lmtransfer.interrupts import SIGNALS, decide, lost_readers
+from lmtransfer.system.interrupts import SIGNALS, decide, lost_readers
 from lmtransfer.training import distributed
 
 _requested: signal.Signals | None = None

@@ -12,7 +12,7 @@ from lmtransfer.errors import CheckpointError
 from lmtransfer.training import distributed
 from lmtransfer.training.carry import flatten, map_tensors, unflatten
 from lmtransfer.training.checkpoint import STATE, Checkpoint
-from lmtransfer.training.optimizers import Optimizer
+from lmtransfer.training.optim.optimizers import Optimizer
 from lmtransfer.training.state import TrainState
 from lmtransfer.training.update import Updater
 from lmtransfer.training.watchers import Watcher

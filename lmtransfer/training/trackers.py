@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from lmtransfer.durable import write_text
 from lmtransfer.errors import RunDirectoryError, TrainingError
-from lmtransfer.machine import naming
-from lmtransfer.optional import optional
+from lmtransfer.system.durable import write_text
+from lmtransfer.system.machine import naming
+from lmtransfer.system.optional import optional
 from lmtransfer.untrusted.documents import read_json_lines
 from lmtransfer.untrusted.schema import Fields, Whole
 

@@ -14,7 +14,7 @@ from lmtransfer.training import distributed
 from lmtransfer.training.accumulate import Accumulated, OutOfDeviceMemory, accumulate
 from lmtransfer.training.gradients import clip_factor, gradient_norm, scale_gradients
 from lmtransfer.training.learner import Learner, Loss, Step
-from lmtransfer.training.optimizers import Optimizer
+from lmtransfer.training.optim.optimizers import Optimizer
 from lmtransfer.training.precision import Precision
 
 

@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from lmtransfer.data.evaluation_batches import evaluation_batches
+from lmtransfer.data.stream.evaluation_batches import evaluation_batches
 from lmtransfer.errors import DataError
-from lmtransfer.predictions.file import MOST_EXAMPLES, is_kept
-from lmtransfer.predictions.scored import ScoredExamples
+from lmtransfer.kept_predictions.file import MOST_EXAMPLES, is_kept
+from lmtransfer.kept_predictions.scored import ScoredExamples
 from lmtransfer.tasks.base import HeadKind, KeepsAnswers, Task
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.training import distributed

@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lmtransfer.data.evaluation_batches import evaluation_batches
-from lmtransfer.machine import naming
+from lmtransfer.data.stream.evaluation_batches import evaluation_batches
+from lmtransfer.system.machine import naming
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.transfer.evaluation import EVALUATION_TOKENS, evaluation_mode
 from lmtransfer.transfer.learner import TaskLearner

@@ -1,1 +1,1 @@
-"""When a score may be called better than another, and of what: one rule, in one place, of numbers alone."""
+"""When a difference is one: intervals, tests, power."""

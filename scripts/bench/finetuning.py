@@ -12,8 +12,8 @@ import numpy as np
 from lmtransfer.data.documents import Corpus
 from lmtransfer.data.files import find_file, read_lines
 from lmtransfer.tasks.encoded import EncodedExamples, Targets
-from lmtransfer.tasks.text_encoding import encode_texts
-from lmtransfer.tasks.text_example import TextExample
+from lmtransfer.tasks.text.text_encoding import encode_texts
+from lmtransfer.tasks.text.text_example import TextExample
 from lmtransfer.tokenizers.base import Tokenizer
 
 from .setting import Setting

@@ -7,15 +7,15 @@ from typing import Any
 
 from torch import nn
 
-from lmtransfer.commands._compile import compile_blocks
-from lmtransfer.data.stream import PlannedStream
+from lmtransfer.data.stream.stream import PlannedStream
 from lmtransfer.models.bert import BertEncoder
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.training.budget import Budget
+from lmtransfer.models.compilation import compile_blocks
 from lmtransfer.training.hardware import setup
 from lmtransfer.training.loop import Trainer
-from lmtransfer.training.optimizers import AdamW
-from lmtransfer.training.schedules import Constant
+from lmtransfer.training.optim.optimizers import AdamW
+from lmtransfer.training.optim.schedules import Constant
 from lmtransfer.transfer.composing import OneToken
 from lmtransfer.transfer.freezing import Full
 from lmtransfer.transfer.heads.classification import ClassificationHead

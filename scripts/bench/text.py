@@ -9,10 +9,10 @@ from pathlib import Path
 from tempfile import gettempdir
 from typing import Any
 
-from lmtransfer.data.cache import prepare, tokenizer_for
-from lmtransfer.data.corpus import FileCorpus
+from lmtransfer.data.corpora.corpus import FileCorpus
+from lmtransfer.data.corpora.python_docs import PythonDocs
 from lmtransfer.data.documents import Corpus
-from lmtransfer.data.python_docs import PythonDocs
+from lmtransfer.data.store.cache import prepare, tokenizer_for
 from lmtransfer.errors import DataError
 from lmtransfer.objectives.corruption.token_masking import TokenMasking
 from lmtransfer.objectives.learner import needed_reads

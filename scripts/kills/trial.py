@@ -129,7 +129,7 @@ class Trials:
         self.first, self.seconds = float(known["first"]), float(known["seconds"])
 
     def trial(self, number: int, *, inside_a_save: bool | None = None) -> Outcome:
-        """Kill the command, go on with it to its end, and compare.
+        """Kill the command, go on with it to its end, and compare; no kills where all drawn moments came after its end.
 
         Args:
             number: of the trial, which decides what is drawn.
@@ -145,8 +145,6 @@ class Trials:
                 self._kill_often(outcome, rng, wanted, inside_a_save)
                 if outcome.kills:
                     break
-            else:
-                raise RuntimeError(f"{self.scenario.name}: {_DRAWS} drawn moments came after the command's end")
             outcome.different = differences(self.alone, self.at)
         finally:
             if self.running is not None and not self.running.ended:

@@ -820,15 +820,24 @@ class TestWhatOthersName:
         import datasets
 
         monkeypatch.setattr(datasets, "load_dataset", asked)
-        node = {"_target_": "lmtransfer.data.hub.HubCorpus", "dataset": "somebody/tracks", "name": "x"}
+        node = {"_target_": "lmtransfer.data.corpora.hub.HubCorpus", "dataset": "somebody/tracks", "name": "x"}
         altered(world, {"corpus": node})
         check(Case(EVALUATE, ("config.yaml", "corpus.dataset", "somebody/tracks")), world, answer)
         shutil.rmtree(world / "r")
-        node = {"_target_": "lmtransfer.data.data_folder.DataFolderCorpus", "files": ["gone/gone.txt"], "name": "x"}
+        node = {
+            "_target_": "lmtransfer.data.corpora.data_folder.DataFolderCorpus",
+            "files": ["gone/gone.txt"],
+            "name": "x",
+        }
         altered(world, {"corpus": {**node, "hub_dataset": "somebody/tracks"}})
         check(Case(EVALUATE, ("config.yaml", "corpus.files")), world, answer)
         shutil.rmtree(world / "r")
-        node = {"_target_": "lmtransfer.data.mixture.MixtureCorpus", "name": "x", "alpha": 0.7, "parts": {"a": node}}
+        node = {
+            "_target_": "lmtransfer.data.corpora.mixture.MixtureCorpus",
+            "name": "x",
+            "alpha": 0.7,
+            "parts": {"a": node},
+        }
         altered(world, {"corpus": node})
         check(Case(EVALUATE, ("config.yaml", "corpus.files")), world, answer)
 

@@ -14,10 +14,11 @@ import pytest
 from bad_input import FINETUNE, PREPARE, PRETRAIN, Answer, Case, check
 from limits import no_privileges, room
 
-from lmtransfer import cli, machine, ranks
-from lmtransfer.durable import staged_folder, write_text
+from lmtransfer import cli
 from lmtransfer.errors import ConfigError
-from lmtransfer.printable import IN_ASCII
+from lmtransfer.system import machine, ranks
+from lmtransfer.system.durable import staged_folder, write_text
+from lmtransfer.system.printable import IN_ASCII
 
 LONG = "n" * 300
 RUN = "run=runs/pretrain/base"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from lmtransfer.optional import EXTRAS
+from lmtransfer.system.optional import EXTRAS
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "lmtransfer"
@@ -20,49 +20,49 @@ FILES = sorted(path for path in PACKAGE.rglob("*.py"))
 #: What each part may import of lmtransfer, besides itself. The batch is the one file of `data` that layers and models
 #: (and so all that runs them) may know; of `training`, the learner is a contract, and which rank this is may be asked.
 BATCH, LEARNER, RANKS = "data.batch", "training.learner", "training.distributed"
+PLAIN = {"errors", "randomness", "system", "untrusted"}
 ALLOWED: dict[str, set[str]] = {
-    "__init__": {"waiting"},
-    "waiting": set(),
+    "__init__": {"system.waiting"},
     "errors": set(),
     "randomness": set(),
-    "machine": {"errors"},
-    "ranks": {"errors"},
-    "durable": {"machine"},
-    "optional": {"errors"},
-    "interrupts": {"printable"},
-    "last_resort": set(),
-    "printable": set(),
-    "console": {"printable"},
-    "run_writer": {"durable"},
+    "former_names": set(),
+    "system": {"errors"},
     "untrusted": {"errors"},
+    "config": {"errors", "former_names", "system"},
+    "metrics": {"errors"},
+    "verdicts": set(),
     "layers": {"errors", "randomness", BATCH},
     "models": {"errors", "randomness", "layers", BATCH},
     "tokenizers": {"errors", "untrusted", "randomness"},
-    "data": {
-        *("errors", "untrusted", "randomness", "durable", "machine", "interrupts", "optional", "tokenizers", LEARNER),
-    },
+    "data": PLAIN | {"tokenizers", LEARNER},
     "objectives": {"errors", "randomness", "layers", "models", "tokenizers", "data", LEARNER},
-    "scoring": {"errors", "models", "tokenizers", "data", "objectives"},
-    "metrics": {"errors"},
-    "predictions": {"errors", "durable", "metrics", "printable"},
-    "tasks": {"errors", "randomness", "tokenizers", "data", "metrics", "predictions", LEARNER},
-    "transfer": {
-        *("errors", "machine", "randomness", "layers", "models", "tokenizers", "data", "metrics", "predictions"),
-        *("tasks", LEARNER, RANKS),
-    },
-    "training": {
-        *("errors", "untrusted", "randomness", "durable", "machine", "ranks", "interrupts", "optional", "run_writer"),
-    },
-    "pretraining": {"errors", "training"},
-    "interop": {"errors", "untrusted", "optional", "layers", "models", "tokenizers", "objectives", BATCH},
-    "verdicts": set(),
-    "reporting": {
-        *("errors", "untrusted", "durable", "metrics", "predictions", "printable", "console", "verdicts"),
-    },
-    "config": {"errors", "optional"},
+    "kept_predictions": {"errors", "system", "metrics"},
+    "tasks": {"errors", "randomness", "tokenizers", "data", "metrics", "kept_predictions", LEARNER},
+    "training": PLAIN,
+    "interop": {"errors", "untrusted", "system", "layers", "models", "tokenizers", "objectives", BATCH},
+    "reporting": {"errors", "former_names", "untrusted", "system", "metrics", "kept_predictions", "verdicts"},
+    "runs": PLAIN | {"former_names", "config", "tokenizers", "models", "data", "training", "importing"},
+    "importing": PLAIN
+    | {"config", "tokenizers", "models", "data", "objectives", "training", "interop", "runs", "pretraining"}
+    | {"transfer"},
+    "pretraining": PLAIN
+    | {"config", "tokenizers", "layers", "models", "data", "objectives", "training", "interop", "runs", "reporting"}
+    | {"zero_shot", "transfer"},
+    "transfer": PLAIN
+    | {"config", "layers", "models", "tokenizers", "data", "metrics", "kept_predictions", "tasks", "training", "runs"}
+    | {"verdicts", "reporting"},
+    "zero_shot": PLAIN
+    | {"config", "models", "tokenizers", "data", "objectives", "training", "runs", "pretraining", "tasks", "transfer"}
+    | {"kept_predictions", "reporting"},
+    "prediction": PLAIN | {"tokenizers", "models", "data", "tasks", "training", "runs", "transfer", "zero_shot"},
+    "export": PLAIN
+    | {"", "config", "models", "tokenizers", "data", "objectives", "tasks", "training", "interop", "runs", "transfer"}
+    | {"reporting"},
+    "inspection": PLAIN | {"config", "tokenizers", "data", "objectives", "tasks", "training", "runs", "transfer"},
+    "study": PLAIN | {"config", "verdicts", "reporting"},
     "commands": {"*"},
-    "launch": {"errors", "config", "last_resort", "machine", "ranks", "run_writer"},
-    "cli": {"errors", "config", "interrupts", "last_resort", "launch", "machine", "printable", "ranks"},
+    "launch": {"errors", "config", "runs.writer", "system"},
+    "cli": {"errors", "config", "launch", "system"},
     "__main__": {"cli"},
 }
 

@@ -16,7 +16,7 @@ from lmtransfer.config.build import build
 from lmtransfer.config.paths import conf_dir
 from lmtransfer.tasks.base import HeadSpec
 from lmtransfer.tasks.source import TaskBatch
-from lmtransfer.training.optimizers import AdamW
+from lmtransfer.training.optim.optimizers import AdamW
 from lmtransfer.transfer.learner import TaskLearner
 
 #: Each head with what is asked of four sequences of 9, 4, 17 and 2 tokens, and the sequence of each row of that.

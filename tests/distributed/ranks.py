@@ -20,12 +20,12 @@ from training_toys import ToyBatch, ToyLearner, ToyStream, rows, toy_trainer
 
 from lmtransfer.errors import Interrupted, RunDirectoryError
 from lmtransfer.launch import end_process
+from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.training import distributed
 from lmtransfer.training.budget import Budget
 from lmtransfer.training.checkpoint import Checkpoints
 from lmtransfer.training.evaluation import evaluate_losses
 from lmtransfer.training.model_selection import ModelSelection
-from lmtransfer.training.run_directory import RunDirectory
 from lmtransfer.training.trackers import Jsonl
 
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from lmtransfer.data.batch import PackedBatch, pack
-from lmtransfer.interop.albert import ALBERT, IGNORED, PRETRAINING_HEADS, TIED_HEADS
-from lmtransfer.interop.key_map import to_ours, to_theirs
+from lmtransfer.interop.families.albert import ALBERT, IGNORED, PRETRAINING_HEADS, TIED_HEADS
+from lmtransfer.interop.families.key_map import to_ours, to_theirs
 from lmtransfer.models.albert import AlbertEncoder
 from lmtransfer.models.base import Reads
 from lmtransfer.objectives.batch import PretrainingBatch

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from lmtransfer.data.batch import PackedBatch, pack
-from lmtransfer.interop.bert import BERT, IGNORED, MEGATRON_BERT
-from lmtransfer.interop.key_map import to_ours, to_theirs
+from lmtransfer.interop.families.bert import BERT, IGNORED, MEGATRON_BERT
+from lmtransfer.interop.families.key_map import to_ours, to_theirs
 from lmtransfer.models.base import Reads
 from lmtransfer.models.bert import BertEncoder
 

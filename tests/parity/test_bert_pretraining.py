@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from lmtransfer.data.batch import pack
-from lmtransfer.interop.bert import BERT, IGNORED, PRETRAINING_HEADS, TIED_HEADS
-from lmtransfer.interop.key_map import to_ours
+from lmtransfer.interop.families.bert import BERT, IGNORED, PRETRAINING_HEADS, TIED_HEADS
+from lmtransfer.interop.families.key_map import to_ours
 from lmtransfer.models.base import Reads
 from lmtransfer.models.bert import BertEncoder
 from lmtransfer.objectives.batch import PretrainingBatch

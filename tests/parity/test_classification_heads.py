@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from lmtransfer.data.batch import pack
-from lmtransfer.interop import bert, electra, roberta, xlnet
-from lmtransfer.interop.key_map import Rewrite, linear, to_ours
+from lmtransfer.interop.families import bert, electra, roberta, xlnet
+from lmtransfer.interop.families.key_map import Rewrite, linear, to_ours
 from lmtransfer.models.bert import BertEncoder
 from lmtransfer.models.electra import ElectraEncoder
 from lmtransfer.models.roberta import RobertaEncoder

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from lmtransfer.data.batch import PackedBatch, pack
-from lmtransfer.interop.electra import DISCRIMINATOR_HEAD, ELECTRA, GENERATOR_HEAD, IGNORED, TIED_HEADS
-from lmtransfer.interop.key_map import to_ours, to_theirs
+from lmtransfer.interop.families.electra import DISCRIMINATOR_HEAD, ELECTRA, GENERATOR_HEAD, IGNORED, TIED_HEADS
+from lmtransfer.interop.families.key_map import to_ours, to_theirs
 from lmtransfer.models.base import Reads
 from lmtransfer.models.electra import ElectraEncoder
 from lmtransfer.objectives.batch import PretrainingBatch

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from lmtransfer.data.batch import PackedBatch, pack
 from lmtransfer.errors import CheckpointError
-from lmtransfer.interop.elmo import elmo_arguments, elmo_weights
+from lmtransfer.interop.families.elmo import elmo_arguments, elmo_weights
 from lmtransfer.models.elmo import ElmoEncoder
 from lmtransfer.tokenizers.characters import spell, spell_marks
 

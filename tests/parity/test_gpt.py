@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from lmtransfer.data.batch import pack
-from lmtransfer.interop.gpt2 import GPT2, IGNORED
-from lmtransfer.interop.key_map import to_ours, to_theirs
+from lmtransfer.interop.families.gpt2 import GPT2, IGNORED
+from lmtransfer.interop.families.key_map import to_ours, to_theirs
 from lmtransfer.models.base import Reads
 from lmtransfer.models.gpt import GptEncoder
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from lmtransfer.data.batch import PackedBatch, pack
-from lmtransfer.interop.key_map import to_ours, to_theirs
-from lmtransfer.interop.modern import IGNORED, MLM_HEAD, MODERN_BERT, TIED_HEADS
+from lmtransfer.interop.families.key_map import to_ours, to_theirs
+from lmtransfer.interop.families.modern import IGNORED, MLM_HEAD, MODERN_BERT, TIED_HEADS
 from lmtransfer.models.base import Reads
 from lmtransfer.models.modern import ModernEncoder
 from lmtransfer.objectives.batch import PretrainingBatch

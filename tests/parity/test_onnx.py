@@ -24,9 +24,9 @@ from torch import Tensor
 from lmtransfer.config.build import build
 from lmtransfer.data.batch import pack
 from lmtransfer.errors import CheckpointError
-from lmtransfer.interop.electra import DISCRIMINATOR_HEAD
-from lmtransfer.interop.key_map import to_ours
-from lmtransfer.interop.onnx_export import TOLERANCE, OnnxFile, export_onnx, padded_rows
+from lmtransfer.interop.families.electra import DISCRIMINATOR_HEAD
+from lmtransfer.interop.families.key_map import to_ours
+from lmtransfer.interop.onnx.export import TOLERANCE, OnnxFile, export_onnx, padded_rows
 from lmtransfer.interop.published import read_published, to_published
 from lmtransfer.models.base import Encoder
 from lmtransfer.models.bert import BertEncoder

@@ -24,7 +24,7 @@ from published_world import (
 )
 
 from lmtransfer.errors import CheckpointError
-from lmtransfer.interop.family import NoCounterpart
+from lmtransfer.interop.families.base import NoCounterpart
 from lmtransfer.interop.published import RunToPublish, read_published, to_published
 
 transformers = pytest.importorskip("transformers")

@@ -13,7 +13,7 @@ from published_world import encoder_of, run_of
 from test_elmo import FILES, OPTIONS, published, random_weights, read_hdf5, reference, sentences_as_batch
 
 from lmtransfer.errors import CheckpointError
-from lmtransfer.interop.family import NoCounterpart
+from lmtransfer.interop.families.base import NoCounterpart
 from lmtransfer.interop.published import read_published, to_published
 
 

@@ -25,7 +25,7 @@ from safetensors.torch import load_file, save_file
 
 from lmtransfer.config.build import build
 from lmtransfer.errors import CheckpointError
-from lmtransfer.interop.family import NoCounterpart
+from lmtransfer.interop.families.base import NoCounterpart
 from lmtransfer.interop.published import read_published, to_published
 
 transformers = pytest.importorskip("transformers")

@@ -16,7 +16,7 @@ import pytest
 sys.path.append(str(Path(__file__).parents[1] / "unit"))
 import published_toys as toys
 
-from lmtransfer.interop.tokenizer_files import read_tokenizer
+from lmtransfer.interop.tokenizers.tokenizer_files import read_tokenizer
 
 transformers = pytest.importorskip("transformers")
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from lmtransfer.errors import CheckpointError
-from lmtransfer.interop.family import NoCounterpart
+from lmtransfer.interop.families.base import NoCounterpart
 from lmtransfer.interop.published import read_published, to_published
 
 DIM, HEADS, LAYERS, HIDDEN = 24, 3, 2, 40

@@ -17,7 +17,7 @@ from lmtransfer.config.build import build
 from lmtransfer.data.batch import pack
 from lmtransfer.data.files import find_file, read_lines
 from lmtransfer.interop.published import Published, RunToPublish, read_published, to_published
-from lmtransfer.interop.tokenizer_files import read_tokenizer
+from lmtransfer.interop.tokenizers.tokenizer_files import read_tokenizer
 from lmtransfer.tokenizers.base import Tokenizer
 
 transformers = pytest.importorskip("transformers")

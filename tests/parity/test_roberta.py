@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from lmtransfer.data.batch import PackedBatch, pack
-from lmtransfer.interop.key_map import Rewrite, to_ours, to_theirs
-from lmtransfer.interop.roberta import (
+from lmtransfer.interop.families.key_map import Rewrite, to_ours, to_theirs
+from lmtransfer.interop.families.roberta import (
     IGNORED,
     MLM_HEAD,
     ROBERTA,

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from lmtransfer.data.batch import PackedBatch, pack
-from lmtransfer.interop.key_map import to_ours, to_theirs
-from lmtransfer.interop.xlnet import XLNET
+from lmtransfer.interop.families.key_map import to_ours, to_theirs
+from lmtransfer.interop.families.xlnet import XLNET
 from lmtransfer.models.base import Reads
 from lmtransfer.models.xlnet import XlnetEncoder
 

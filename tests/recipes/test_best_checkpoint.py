@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from transfer_world import lmtransfer, sentence
 
-from lmtransfer.commands._pretraining_data import PretrainingData
+from lmtransfer.pretraining.data import PretrainingData
 
 TINY = ["model.dim=16", "model.num_layers=1", "model.num_heads=2", "model.hidden_dim=32", "model.max_length=48"]
 TINY += ["tokenizer.vocab_size=96", "tokenizer.allow_fewer=true", "objective.max_length=24"]

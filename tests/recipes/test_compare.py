@@ -17,12 +17,12 @@ from task_world import FILES, make_task_world
 from transfer_world import MASKED, MODEL, TASK, lmtransfer, result
 
 from lmtransfer.config.build import build
-from lmtransfer.predictions.file import read_predictions
-from lmtransfer.predictions.scored import ScoredExamples
-from lmtransfer.reporting.collect import collect
-from lmtransfer.reporting.entries import make_entries
+from lmtransfer.kept_predictions.file import read_predictions
+from lmtransfer.kept_predictions.scored import ScoredExamples
+from lmtransfer.reporting.runs.collect import collect
+from lmtransfer.reporting.runs.entries import make_entries
+from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.tokenizers.load import load_tokenizer
-from lmtransfer.training.run_directory import RunDirectory
 
 QUICK = ["hardware=exact", "train.epochs=2", "train.batch_examples=16", "optimizer.learning_rate=0.03"]
 QUICK += ["transfer.pooling=mean"]

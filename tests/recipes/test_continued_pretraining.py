@@ -15,7 +15,7 @@ import yaml
 from safetensors.torch import load_file
 from transfer_world import lmtransfer, result
 
-from lmtransfer.commands._runs import load_encoder
+from lmtransfer.runs.saved import load_encoder
 from lmtransfer.tokenizers.load import load_tokenizer
 
 LINE = "the old boat lay on the shore and the small dog ran along it all day while rain fell"

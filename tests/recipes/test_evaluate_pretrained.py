@@ -11,11 +11,11 @@ import pytest
 import torch
 from transfer_world import lmtransfer, result
 
-from lmtransfer.commands._runs import load_encoder
 from lmtransfer.data.batch import pack
-from lmtransfer.data.cache import prepare
-from lmtransfer.data.corpus import FileCorpus
+from lmtransfer.data.corpora.corpus import FileCorpus
+from lmtransfer.data.store.cache import prepare
 from lmtransfer.randomness import generator
+from lmtransfer.runs.saved import load_encoder
 
 TINY = ["model.dim=16", "model.num_layers=2", "model.num_heads=2", "model.hidden_dim=32", "tokenizer.vocab_size=48"]
 QUICK = [

@@ -18,16 +18,16 @@ from safetensors.torch import load_file
 from torch import Tensor
 from transfer_world import NEGATIVE, OTHER, POSITIVE, lmtransfer, make_world, sentence
 
-from lmtransfer.commands import _exported_folder
-from lmtransfer.commands._runs import open_saved
-from lmtransfer.commands._saved_objectives import open_objectives
-from lmtransfer.commands._trained import open_trained, task_of
 from lmtransfer.data.batch import PackedBatch, pack
+from lmtransfer.export import folder as _exported_folder
 from lmtransfer.interop.published import read_published
+from lmtransfer.pretraining.saved_objectives import open_objectives
+from lmtransfer.runs.saved import open_saved
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.training.hardware import setup
+from lmtransfer.transfer.experiment.trained import open_trained, task_of
 
 transformers = pytest.importorskip("transformers")
 

@@ -16,9 +16,9 @@ from import_world import PIECES, make_published
 from safetensors.torch import load_file, save_file
 from transfer_world import TASK, lmtransfer, make_world, result
 
-from lmtransfer.commands._runs import load_encoder
 from lmtransfer.data.batch import pack
-from lmtransfer.training.run_directory import RESULT_KEYS
+from lmtransfer.runs.run_directory import RESULT_KEYS
+from lmtransfer.runs.saved import load_encoder
 
 pytest.importorskip("transformers")
 

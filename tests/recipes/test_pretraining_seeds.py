@@ -13,9 +13,9 @@ import yaml
 from omegaconf import OmegaConf
 from transfer_world import MASKED, TASK, lmtransfer, make_world, result
 
-from lmtransfer.commands._study_plan import make_plan
-from lmtransfer.reporting.collect import collect
-from lmtransfer.reporting.entries import make_entries
+from lmtransfer.reporting.runs.collect import collect
+from lmtransfer.reporting.runs.entries import make_entries
+from lmtransfer.study.plan import make_plan
 
 TRANSFER = ["finetune", *TASK, "hardware=exact", "train.epochs=1", "optimizer.learning_rate=0.02"]
 SMALL = [

@@ -9,7 +9,7 @@ import torch
 import yaml
 from transfer_world import MASKED, QUICK, lmtransfer, make_world
 
-from lmtransfer.commands._runs import open_saved
+from lmtransfer.runs.saved import open_saved
 from lmtransfer.training.weights import read_weights
 
 
@@ -23,7 +23,7 @@ def test_the_start_is_the_end_where_no_row_had_a_start(
     rows = {"_target_": "lmtransfer.objectives.rows.stream.LanguageStream", "max_length": 24, "frame": frame}
     written = yaml.safe_load(path.read_text()) | {
         "objective": {"rows": rows, **MASKED},
-        "corpus": {"_target_": "lmtransfer.data.corpus.FileCorpus"},
+        "corpus": {"_target_": "lmtransfer.data.corpora.corpus.FileCorpus"},
     }
     path.write_text(yaml.safe_dump(written))
     assert lmtransfer("probe", *QUICK, "train.epochs=1", "name=probed") == 0

@@ -12,8 +12,8 @@ from transfer_world import MODEL, lmtransfer, result
 
 from lmtransfer.config.build import build
 from lmtransfer.data.files import find_file, read_lines
+from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.tokenizers.train import SentencePieceTrainer
-from lmtransfer.training.run_directory import RunDirectory
 
 #: The words of each task and the split that is scored; stand-ins where a task has no train set of its own there.
 TASKS = {

@@ -15,11 +15,11 @@ import yaml
 from safetensors.torch import load_file, save_file
 from transfer_world import QUICK, TASK, lmtransfer, make_world, result, write_split
 
-from lmtransfer.commands._runs import load_encoder
 from lmtransfer.data.batch import pack
 from lmtransfer.errors import CheckpointError
+from lmtransfer.runs.run_directory import RESULT_KEYS
+from lmtransfer.runs.saved import load_encoder
 from lmtransfer.training.checkpoint import Checkpoints
-from lmtransfer.training.run_directory import RESULT_KEYS
 from lmtransfer.training.trackers import Jsonl
 
 

@@ -15,14 +15,14 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import open_dict
 from transfer_world import lmtransfer, result
 
-from lmtransfer.commands._fill_mask import fill_mask_lines
-from lmtransfer.commands._runs import load_encoder, open_saved
-from lmtransfer.commands._zero_shot import evaluate_zero_shot
 from lmtransfer.config import paths
 from lmtransfer.data.batch import pack
 from lmtransfer.errors import ConfigError, RunDirectoryError
-from lmtransfer.predictions.file import read_predictions
+from lmtransfer.kept_predictions.file import read_predictions
+from lmtransfer.runs.saved import load_encoder, open_saved
 from lmtransfer.training.hardware import setup
+from lmtransfer.zero_shot.masked_run import fill_mask_lines
+from lmtransfer.zero_shot.minimal_pairs import evaluate_zero_shot
 
 TINY = ["model.dim=16", "model.num_layers=2", "model.num_heads=2", "model.hidden_dim=32", "tokenizer.vocab_size=48"]
 QUICK = ["corpus=text", "corpus.path=text.txt", "corpus.validation_fraction=0.3", "hardware=exact"]

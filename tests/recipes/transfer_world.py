@@ -12,8 +12,8 @@ from omegaconf import OmegaConf
 
 from lmtransfer.cli import main
 from lmtransfer.config.build import build
+from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.tokenizers.train import SentencePieceTrainer
-from lmtransfer.training.run_directory import RunDirectory
 
 POSITIVE = ["good", "great", "fine", "lovely", "superb"]
 NEGATIVE = ["bad", "awful", "poor", "dull", "sad"]

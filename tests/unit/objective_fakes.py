@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from lmtransfer.data.batch import PackedBatch
-from lmtransfer.data.store import TokenStore, write_store
+from lmtransfer.data.store.store import TokenStore, write_store
 from lmtransfer.models.base import EncoderOutput, Reads
 from lmtransfer.models.bert import BertEncoder
 from lmtransfer.models.electra import ElectraEncoder

@@ -17,7 +17,7 @@ from objective_fakes import CasedTokenizer, NumberTokenizer, backward_elmo
 from omegaconf import OmegaConf
 
 from lmtransfer.config.build import build
-from lmtransfer.data.store import TokenStore
+from lmtransfer.data.store.store import TokenStore
 from lmtransfer.objectives.fit import check_fit
 from lmtransfer.objectives.learner import PretrainingLearner, needed_reads
 from lmtransfer.objectives.source import PretrainingSource

@@ -64,7 +64,7 @@ def pretraining(folder: Path, *, final: float = 4.5, mask_prob: float = 0.15, **
         "init": None,
         "model": MODEL,
         "objective": {"mask_prob": mask_prob, "losses": {"mlm": {"weight": 1.0}, "nsp": {"weight": 1.0}}},
-        "corpus": {"_target_": "lmtransfer.data.corpus.FileCorpus", "name": "imdb_unsup"},
+        "corpus": {"_target_": "lmtransfer.data.corpora.corpus.FileCorpus", "name": "imdb_unsup"},
     }
     result = {
         "command": "pretrain",
@@ -118,7 +118,7 @@ def transfer(
         "seeds": len(scores),
         "model": MODEL,
         "task": {
-            "_target_": "lmtransfer.tasks.classification.TextClassification",
+            "_target_": "lmtransfer.tasks.text.classification.TextClassification",
             "name": "sst2",
             "num_train": num_train,
         },

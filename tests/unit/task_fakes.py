@@ -13,8 +13,8 @@ from lmtransfer.models.bert import BertEncoder
 from lmtransfer.models.gpt import GptEncoder
 from lmtransfer.tasks.base import HeadSpec
 from lmtransfer.tasks.encoded import EncodedExamples
-from lmtransfer.tasks.text_encoding import encode_texts
-from lmtransfer.tasks.text_example import TextExample
+from lmtransfer.tasks.text.text_encoding import encode_texts
+from lmtransfer.tasks.text.text_example import TextExample
 from lmtransfer.tokenizers.base import Encoding
 
 

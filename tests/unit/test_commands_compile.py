@@ -10,10 +10,10 @@ import pytest
 import torch
 from task_fakes import bert, labels_head, random_examples
 
-from lmtransfer.commands._compile import compile_blocks
-from lmtransfer.layers.layout import Layout
+from lmtransfer.layers.attention.layout import Layout
 from lmtransfer.layers.transformer import TransformerLayer
 from lmtransfer.tasks.source import TaskSource, coarse_size
+from lmtransfer.models.compilation import compile_blocks
 from lmtransfer.transfer.method import TransferMethod
 
 

@@ -19,11 +19,11 @@ import psutil
 import pytest
 from data_fakes import WordTokenizer, made_up_documents, write_text
 
-from lmtransfer.data import cache, filling, tokenising
-from lmtransfer.data.cache import PreparedCorpus, default_cache_dir, prepare, tokenizer_for
-from lmtransfer.data.corpus import FileCorpus
-from lmtransfer.data.sentences import sentence_spans
-from lmtransfer.data.store import TokenStore
+from lmtransfer.data.corpora.corpus import FileCorpus
+from lmtransfer.data.corpora.sentences import sentence_spans
+from lmtransfer.data.store import cache, filling, tokenising
+from lmtransfer.data.store.cache import PreparedCorpus, default_cache_dir, prepare, tokenizer_for
+from lmtransfer.data.store.store import TokenStore
 from lmtransfer.errors import DataError
 from lmtransfer.tokenizers.sentencepiece import SentencePieceTokenizer
 from lmtransfer.tokenizers.train import SentencePieceTrainer
@@ -166,9 +166,9 @@ import sys, time
 from pathlib import Path
 sys.path.insert(0, {tests!r})
 from data_fakes import WordTokenizer
-from lmtransfer.data import tokenising
-from lmtransfer.data.cache import prepare
-from lmtransfer.data.corpus import FileCorpus
+from lmtransfer.data.store import tokenising
+from lmtransfer.data.store.cache import prepare
+from lmtransfer.data.corpora.corpus import FileCorpus
 
 class Slow(WordTokenizer):
     def encode_ids(self, texts):

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from data_fakes import made_up_documents, write_text
 
-from lmtransfer.data import corpus as corpus_module
-from lmtransfer.data import digests
-from lmtransfer.data.corpus import FileCorpus
+from lmtransfer.data.corpora import corpus as corpus_module
+from lmtransfer.data.corpora import digests
+from lmtransfer.data.corpora.corpus import FileCorpus
+from lmtransfer.data.corpora.split import split_ending
 from lmtransfer.data.documents import Corpus, Document, Observed
-from lmtransfer.data.split import split_ending
 from lmtransfer.errors import ConfigError, DataError
 
 

@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 
 from lmtransfer.config.build import build
 from lmtransfer.config.paths import conf_dir
-from lmtransfer.data.data_folder import DataFolderCorpus
+from lmtransfer.data.corpora.data_folder import DataFolderCorpus
 from lmtransfer.data.documents import Corpus, Document, Observed
 from lmtransfer.errors import DataError
 

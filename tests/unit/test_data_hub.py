@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from datasets.arrow_writer import ArrowWriter
 
-from lmtransfer.data.hub import HubCorpus
+from lmtransfer.data.corpora.hub import HubCorpus
 from lmtransfer.errors import DataError
 
 TEXTS = ["One.", "", "  Two. <br />Three. ", None, "Four\x00."]

@@ -9,10 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lmtransfer.data import readers
+from lmtransfer.data.corpora import readers
+from lmtransfer.data.corpora.readers import read_documents
 from lmtransfer.data.documents import Document, Notes
 from lmtransfer.data.files import Meter
-from lmtransfer.data.readers import read_documents
 from lmtransfer.errors import DataError
 
 

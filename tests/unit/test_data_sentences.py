@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lmtransfer.data.sentences import MAX_CHARACTERS, sentence_spans
+from lmtransfer.data.corpora.sentences import MAX_CHARACTERS, sentence_spans
 
 
 def sentences(text: str) -> list[str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lmtransfer.data.store import TokenStore, write_store
+from lmtransfer.data.store.store import TokenStore, write_store
 from lmtransfer.errors import DataError
 
 

@@ -12,8 +12,8 @@ import torch
 from data_fakes import made_up_documents, write_text
 
 from lmtransfer.cli import main
-from lmtransfer.commands._runs import load_encoder
 from lmtransfer.objectives.learner import PretrainingLearner
+from lmtransfer.runs.saved import load_encoder
 
 TEXT = ["corpus=text", "corpus.path=a.txt", "corpus.name=mine", "hardware.precision=fp32", "hardware.threads=1"]
 TINY = [

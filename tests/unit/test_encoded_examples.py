@@ -10,7 +10,7 @@ from task_fakes import bert
 from lmtransfer.tasks.base import HeadSpec
 from lmtransfer.tasks.encoded import EncodedExamples, Targets, ragged_offsets
 from lmtransfer.tasks.source import TaskSource
-from lmtransfer.tasks.tagged_example import TaggedExample
+from lmtransfer.tasks.tagging.tagged_example import TaggedExample
 from lmtransfer.transfer.evaluation import is_collapsed, run_head
 from lmtransfer.transfer.features import compute_features
 from lmtransfer.transfer.method import TransferMethod

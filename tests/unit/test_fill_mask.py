@@ -16,14 +16,14 @@ from lmtransfer.data.batch import pack
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
-from lmtransfer.scoring.fill_mask import MaskFiller
-from lmtransfer.scoring.mask_text import encode_with_masks
-from lmtransfer.scoring.predictors import masked_predictor
-from lmtransfer.scoring.queries import Frame
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.tokenizers.train import SentencePieceTrainer
 from lmtransfer.tokenizers.train_byte_bpe import ByteBpeTrainer
 from lmtransfer.tokenizers.words import WordTokenizer
+from lmtransfer.zero_shot.fill_mask import MaskFiller
+from lmtransfer.zero_shot.mask_text import encode_with_masks
+from lmtransfer.zero_shot.predictors import masked_predictor
+from lmtransfer.zero_shot.queries import Frame
 
 LINES = [
     "The ice cream was good, and the cream of the sea was better.",

@@ -10,7 +10,7 @@ import pytest
 
 from lmtransfer.errors import DataError
 from lmtransfer.tasks.formats.quac import QuacCounts, read_quac
-from lmtransfer.tasks.question_example import GoldSpan, Turn
+from lmtransfer.tasks.qa.example import GoldSpan, Turn
 
 PASSAGE = "Ann met Bob in Kyiv. Then Ann left."
 NONE = ("CANNOTANSWER", 36)

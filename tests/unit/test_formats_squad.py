@@ -14,7 +14,7 @@ from lmtransfer.errors import DataError
 from lmtransfer.tasks.formats.answer_places import listed
 from lmtransfer.tasks.formats.json_document import load_json
 from lmtransfer.tasks.formats.squad import SquadFile, read_squad
-from lmtransfer.tasks.question_example import GoldSpan
+from lmtransfer.tasks.qa.example import GoldSpan
 
 PASSAGE = "Ann met Bob in Kyiv. Then Ann left."
 

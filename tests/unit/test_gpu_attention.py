@@ -9,8 +9,8 @@ import torch
 from gpu_device import gpu
 from torch import Tensor
 
-from lmtransfer.layers.attention import _dense, _has_flash, attention
-from lmtransfer.layers.layout import Layout
+from lmtransfer.layers.attention.layout import Layout
+from lmtransfer.layers.attention.packed import _dense, _has_flash, attention
 
 pytestmark = pytest.mark.gpu
 

@@ -12,9 +12,8 @@ import torch
 from gpu_device import gpu
 from objective_fakes import NumberTokenizer, bert, random_documents, store_of
 
-from lmtransfer.commands._compile import compile_blocks
-from lmtransfer.data.store import TokenStore
-from lmtransfer.data.stream import PlannedStream
+from lmtransfer.data.store.store import TokenStore
+from lmtransfer.data.stream.stream import PlannedStream
 from lmtransfer.objectives.corruption.token_masking import TokenMasking
 from lmtransfer.objectives.learner import PretrainingLearner, needed_reads
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
@@ -23,11 +22,12 @@ from lmtransfer.objectives.rows.sentence_pairs import SentencePairs
 from lmtransfer.objectives.source import PretrainingSource
 from lmtransfer.training.budget import Budget
 from lmtransfer.training.checkpoint import Checkpoints
+from lmtransfer.models.compilation import compile_blocks
 from lmtransfer.training.loop import Trainer
-from lmtransfer.training.optimizers import AdamW
+from lmtransfer.training.optim.optimizers import AdamW
+from lmtransfer.training.optim.schedules import Constant
 from lmtransfer.training.precision import Precision
 from lmtransfer.training.progress import Progress
-from lmtransfer.training.schedules import Constant
 
 pytestmark = pytest.mark.gpu
 

@@ -4,8 +4,8 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from lmtransfer.commands._imported_objective import imported_objective
 from lmtransfer.config import paths
+from lmtransfer.importing.objective import imported_objective
 
 
 @pytest.mark.parametrize(

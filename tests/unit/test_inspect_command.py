@@ -14,11 +14,11 @@ from objective_fakes import NumberTokenizer, bert, random_documents, store_of
 from rich.console import Console
 
 from lmtransfer.cli import main
-from lmtransfer.commands._inspect_cost import Cost, measurable_rows, measure, parameter_counts
-from lmtransfer.commands._inspect_rows import shown, strip
-from lmtransfer.commands._inspect_tables import duration
 from lmtransfer.config import paths
 from lmtransfer.config.primary import primary_config
+from lmtransfer.inspection.cost import Cost, measurable_rows, measure, parameter_counts
+from lmtransfer.inspection.rows import shown, strip
+from lmtransfer.inspection.tables import duration
 from lmtransfer.objectives.corruption.token_masking import TokenMasking
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
@@ -26,7 +26,7 @@ from lmtransfer.objectives.rows.stream import LanguageStream
 from lmtransfer.objectives.source import PretrainingSource
 from lmtransfer.objectives.views import RowView
 from lmtransfer.training.hardware import Hardware
-from lmtransfer.training.optimizers import AdamW
+from lmtransfer.training.optim.optimizers import AdamW
 from lmtransfer.training.precision import Precision
 
 TOKENIZER = NumberTokenizer()

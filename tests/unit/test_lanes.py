@@ -12,9 +12,9 @@ import torch
 from objective_fakes import NumberTokenizer, random_documents, store_of
 
 from lmtransfer.data.batch import pack
-from lmtransfer.data.evaluation_batches import evaluation_batches
-from lmtransfer.data.step_plan import lanes
-from lmtransfer.data.stream import PlannedStream
+from lmtransfer.data.stream.evaluation_batches import evaluation_batches
+from lmtransfer.data.stream.step_plan import lanes
+from lmtransfer.data.stream.stream import PlannedStream
 from lmtransfer.errors import ConfigError, TrainingError
 from lmtransfer.models.transformer_xl import TransformerXlEncoder
 from lmtransfer.objectives.causal_lm import LanguageModel
@@ -27,8 +27,8 @@ from lmtransfer.training.carry import recut
 from lmtransfer.training.checkpoint import Checkpoints
 from lmtransfer.training.evaluation import evaluate_losses
 from lmtransfer.training.loop import Trainer
-from lmtransfer.training.optimizers import AdamW
-from lmtransfer.training.schedules import Linear
+from lmtransfer.training.optim.optimizers import AdamW
+from lmtransfer.training.optim.schedules import Linear
 
 TOKENIZER = NumberTokenizer()
 LENGTH = 8

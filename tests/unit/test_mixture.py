@@ -18,16 +18,14 @@ from objective_fakes import NumberTokenizer, bert, store_of
 from omegaconf import OmegaConf
 
 from lmtransfer.cli import main
-from lmtransfer.commands._corpus import build_corpus
-from lmtransfer.commands._validation import validate
 from lmtransfer.config.parts import settle_parts
-from lmtransfer.data.cache import prepare, tokenizer_for
-from lmtransfer.data.corpus import FileCorpus
-from lmtransfer.data.evaluation_batches import evaluation_batches
-from lmtransfer.data.mixture import MixedStore, MixtureCorpus, smoothed
-from lmtransfer.data.store import TokenStore
-from lmtransfer.data.stream import PlannedStream
-from lmtransfer.data.token_shares import part_shares, token_shares
+from lmtransfer.data.corpora.corpus import FileCorpus
+from lmtransfer.data.corpora.mixture import MixedStore, MixtureCorpus, smoothed
+from lmtransfer.data.store.cache import prepare, tokenizer_for
+from lmtransfer.data.store.store import TokenStore
+from lmtransfer.data.store.token_shares import part_shares, token_shares
+from lmtransfer.data.stream.evaluation_batches import evaluation_batches
+from lmtransfer.data.stream.stream import PlannedStream
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.corruption.token_masking import TokenMasking
@@ -39,6 +37,8 @@ from lmtransfer.objectives.rows.mixed import MixedPlan, quotas
 from lmtransfer.objectives.rows.sentence_pairs import SentencePairs
 from lmtransfer.objectives.rows.stream import LanguageStream
 from lmtransfer.objectives.source import PretrainingSource
+from lmtransfer.pretraining.corpus import build_corpus
+from lmtransfer.pretraining.validation import validate
 from lmtransfer.training.evaluation import evaluate_losses
 from lmtransfer.training.trackers import Jsonl
 
@@ -272,7 +272,12 @@ def test_what_a_mixture_cannot_be(tmp_path: Path) -> None:
 
 
 def config(parts: Any) -> Any:
-    node = {"_target_": "lmtransfer.data.mixture.MixtureCorpus", "name": "mixture", "alpha": 0.7, "parts": parts}
+    node = {
+        "_target_": "lmtransfer.data.corpora.mixture.MixtureCorpus",
+        "name": "mixture",
+        "alpha": 0.7,
+        "parts": parts,
+    }
     return OmegaConf.create({"corpus": node, "data_root": None})
 
 

@@ -9,9 +9,9 @@ import pytest
 import yaml
 from reporting_fakes import pretraining, transfer
 
-from lmtransfer.reporting.collect import collect
-from lmtransfer.reporting.entries import make_entries
-from lmtransfer.reporting.model_card import ModelCard, pipeline_of, write_card
+from lmtransfer.export.model_card import ModelCard, pipeline_of, write_card
+from lmtransfer.reporting.runs.collect import collect
+from lmtransfer.reporting.runs.entries import make_entries
 
 KNOWN: dict[str, Any] = {
     "name": "films",

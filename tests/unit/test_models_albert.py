@@ -13,8 +13,8 @@ from safetensors.torch import load_file, save_file
 from lmtransfer.data.batch import pack
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.albert import AlbertEncoder, Sharing
-from lmtransfer.training.optimizers import AdamW, Lamb, Muon
-from lmtransfer.training.parameters import classify
+from lmtransfer.training.optim.optimizers import AdamW, Lamb, Muon
+from lmtransfer.training.optim.parameters import classify
 from lmtransfer.training.weights import aliases, load_weights, weights
 
 SHARED: dict[Sharing, set[str]] = {

@@ -12,8 +12,8 @@ import pytest
 import torch
 from objective_fakes import NumberTokenizer, random_documents, store_of
 
-from lmtransfer.data.store import TokenStore
-from lmtransfer.data.stream import PlannedStream
+from lmtransfer.data.store.store import TokenStore
+from lmtransfer.data.stream.stream import PlannedStream
 from lmtransfer.models.base import EncoderOutput
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.corruption.base import Corruption, NoCorruption

@@ -14,7 +14,7 @@ from objective_fakes import NumberTokenizer, backward_elmo, bert, elmo, random_d
 from torch import Tensor
 
 from lmtransfer.data.batch import PackedBatch, pack
-from lmtransfer.data.store import TokenStore
+from lmtransfer.data.store.store import TokenStore
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.layers.sampled_softmax import (
     log_uniform_probabilities,

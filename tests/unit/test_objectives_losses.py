@@ -11,7 +11,7 @@ from objective_fakes import NumberTokenizer, bert, gpt, random_documents, store_
 from torch import Tensor, nn
 
 from lmtransfer.data.batch import PackedBatch, pack
-from lmtransfer.data.store import TokenStore
+from lmtransfer.data.store.store import TokenStore
 from lmtransfer.errors import ConfigError
 from lmtransfer.objectives.base import Objective
 from lmtransfer.objectives.batch import PretrainingBatch

@@ -13,10 +13,9 @@ from objective_fakes import NumberTokenizer, bert, electra, modern, random_docum
 from omegaconf import OmegaConf
 from torch import nn
 
-from lmtransfer.commands._unigrams import masked_loss
 from lmtransfer.data.batch import PackedBatch, pack
-from lmtransfer.data.evaluation_batches import evaluation_batches
-from lmtransfer.data.store import TokenStore
+from lmtransfer.data.store.store import TokenStore
+from lmtransfer.data.stream.evaluation_batches import evaluation_batches
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.twin import twin_shape
 from lmtransfer.objectives import replaced_token
@@ -28,10 +27,11 @@ from lmtransfer.objectives.replaced_token import ReplacedTokenDetection
 from lmtransfer.objectives.rows.full_sentences import FullSentences
 from lmtransfer.objectives.rows.stream import LanguageStream
 from lmtransfer.objectives.source import PretrainingSource
+from lmtransfer.pretraining.unigrams import masked_loss
 from lmtransfer.training.accumulate import accumulate
 from lmtransfer.training.evaluation import evaluate_losses
 from lmtransfer.training.learner import Step
-from lmtransfer.training.parameters import classify
+from lmtransfer.training.optim.parameters import classify
 from lmtransfer.training.precision import Precision
 from lmtransfer.training.weights import aliases, load_weights, weights
 

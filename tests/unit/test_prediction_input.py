@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from lmtransfer.commands._prediction_input import one_example, read_examples
-from lmtransfer.commands._prediction_lines import arriving_lines, find_input, open_lines
-from lmtransfer.commands._prediction_reading import Reading, input_format
-from lmtransfer.commands._prediction_stream import AnswersInOrder
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError, DataError
-from lmtransfer.tasks.classification import TextClassification
-from lmtransfer.tasks.question_answering import SpanQa
-from lmtransfer.tasks.tagging import Tagging
+from lmtransfer.prediction.input import one_example, read_examples
+from lmtransfer.prediction.lines import arriving_lines, find_input, open_lines
+from lmtransfer.prediction.reading import Reading, input_format
+from lmtransfer.prediction.stream import AnswersInOrder
+from lmtransfer.tasks.qa.task import SpanQa
+from lmtransfer.tasks.tagging.task import Tagging
+from lmtransfer.tasks.text.classification import TextClassification
 
 SINGLE = TextClassification(
     name="single", labels=["no", "yes"], text_column=["sentence", "text"], label_column="label", files={"train": "x"}

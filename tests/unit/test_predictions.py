@@ -15,20 +15,27 @@ import numpy as np
 import pytest
 
 from lmtransfer.errors import RunDirectoryError
-from lmtransfer.predictions.file import file_name, prediction_files, read_predictions, write_predictions
-from lmtransfer.predictions.scored import MOST_ID_BYTES, MOST_TEXT_BYTES, Kept, Ratio, ScoredExamples, scored_examples
-from lmtransfer.predictions.values import contributions, metric_value
+from lmtransfer.kept_predictions.file import file_name, prediction_files, read_predictions, write_predictions
+from lmtransfer.kept_predictions.scored import (
+    MOST_ID_BYTES,
+    MOST_TEXT_BYTES,
+    Kept,
+    Ratio,
+    ScoredExamples,
+    scored_examples,
+)
+from lmtransfer.kept_predictions.values import contributions, metric_value
 from lmtransfer.tasks.answers import LabelAnswer, ScoreAnswer, SpanAnswer, TagsAnswer
 from lmtransfer.tasks.base import KeepsAnswers
-from lmtransfer.tasks.classification import TextClassification
 from lmtransfer.tasks.formats.blimp import MinimalPair
-from lmtransfer.tasks.minimal_pairs import MinimalPairs
-from lmtransfer.tasks.question_answering import SpanQa
-from lmtransfer.tasks.question_example import GoldSpan, QuestionExample
-from lmtransfer.tasks.regression import TextRegression
-from lmtransfer.tasks.tagged_example import TaggedExample
-from lmtransfer.tasks.tagging import Tagging
-from lmtransfer.tasks.text_example import TextExample
+from lmtransfer.tasks.qa.example import GoldSpan, QuestionExample
+from lmtransfer.tasks.qa.task import SpanQa
+from lmtransfer.tasks.tagging.tagged_example import TaggedExample
+from lmtransfer.tasks.tagging.task import Tagging
+from lmtransfer.tasks.text.classification import TextClassification
+from lmtransfer.tasks.text.minimal_pairs import MinimalPairs
+from lmtransfer.tasks.text.regression import TextRegression
+from lmtransfer.tasks.text.text_example import TextExample
 
 NUM = 60
 WORDS = ["the red sea", "a red sea", "Ann", "ann ran", "sea", "the", "Bob stayed", "of red"]

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from lmtransfer.commands._published_folder import PublishedFolder, find_published, wanted_files
 from lmtransfer.errors import CheckpointError
+from lmtransfer.importing.published_folder import PublishedFolder, find_published, wanted_files
 
 
 def test_safetensors_are_wanted_and_legacy_files_only_without_them() -> None:

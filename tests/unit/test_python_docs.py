@@ -10,10 +10,9 @@ from zlib import crc32
 import pytest
 from omegaconf import OmegaConf
 
-from lmtransfer.data.docstring_source import Docstring
-from lmtransfer.data.docstrings import DocstringSet, read_docstrings
-from lmtransfer.data.documents import Corpus
-from lmtransfer.data.python_docs import (
+from lmtransfer.data.corpora.docstring_source import Docstring
+from lmtransfer.data.corpora.docstrings import DocstringSet, read_docstrings
+from lmtransfer.data.corpora.python_docs import (
     MAX_MODULE_DOCUMENTS,
     MIN_TASK_WORDS,
     PythonDocs,
@@ -22,10 +21,11 @@ from lmtransfer.data.python_docs import (
     pretraining_docstrings,
     share_known,
 )
-from lmtransfer.data.python_sources import LIBRARIES
+from lmtransfer.data.corpora.python_sources import LIBRARIES
+from lmtransfer.data.documents import Corpus
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.tasks.base import Example, Task
-from lmtransfer.tasks.python_docs import PythonDocsTask
+from lmtransfer.tasks.text.python_docs import PythonDocsTask
 
 CONF = Path(__file__).parents[2] / "conf"
 NAMES = (
@@ -91,7 +91,7 @@ def test_the_corpus(corpus: PythonDocs, everything: DocstringSet) -> None:
 def test_the_corpus_is_the_same_twice_and_no_source_is_read_the_second_time(
     corpus: PythonDocs, everything: DocstringSet, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delattr("lmtransfer.data.docstrings._read")
+    monkeypatch.delattr("lmtransfer.data.corpora.docstrings._read")
     again = PythonDocs(cache_dir=cache)
     fingerprint = again.fingerprint()
     assert fingerprint == corpus.fingerprint()
@@ -103,7 +103,7 @@ def test_the_corpus_is_the_same_twice_and_no_source_is_read_the_second_time(
 @pytest.fixture
 def two_libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The corpus and its task, of two small libraries."""
-    for module in ("lmtransfer.data.python_docs", "lmtransfer.tasks.python_docs"):
+    for module in ("lmtransfer.data.corpora.python_docs", "lmtransfer.tasks.text.python_docs"):
         monkeypatch.setattr(f"{module}.LIBRARIES", ("networkx", "datasets"))
     return tmp_path
 
@@ -124,7 +124,7 @@ def test_a_corpus_and_its_task_of_two_libraries(two_libraries: Path) -> None:
 
 
 def test_workers_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lmtransfer.data.docstrings._WORTH_A_PROCESS", 1)
+    monkeypatch.setattr("lmtransfer.data.corpora.docstrings._WORTH_A_PROCESS", 1)
     alone, together = (
         read_docstrings(["networkx"], cache_dir=tmp_path / str(number), num_workers=number) for number in (1, 2)
     )

@@ -13,8 +13,8 @@ import pytest
 from lmtransfer.data.files import find_file, open_binary
 from lmtransfer.errors import ConfigError
 from lmtransfer.tasks.encoded import EncodedExamples
-from lmtransfer.tasks.question_example import GoldSpan, QuestionExample, Turn
-from lmtransfer.tasks.question_windows import encode_questions, window_starts
+from lmtransfer.tasks.qa.example import GoldSpan, QuestionExample, Turn
+from lmtransfer.tasks.qa.windows import encode_questions, window_starts
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.tokenizers.characters import spell
 from lmtransfer.tokenizers.train import SentencePieceTrainer

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from reporting_fakes import MODEL, pretraining, transfer, write_run
 
-from lmtransfer.reporting.answer import answer
-from lmtransfer.reporting.before_after import before_and_after
-from lmtransfer.reporting.collect import collect
-from lmtransfer.reporting.entries import Entry, make_entries
-from lmtransfer.reporting.html import html_report
-from lmtransfer.reporting.rows import table_rows
-from lmtransfer.reporting.write import markdown_report
+from lmtransfer.reporting.render.answer import answer
+from lmtransfer.reporting.render.html import html_report
+from lmtransfer.reporting.render.rows import table_rows
+from lmtransfer.reporting.render.write import markdown_report
+from lmtransfer.reporting.runs.before_after import before_and_after
+from lmtransfer.reporting.runs.collect import collect
+from lmtransfer.reporting.runs.entries import Entry, make_entries
 
 
 def imported(folder: Path) -> Path:

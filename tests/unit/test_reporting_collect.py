@@ -7,7 +7,7 @@ import pytest
 from reporting_fakes import pretraining, transfer, write_run
 
 from lmtransfer.errors import RunDirectoryError
-from lmtransfer.reporting.collect import collect, read_run
+from lmtransfer.reporting.runs.collect import collect, read_run
 
 
 def test_finds_runs_seeds_controls_and_sweep_points_in_natural_order(tmp_path):
@@ -117,7 +117,7 @@ def test_missing_and_empty_folders_are_one_clear_error(tmp_path):
 def test_reading_needs_neither_torch_nor_matplotlib():
     code = (
         "import sys\n"
-        "import lmtransfer.reporting.terminal, lmtransfer.reporting.write\n"
+        "import lmtransfer.reporting.render.terminal, lmtransfer.reporting.render.write\n"
         "loaded = {'torch', 'matplotlib', 'hydra'} & set(sys.modules)\n"
         "assert not loaded, loaded\n"
     )

@@ -6,11 +6,11 @@ import shutil
 import pytest
 from reporting_fakes import loss_lines, pretraining, transfer, write_run
 
-from lmtransfer.reporting import scores
-from lmtransfer.reporting.answer import answer, comparison
-from lmtransfer.reporting.collect import collect
-from lmtransfer.reporting.entries import make_entries
-from lmtransfer.reporting.rows import group_name, run_name, table_rows
+from lmtransfer.reporting.render.answer import answer, comparison
+from lmtransfer.reporting.render.rows import group_name, run_name, table_rows
+from lmtransfer.reporting.runs import scores
+from lmtransfer.reporting.runs.collect import collect
+from lmtransfer.reporting.runs.entries import make_entries
 
 
 def entries_of(root):

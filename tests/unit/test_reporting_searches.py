@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from reporting_fakes import transfer
 
-from lmtransfer.reporting.choices import searched_text
-from lmtransfer.reporting.collect import collect
-from lmtransfer.reporting.entries import make_entries
-from lmtransfer.reporting.searches import search_figures, tried_rates
+from lmtransfer.reporting.figures.searches import search_figures, tried_rates
+from lmtransfer.reporting.runs.choices import searched_text
+from lmtransfer.reporting.runs.collect import collect
+from lmtransfer.reporting.runs.entries import make_entries
 from lmtransfer.verdicts.expected_best import expected_best
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from reporting_fakes import pretraining, transfer
 
-from lmtransfer.reporting.collect import collect
-from lmtransfer.reporting.entries import make_entries
-from lmtransfer.reporting.figures import draw_figures
-from lmtransfer.reporting.layer_bars import LayerWeights, draw_layer_weights
-from lmtransfer.reporting.points import Series, draw_points
+from lmtransfer.reporting.figures.all_figures import draw_figures
+from lmtransfer.reporting.figures.layer_bars import LayerWeights, draw_layer_weights
+from lmtransfer.reporting.figures.points import Series, draw_points
+from lmtransfer.reporting.runs.collect import collect
+from lmtransfer.reporting.runs.entries import make_entries
 from lmtransfer.verdicts.spread import spread
 
 

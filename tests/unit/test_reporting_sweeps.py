@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 from reporting_fakes import pretraining, transfer
 
-from lmtransfer.reporting.collect import collect
-from lmtransfer.reporting.entries import make_entries
-from lmtransfer.reporting.sweeps import find_sweeps, outside
-from lmtransfer.reporting.tables import sweep_cells, sweep_headings, sweep_markdown
+from lmtransfer.reporting.render.tables import sweep_cells, sweep_headings, sweep_markdown
+from lmtransfer.reporting.runs.collect import collect
+from lmtransfer.reporting.runs.entries import make_entries
+from lmtransfer.reporting.runs.sweeps import find_sweeps, outside
 
 
 def sweeps_of(root):

@@ -7,12 +7,12 @@ import pytest
 from reporting_fakes import pretraining, transfer, write_run
 from rich.console import Console
 
-from lmtransfer.reporting.collect import collect
-from lmtransfer.reporting.entries import make_entries
-from lmtransfer.reporting.rows import table_rows
-from lmtransfer.reporting.sweeps import find_sweeps
-from lmtransfer.reporting.tables import markdown_table, to_json
-from lmtransfer.reporting.terminal import print_report
+from lmtransfer.reporting.render.rows import table_rows
+from lmtransfer.reporting.render.tables import markdown_table, to_json
+from lmtransfer.reporting.render.terminal import print_report
+from lmtransfer.reporting.runs.collect import collect
+from lmtransfer.reporting.runs.entries import make_entries
+from lmtransfer.reporting.runs.sweeps import find_sweeps
 
 LONG = "a-run-with-a-name-that-says-everything-there-is-to-say-about-it-and-then-some"
 

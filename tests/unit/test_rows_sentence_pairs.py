@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from objective_fakes import NumberTokenizer, random_documents, store_of
 
-from lmtransfer.data.store import TokenStore
+from lmtransfer.data.store.store import TokenStore
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.objectives.rows.base import Row
 from lmtransfer.objectives.rows.pairs import PairsPlan, truncate, uniforms

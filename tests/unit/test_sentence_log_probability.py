@@ -12,11 +12,11 @@ from objective_fakes import NumberTokenizer, backward_elmo, bert, elmo, gpt
 
 from lmtransfer.data.batch import PackedBatch, pack
 from lmtransfer.errors import ConfigError, DataError
-from lmtransfer.interop.bert import BERT, IGNORED, PRETRAINING_HEADS, TIED_HEADS
-from lmtransfer.interop.gpt2 import GPT2
-from lmtransfer.interop.gpt2 import IGNORED as IGNORED_GPT2
-from lmtransfer.interop.key_map import to_ours
-from lmtransfer.interop.xlnet import XLNET
+from lmtransfer.interop.families.bert import BERT, IGNORED, PRETRAINING_HEADS, TIED_HEADS
+from lmtransfer.interop.families.gpt2 import GPT2
+from lmtransfer.interop.families.gpt2 import IGNORED as IGNORED_GPT2
+from lmtransfer.interop.families.key_map import to_ours
+from lmtransfer.interop.families.xlnet import XLNET
 from lmtransfer.models.bert import BertEncoder
 from lmtransfer.models.elmo import ElmoEncoder
 from lmtransfer.models.gpt import GptEncoder
@@ -28,11 +28,11 @@ from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
 from lmtransfer.objectives.next_sentence import NextSentencePrediction
 from lmtransfer.objectives.permutation_lm import PermutationLanguageModel
-from lmtransfer.scoring.predictors import Predictor, masked_predictor, token_predictor
-from lmtransfer.scoring.queries import Frame
-from lmtransfer.scoring.sentence_log_probability import SentenceScorer
-from lmtransfer.scoring.softmax import Softmax
 from lmtransfer.tokenizers.words import WordTokenizer
+from lmtransfer.zero_shot.predictors import Predictor, masked_predictor, token_predictor
+from lmtransfer.zero_shot.queries import Frame
+from lmtransfer.zero_shot.sentence_log_probability import SentenceScorer
+from lmtransfer.zero_shot.softmax import Softmax
 
 TOKENIZER = NumberTokenizer()
 CLS, SEP, MASK = TOKENIZER.cls_id, TOKENIZER.sep_id, TOKENIZER.mask_id

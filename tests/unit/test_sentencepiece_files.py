@@ -11,7 +11,7 @@ import pytest
 import sentencepiece
 
 from lmtransfer.errors import CheckpointError
-from lmtransfer.interop.tokenizer_files import read_tokenizer
+from lmtransfer.interop.tokenizers.tokenizer_files import read_tokenizer
 
 TEXT = [
     "The quick brown foxes jumped over two lazy dogs; they were not amused at all.",

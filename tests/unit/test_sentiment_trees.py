@@ -10,7 +10,7 @@ from lmtransfer.data.files import find_file, read_lines
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.tasks.base import HeadSpec, Task
 from lmtransfer.tasks.formats.trees import Phrase, parse_tree, plain_word, read_trees
-from lmtransfer.tasks.sentiment_trees import SentimentTrees
+from lmtransfer.tasks.text.sentiment_trees import SentimentTrees
 
 FINE = "(4 (2 It) (4 (2 's) (3 lovely)))"
 POOR = "(1 (2 It) (1 (2 's) (0 dull)))"

@@ -10,9 +10,9 @@ import pytest
 
 from lmtransfer.tasks.answers import SpanAnswer
 from lmtransfer.tasks.encoded import EncodedExamples, Targets
-from lmtransfer.tasks.question_example import QuestionExample
-from lmtransfer.tasks.question_windows import encode_questions
-from lmtransfer.tasks.span_decoding import NO_SPAN_SCORE, decode_spans
+from lmtransfer.tasks.qa.example import QuestionExample
+from lmtransfer.tasks.qa.span_decoding import NO_SPAN_SCORE, decode_spans
+from lmtransfer.tasks.qa.windows import encode_questions
 from lmtransfer.tokenizers.words import WordTokenizer
 
 WORDS = ["ann", "bob", "ran", "to", "the", "sea", "and", "back", "in", "two", "days"]

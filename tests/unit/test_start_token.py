@@ -9,11 +9,11 @@ import pytest
 import torch
 from objective_fakes import NumberTokenizer, gpt
 
-from lmtransfer.commands._start_token import with_trained_start
 from lmtransfer.models.elmo import ElmoEncoder
 from lmtransfer.models.transformer_xl import TransformerXlEncoder
 from lmtransfer.models.word_embeddings import WordEmbeddings
 from lmtransfer.tokenizers.words import WordTokenizer
+from lmtransfer.transfer.experiment.start_token import with_trained_start
 
 TOKENIZER = NumberTokenizer()
 FRAMELESS = {"objective": {"rows": {"frame": "none"}}, "corpus": {"name": "text"}}

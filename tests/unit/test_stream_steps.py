@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import torch
 
-from lmtransfer.data.evaluation_batches import evaluation_batches
-from lmtransfer.data.step_plan import cut_by_tokens, cut_evenly, share
-from lmtransfer.data.stream import MICRO_BATCHES_PER_STEP, PlannedStream
+from lmtransfer.data.stream.evaluation_batches import evaluation_batches
+from lmtransfer.data.stream.step_plan import cut_by_tokens, cut_evenly, share
+from lmtransfer.data.stream.stream import MICRO_BATCHES_PER_STEP, PlannedStream
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.randomness import permutation
 from lmtransfer.training.learner import Step

@@ -21,10 +21,10 @@ from rich.console import Console
 
 from lmtransfer.cli import main
 from lmtransfer.commands import study
-from lmtransfer.commands._study_plan import make_plan
-from lmtransfer.commands._study_process import last_words, run_apart
-from lmtransfer.durable import _HERE
 from lmtransfer.errors import ConfigError
+from lmtransfer.study.plan import make_plan
+from lmtransfer.study.process import last_words, run_apart
+from lmtransfer.system.durable import _HERE
 
 CONFIG = """
 name: mine

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from task_fakes import WordTokenizer, bert
 
-from lmtransfer.commands._task_data import read_task_data
 from lmtransfer.tasks.base import Task
-from lmtransfer.tasks.classification import TextClassification
-from lmtransfer.tasks.phrases import sentences_of
-from lmtransfer.tasks.question_example import GoldSpan, QuestionExample
-from lmtransfer.tasks.tagged_example import TaggedExample
+from lmtransfer.tasks.qa.example import GoldSpan, QuestionExample
+from lmtransfer.tasks.tagging.tagged_example import TaggedExample
+from lmtransfer.tasks.text.classification import TextClassification
+from lmtransfer.tasks.text.phrases import sentences_of
+from lmtransfer.transfer.experiment.data import read_task_data
 
 
 def _phrases(num_sentences: int) -> list[str]:

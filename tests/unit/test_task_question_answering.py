@@ -17,7 +17,7 @@ from lmtransfer.config.build import build
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.tasks.answers import SpanAnswer
 from lmtransfer.tasks.base import Example, HeadSpec, Task
-from lmtransfer.tasks.question_answering import SpanQa
+from lmtransfer.tasks.qa.task import SpanQa
 from lmtransfer.tokenizers.words import WordTokenizer
 
 CONF = Path(__file__).parents[2] / "conf" / "task"

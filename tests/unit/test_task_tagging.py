@@ -18,8 +18,8 @@ from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.tasks.answers import TagsAnswer
 from lmtransfer.tasks.base import HeadSpec, Task
 from lmtransfer.tasks.encoded import EncodedExamples, Targets
-from lmtransfer.tasks.tagged_example import TaggedExample
-from lmtransfer.tasks.tagging import UNMARKED, Tagging
+from lmtransfer.tasks.tagging.tagged_example import TaggedExample
+from lmtransfer.tasks.tagging.task import UNMARKED, Tagging
 
 needs_data = pytest.mark.skipif("LMTRANSFER_DATA" not in os.environ, reason="LMTRANSFER_DATA names no data folder")
 

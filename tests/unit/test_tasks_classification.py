@@ -13,8 +13,8 @@ from task_fakes import WordTokenizer
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.tasks.answers import LabelAnswer
 from lmtransfer.tasks.base import HeadSpec, Task
-from lmtransfer.tasks.classification import TextClassification
-from lmtransfer.tasks.text_example import TextExample
+from lmtransfer.tasks.text.classification import TextClassification
+from lmtransfer.tasks.text.text_example import TextExample
 
 SST2 = 'sentence\tlabel\na "bare quote \t1\n"another one\t0\n  it \'s fine\t1\n'
 

@@ -7,8 +7,8 @@ from task_fakes import WordTokenizer, random_examples
 from lmtransfer.errors import ConfigError
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.source import TOKENS_MULTIPLE, TaskSource
-from lmtransfer.tasks.text_encoding import encode_texts, longest_first
-from lmtransfer.tasks.text_example import TextExample
+from lmtransfer.tasks.text.text_encoding import encode_texts, longest_first
+from lmtransfer.tasks.text.text_example import TextExample
 
 
 def _encode(

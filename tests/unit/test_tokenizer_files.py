@@ -11,7 +11,7 @@ import pytest
 import tokenizers
 
 from lmtransfer.errors import CheckpointError
-from lmtransfer.interop.tokenizer_files import read_tokenizer
+from lmtransfer.interop.tokenizers.tokenizer_files import read_tokenizer
 
 MAP = {f"{role}_token": token for role, token in toys.BERT.items()}
 PIECES = [

@@ -8,15 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lmtransfer.data.store import write_store
+from lmtransfer.data.store.store import write_store
 from lmtransfer.errors import CheckpointError, ConfigError, DataError
 from lmtransfer.objectives.corruption.base import NoCorruption
 from lmtransfer.objectives.corruption.token_masking import TokenMasking
 from lmtransfer.objectives.rows.stream import LanguageStream
 from lmtransfer.objectives.source import PretrainingSource
 from lmtransfer.tasks.source import TaskSource
-from lmtransfer.tasks.text_encoding import encode_texts
-from lmtransfer.tasks.text_example import TextExample
+from lmtransfer.tasks.text.text_encoding import encode_texts
+from lmtransfer.tasks.text.text_example import TextExample
 from lmtransfer.tokenizers.base import CharacterTokenizer, Tokenizer, characters_of
 from lmtransfer.tokenizers.load import load_tokenizer
 from lmtransfer.tokenizers.train_words import WordTokenizerTrainer

@@ -6,9 +6,9 @@ import pytest
 import torch
 from task_fakes import bert
 
-from lmtransfer.commands._trained import _reorder, match_labels
 from lmtransfer.errors import DataError
 from lmtransfer.tasks.base import HeadSpec
+from lmtransfer.transfer.experiment.trained import _reorder, match_labels
 from lmtransfer.transfer.method import TransferMethod
 
 

@@ -7,7 +7,7 @@ import torch
 from training_toys import ToyBatch, ToyLearner, rows
 
 from lmtransfer.training.learner import Step
-from lmtransfer.training.optimizers import Optimizer
+from lmtransfer.training.optim.optimizers import Optimizer
 from lmtransfer.training.precision import Precision
 from lmtransfer.training.update import Updater
 

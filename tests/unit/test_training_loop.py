@@ -20,7 +20,7 @@ from lmtransfer.training.checkpoint import Checkpoints
 from lmtransfer.training.evaluation import evaluate_losses
 from lmtransfer.training.learner import Loss, Step
 from lmtransfer.training.model_selection import ModelSelection
-from lmtransfer.training.optimizers import AdamW
+from lmtransfer.training.optim.optimizers import AdamW
 from lmtransfer.training.precision import LossScale, Precision
 from lmtransfer.training.state import TrainState
 from lmtransfer.training.watchers import UnigramPlateau

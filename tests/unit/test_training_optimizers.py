@@ -11,10 +11,10 @@ import torch
 from torch import nn
 
 from lmtransfer.errors import CheckpointError, ConfigError
-from lmtransfer.training.muon import MuonUpdate
-from lmtransfer.training.newton_schulz import COEFFICIENTS, orthogonalise
-from lmtransfer.training.optimizers import AdamW, Lamb, Muon, Optimizer
-from lmtransfer.training.parameters import classify, groups
+from lmtransfer.training.optim.muon import MuonUpdate
+from lmtransfer.training.optim.newton_schulz import COEFFICIENTS, orthogonalise
+from lmtransfer.training.optim.optimizers import AdamW, Lamb, Muon, Optimizer
+from lmtransfer.training.optim.parameters import classify, groups
 from lmtransfer.training.precision import Precision, PrecisionName
 from lmtransfer.training.update import Updater
 
@@ -274,7 +274,7 @@ def test_an_update_multiplies_in_the_format_of_the_run(
         formats.append(matrices.dtype)
         return orthogonalise(matrices, **settings)
 
-    monkeypatch.setattr("lmtransfer.training.muon.orthogonalise", watched)
+    monkeypatch.setattr("lmtransfer.training.optim.muon.orthogonalise", watched)
     optimizer = Muon(learner=learner)
     Updater(
         learner=learner,

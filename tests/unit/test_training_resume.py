@@ -17,12 +17,12 @@ import pytest
 from training_toys import Crash, ToyLearner, crash_at, toy_trainer
 
 from lmtransfer.errors import ConfigError
+from lmtransfer.runs.resume import check_resumable, resume_conflicts
 from lmtransfer.training.budget import Budget
 from lmtransfer.training.checkpoint import Checkpoints
 from lmtransfer.training.loop import Trainer
 from lmtransfer.training.model_selection import ModelSelection
-from lmtransfer.training.optimizers import Muon
-from lmtransfer.training.resume import check_resumable, resume_conflicts
+from lmtransfer.training.optim.optimizers import Muon
 from lmtransfer.training.trackers import Jsonl
 
 SCRIPT = Path(__file__).with_name("training_run.py")

@@ -15,15 +15,15 @@ import torch
 import yaml
 from training_toys import ToyLearner, files_below, toy_trainer
 
-from lmtransfer import run_writer
 from lmtransfer.config.component import component_problems
 from lmtransfer.errors import ConfigError, RunDirectoryError, TrainingError
+from lmtransfer.runs import writer as run_writer
+from lmtransfer.runs.run_directory import RESULT_KEYS, RunDirectory
+from lmtransfer.runs.versions import versions
 from lmtransfer.training import flops, formats, hardware
 from lmtransfer.training.carry import detached, flatten, unflatten
 from lmtransfer.training.progress import Progress
-from lmtransfer.training.run_directory import RESULT_KEYS, RunDirectory
 from lmtransfer.training.trackers import Jsonl, TensorBoard
-from lmtransfer.training.versions import versions
 
 RESULT = {key: None for key in RESULT_KEYS} | {"command": "pretrain", "metrics": {"loss": 1.5}}
 

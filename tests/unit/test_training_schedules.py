@@ -12,8 +12,8 @@ from training_toys import FakeClock, Recorder, ToyLearner, toy_trainer
 
 from lmtransfer.errors import ConfigError
 from lmtransfer.training.budget import Budget
-from lmtransfer.training.optimizers import AdamW
-from lmtransfer.training.schedules import Constant, Cosine, InverseSqrt, Linear, Schedule, WarmupStableDecay
+from lmtransfer.training.optim.optimizers import AdamW
+from lmtransfer.training.optim.schedules import Constant, Cosine, InverseSqrt, Linear, Schedule, WarmupStableDecay
 
 
 def _factors(schedule: Schedule, steps: int) -> list[float]:

@@ -10,15 +10,15 @@ import torch
 from task_fakes import bert, gpt, labels_head, random_examples
 from torch import nn
 
-from lmtransfer.data.stream import PlannedStream
+from lmtransfer.data.stream.stream import PlannedStream
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import EncoderOutput, FamilyHead
 from lmtransfer.tasks.source import TaskBatch, TaskSource
 from lmtransfer.training.budget import Budget
 from lmtransfer.training.checkpoint import Checkpoints
 from lmtransfer.training.loop import Trainer
-from lmtransfer.training.optimizers import AdamW, Lamb, Muon, Optimizer
-from lmtransfer.training.schedules import Linear
+from lmtransfer.training.optim.optimizers import AdamW, Lamb, Muon, Optimizer
+from lmtransfer.training.optim.schedules import Linear
 from lmtransfer.transfer.depth import depths_below_head, rate_scales
 from lmtransfer.transfer.learner import TaskLearner
 from lmtransfer.transfer.method import TransferMethod

@@ -11,7 +11,6 @@ from objective_fakes import NumberTokenizer, electra, elmo, gpt, modern, random_
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from lmtransfer.commands._utilisation import learning_flops
 from lmtransfer.models.albert import AlbertEncoder
 from lmtransfer.models.bert import BertEncoder
 from lmtransfer.objectives.bidirectional_lm import BidirectionalLanguageModel
@@ -23,6 +22,7 @@ from lmtransfer.objectives.masked_lm import MaskedLanguageModel
 from lmtransfer.objectives.replaced_token import ReplacedTokenDetection
 from lmtransfer.objectives.rows.stream import LanguageStream
 from lmtransfer.objectives.source import PretrainingSource
+from lmtransfer.pretraining.utilisation import learning_flops
 
 TOKENIZER = NumberTokenizer()
 SIZE = {"vocab_size": 96, "dim": 64, "num_heads": 2, "hidden_dim": 256, "max_length": 64, "dropout": 0.0}

@@ -20,8 +20,8 @@ from lmtransfer.training.checkpoint import Checkpoints
 from lmtransfer.training.evaluation import evaluate_losses
 from lmtransfer.training.learner import Step
 from lmtransfer.training.model_selection import ModelSelection
-from lmtransfer.training.optimizers import Muon
-from lmtransfer.training.schedules import Cosine
+from lmtransfer.training.optim.optimizers import Muon
+from lmtransfer.training.optim.schedules import Cosine
 from lmtransfer.training.trackers import Jsonl
 
 

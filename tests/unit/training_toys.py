@@ -16,8 +16,8 @@ from lmtransfer.training import checkpoint
 from lmtransfer.training.budget import Budget
 from lmtransfer.training.learner import Loss, Step
 from lmtransfer.training.loop import Trainer
-from lmtransfer.training.optimizers import AdamW
-from lmtransfer.training.schedules import Linear
+from lmtransfer.training.optim.optimizers import AdamW
+from lmtransfer.training.optim.schedules import Linear
 
 WIDTH = 4
 

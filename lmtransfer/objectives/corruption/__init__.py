@@ -1,0 +1,1 @@
+"""Which tokens of a row are hidden or asked for, and how."""

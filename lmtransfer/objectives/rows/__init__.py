@@ -1,0 +1,1 @@
+"""How training rows are cut from documents."""

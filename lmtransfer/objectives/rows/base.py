@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from lmtransfer.data.store import TokenStore
+from lmtransfer.data.store.store import TokenStore
 from lmtransfer.errors import ConfigError, DataError
 
 

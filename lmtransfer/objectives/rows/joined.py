@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from lmtransfer.data.store import TokenStore
+from lmtransfer.data.store.store import TokenStore
 
 
 class JoinedDocuments:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from lmtransfer.data.mixture import MixedStore, smoothed
+from lmtransfer.data.corpora.mixture import MixedStore, smoothed
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.objectives.rows.base import Row, RowPlan, Rows
 from lmtransfer.randomness import derived_seed, permutation

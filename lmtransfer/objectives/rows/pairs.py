@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from lmtransfer.data.store import TokenStore
+from lmtransfer.data.store.store import TokenStore
 from lmtransfer.errors import ConfigError
 from lmtransfer.objectives.rows.base import Row
 from lmtransfer.tokenizers.base import Tokenizer

@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from lmtransfer.data.store import TokenStore
+from lmtransfer.data.store.store import TokenStore
 from lmtransfer.errors import DataError
 from lmtransfer.objectives.rows.base import check_not_empty, checked_length
 from lmtransfer.objectives.rows.pairs import (

@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from lmtransfer.data.store import TokenStore
+from lmtransfer.data.store.store import TokenStore
 from lmtransfer.errors import ConfigError
 from lmtransfer.objectives.rows.base import Row, check_not_empty, checked_length
 from lmtransfer.objectives.rows.framing import NUM_SPECIAL, Frame, framed

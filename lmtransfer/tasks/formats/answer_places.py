@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from lmtransfer.errors import DataError
-from lmtransfer.tasks.question_example import GoldSpan
+from lmtransfer.tasks.qa.example import GoldSpan
 
 BadAnswersPolicy = Literal["refuse", "skip"]
 

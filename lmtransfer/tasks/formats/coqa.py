@@ -19,7 +19,7 @@ from lmtransfer.metrics.answer_text import normalize_answer
 from lmtransfer.tasks.formats.answer_places import AnswerPlaces, BadAnswersPolicy, bad_answer_lines, listed
 from lmtransfer.tasks.formats.closest_span import closest_span
 from lmtransfer.tasks.formats.json_document import JsonNode, UniqueIds, load_json
-from lmtransfer.tasks.question_example import GoldSpan, QuestionExample, Turn
+from lmtransfer.tasks.qa.example import GoldSpan, QuestionExample, Turn
 
 KINDS: Final = ("yes", "no", "unknown")
 """Answers that are no span of the story."""

@@ -16,7 +16,7 @@ from lmtransfer.errors import DataError
 from lmtransfer.metrics.quac import NO_ANSWER
 from lmtransfer.tasks.formats.answer_places import AnswerPlaces, BadAnswersPolicy, bad_answer_lines, listed
 from lmtransfer.tasks.formats.json_document import JsonNode, UniqueIds, load_json
-from lmtransfer.tasks.question_example import GoldSpan, QuestionExample, Turn
+from lmtransfer.tasks.qa.example import GoldSpan, QuestionExample, Turn
 
 MARKS: Final = ("yesno", "followup")
 """Further labels of a question: whether it affirms (y, n, x: neither), and whether to ask on (y, m: maybe, n)."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from lmtransfer.errors import DataError
 from lmtransfer.tasks.formats.answer_places import AnswerPlaces, BadAnswersPolicy, bad_answer_lines
 from lmtransfer.tasks.formats.json_document import JsonNode, UniqueIds, load_json
-from lmtransfer.tasks.question_example import GoldSpan, QuestionExample
+from lmtransfer.tasks.qa.example import GoldSpan, QuestionExample
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

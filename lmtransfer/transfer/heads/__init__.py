@@ -1,1 +1,1 @@
-"""Heads: what turns an encoder's vectors into answers, the only randomly initialised part in finetuning."""
+"""Heads: what answers a task from what was read of the encoder."""

@@ -1,0 +1,1 @@
+"""Corpora: documents from files, from the hub, from this machine; their split."""

@@ -1,0 +1,214 @@
+"""Corpora: what every one of them can do (caps, split, fingerprint), and the one that reads local files."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from hashlib import blake2b
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal
+
+from lmtransfer.data.corpora.digests import source_digest
+from lmtransfer.data.corpora.locate import locate
+from lmtransfer.data.corpora.readers import Boundary, Format, format_of, read_documents
+from lmtransfer.data.corpora.split import hash_threshold, split_ending, text_hash
+from lmtransfer.data.documents import Document, Notes
+from lmtransfer.data.files import EncodingErrors, Meter
+from lmtransfer.errors import ConfigError
+
+SplitUnit = Literal["auto", "document", "paragraphs"]
+
+READER_VERSION = 1
+FEW_DOCUMENTS = 20
+
+
+class BaseCorpus(ABC):
+    """Caps, split and fingerprint over a source of documents.
+
+    Args:
+        name: short name, part of cache folders and of messages.
+        max_documents: read only the first so many documents.
+        max_words: read only the first documents, up to and including the one that reaches so many words.
+        validation_fraction: the part that is held out, 0 (nothing) to below 1.
+        split_unit: ``document``: the hash of a document's text decides on which side it falls, and each side has at
+            least one document where there are two different ones. ``paragraphs``: the last paragraphs of each document
+            are held out, about ``validation_fraction`` of it, for corpora of few, long documents. ``auto``:
+            ``paragraphs`` where there are fewer than 20 documents, else ``document``.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        max_documents: int | None,
+        max_words: int | None,
+        validation_fraction: float,
+        split_unit: SplitUnit,
+    ) -> None:
+        problems = [
+            f"corpus.{key}={value}: a cap is a whole number from 1, or null for none"
+            for key, value in (("max_documents", max_documents), ("max_words", max_words))
+            if value is not None and value < 1
+        ]
+        if not 0 <= validation_fraction < 1:
+            problems.append(
+                f"corpus.validation_fraction={validation_fraction}: allowed is 0 (no validation) to below 1"
+            )
+        if problems:
+            raise ConfigError(problems)
+        self.name = name
+        self.max_documents = max_documents
+        self.max_words = max_words
+        self.validation_fraction = validation_fraction
+        self.split_unit: SplitUnit = split_unit
+        self.notes = Notes()
+        self._meter = Meter()
+
+    @abstractmethod
+    def _read(self, notes: Notes, meter: Meter) -> Iterator[Document]:
+        """All documents of the source."""
+
+    @abstractmethod
+    def _content(self) -> dict[str, Any]:
+        """What decides which documents ``_read`` gives: digests of the content, and settings; ready for JSON."""
+
+    def documents(self) -> Iterator[Document]:
+        """The documents, in the source's order; ``notes`` then tells what was odd."""
+        self.notes, self._meter = Notes(), Meter()
+        for document in self._capped(self.notes, self._meter):
+            if self._by_paragraphs:
+                yield from split_ending(document, self.validation_fraction)
+            else:
+                yield document
+
+    def is_validation(self, document: Document) -> bool:
+        """Whether ``document`` is held out; equal texts always fall on the same side."""
+        if document.held_out is not None:
+            return document.held_out
+        return text_hash(document.text) < self._threshold
+
+    def fingerprint(self) -> str:
+        """Hex digest of the source's content and of every setting that changes the documents or their split."""
+        settings = {
+            "reader": READER_VERSION,
+            "content": self._content(),
+            "max_documents": self.max_documents,
+            "max_words": self.max_words,
+            "validation_fraction": self.validation_fraction,
+            "split_unit": self.split_unit,
+        }
+        return blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+    def fraction_read(self) -> float | None:
+        """How much of the source the running pass has read, 0 to 1; None where that is not known."""
+        return min(1.0, self._meter.done / self._meter.total) if self._meter.total else None
+
+    def _capped(self, notes: Notes, meter: Meter) -> Iterator[Document]:
+        words = 0
+        for document in islice(self._read(notes, meter), self.max_documents):
+            yield document
+            if self.max_words is not None:
+                words += len(document.text.split())
+                if words >= self.max_words:
+                    return
+
+    @cached_property
+    def _by_paragraphs(self) -> bool:
+        if self.split_unit != "auto":
+            return self.split_unit == "paragraphs"
+        return sum(1 for _ in islice(self._capped(Notes(), Meter()), FEW_DOCUMENTS)) < FEW_DOCUMENTS
+
+    @cached_property
+    def _threshold(self) -> int:
+        return hash_threshold((document.text for document in self._capped(Notes(), Meter())), self.validation_fraction)
+
+
+class FileCorpus(BaseCorpus):
+    """A corpus of local files: text, JSON lines or parquet, each plain or as .gz, .xz or .zst.
+
+    Args:
+        path: a file, a folder (searched at any depth) or a pattern, or a list of them; ``train.txt`` is found where
+            ``train.txt.xz`` lies. Relative paths resolve from where the command was started.
+        name: short name, part of cache folders and of messages.
+        format: ``auto`` goes by the suffix (.txt, .jsonl, .parquet; any other is read as text).
+        boundary: what lies between the documents of text files: ``blank_line``, ``file`` (a file is a document),
+            ``line`` (a line is a document) or ``heading`` (WikiText's ``= Title =``). ``auto``: ``blank_line`` for a
+            single file, ``file`` for a folder, a pattern or a list.
+        text_field: the field or column of JSON lines and parquet that holds the text.
+        line_break: a mark that stands for a line end in JSON lines and parquet, such as ``<br />``.
+        encoding_errors: ``strict`` stops at bytes that are not UTF-8, naming the line; ``replace`` counts them.
+        max_documents: see ``BaseCorpus``.
+        max_words: see ``BaseCorpus``.
+        validation_fraction: see ``BaseCorpus``.
+        split_unit: see ``BaseCorpus``.
+        cache_dir: where digests of large source files are remembered; None reads the files each time.
+
+    Raises:
+        ConfigError: a value out of its range.
+        DataError: nothing to read at ``path``.
+    """
+
+    def __init__(
+        self,
+        *,
+        path: str | list[str],
+        name: str = "text",
+        format: Format = "auto",
+        boundary: Boundary = "auto",
+        text_field: str = "text",
+        line_break: str | None = None,
+        encoding_errors: EncodingErrors = "strict",
+        max_documents: int | None = None,
+        max_words: int | None = None,
+        validation_fraction: float = 0.01,
+        split_unit: SplitUnit = "auto",
+        cache_dir: str | Path | None = None,
+    ) -> None:
+        super().__init__(
+            name=name,
+            max_documents=max_documents,
+            max_words=max_words,
+            validation_fraction=validation_fraction,
+            split_unit=split_unit,
+        )
+        located = locate(path if isinstance(path, str) else list(path))
+        self.files: Sequence[str] = located.files
+        self.format = format
+        single: Literal["blank_line", "file"] = "blank_line" if located.named and len(located.files) == 1 else "file"
+        self.boundary: Literal["blank_line", "file", "line", "heading"] = single if boundary == "auto" else boundary
+        self.text_field = text_field
+        self.line_break = line_break
+        self.encoding_errors: EncodingErrors = encoding_errors
+        self._memo_folder = None if cache_dir is None else Path(cache_dir)
+
+    def _read(self, notes: Notes, meter: Meter) -> Iterator[Document]:
+        meter.total = sum(Path(file).stat().st_size for file in self.files)
+        for file in map(Path, self.files):
+            yield from read_documents(
+                file,
+                file_format=self._format_of(file),
+                boundary=self.boundary,
+                text_field=self.text_field,
+                encoding_errors=self.encoding_errors,
+                line_break=self.line_break,
+                notes=notes,
+                meter=meter,
+            )
+
+    def _format_of(self, file: Path) -> Literal["text", "jsonl", "parquet"]:
+        return (format_of(file) or "text") if self.format == "auto" else self.format
+
+    def _content(self) -> dict[str, Any]:
+        digest = blake2b(digest_size=16)
+        for file in map(Path, self.files):
+            digest.update(f"{self._format_of(file)} {source_digest(file, self._memo_folder)}\n".encode())
+        return {
+            "files": digest.hexdigest(),
+            "boundary": self.boundary,
+            "text_field": self.text_field,
+            "line_break": self.line_break,
+            "encoding_errors": self.encoding_errors,
+        }

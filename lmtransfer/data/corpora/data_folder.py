@@ -1,0 +1,143 @@
+"""Corpora of the data folder, with the hub as the other way where it has the same text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+
+from lmtransfer.data.corpora.corpus import FileCorpus, SplitUnit
+from lmtransfer.data.corpora.hub import HubCorpus
+from lmtransfer.data.corpora.readers import Boundary
+from lmtransfer.data.documents import Document, Notes
+from lmtransfer.data.files import EncodingErrors, find_file
+from lmtransfer.errors import DataError
+
+
+class DataFolderCorpus:
+    """A corpus that lies in the data folder, or else comes from the hub.
+
+    The files are looked for in ``data_root`` first; where they are not there, the hub is asked, if it has the text.
+
+    Args:
+        name: short name, part of cache folders and of messages.
+        files: its files, below ``data_root``; ``train.txt`` is found where ``train.txt.xz`` lies.
+        boundary: what lies between documents (see ``FileCorpus``).
+        hub_dataset: name on the hub, or a local folder with a copy (see ``HubCorpus``); None: the hub has no copy.
+        hub_subset: the hub data set's configuration.
+        hub_split: the hub data set's split.
+        hub_validation_split: the hub's split that is held out; None holds out ``validation_fraction`` of ``hub_split``.
+        hub_line_break: a mark that stands for a line end in the hub's copy, such as ``<br />``.
+        hub_streaming: read from the hub without a copy on disk.
+        instead: what to use where neither way works; ends the message.
+        encoding_errors: see ``FileCorpus``.
+        max_documents: see ``BaseCorpus``.
+        max_words: see ``BaseCorpus``.
+        validation_fraction: see ``BaseCorpus``.
+        split_unit: see ``BaseCorpus``.
+        data_root: the data folder; None: none is known.
+        cache_dir: where digests of large source files are remembered; None reads the files each time.
+
+    Raises:
+        ConfigError: a value out of its range.
+        DataError: neither way works; the message names both. (The hub is asked only when the text is first needed.)
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        files: list[str],
+        boundary: Boundary = "blank_line",
+        hub_dataset: str | None = None,
+        hub_subset: str | None = None,
+        hub_split: str = "train",
+        hub_validation_split: str | None = None,
+        hub_line_break: str | None = None,
+        hub_streaming: bool = False,
+        instead: str = "",
+        encoding_errors: EncodingErrors = "strict",
+        max_documents: int | None = None,
+        max_words: int | None = None,
+        validation_fraction: float = 0.01,
+        split_unit: SplitUnit = "document",
+        data_root: str | Path | None = None,
+        cache_dir: str | Path | None = None,
+    ) -> None:
+        self.name = name
+        self._files = files
+        self._instead = instead
+        self._data_root = None if data_root is None else Path(data_root).expanduser().resolve()
+        if self._data_root and not self._data_root.is_dir():
+            raise DataError(f"data_root={data_root}: no such folder; correct data_root= or LMTRANSFER_DATA")
+        found = [find_file(self._data_root / file) for file in files] if self._data_root else []
+        paths = [str(path) for path in found if path]
+        self._source: FileCorpus | HubCorpus
+        if paths and len(paths) == len(files):
+            self._source = FileCorpus(
+                path=paths,
+                name=name,
+                boundary=boundary,
+                encoding_errors=encoding_errors,
+                max_documents=max_documents,
+                max_words=max_words,
+                validation_fraction=validation_fraction,
+                split_unit=split_unit,
+                cache_dir=cache_dir,
+            )
+        elif hub_dataset:
+            self._source = HubCorpus(
+                dataset=hub_dataset,
+                name=name,
+                subset=hub_subset,
+                split=hub_split,
+                validation_split=hub_validation_split,
+                streaming=hub_streaming,
+                boundary="heading" if boundary == "heading" else "record",
+                line_break=hub_line_break,
+                max_documents=max_documents,
+                max_words=max_words,
+                validation_fraction=validation_fraction,
+                split_unit=split_unit,
+                cache_dir=cache_dir,
+            )
+        else:
+            raise DataError(self._missing("The hub has no copy of it."))
+
+    @property
+    def notes(self) -> Notes:
+        """Odd things met by the last pass."""
+        return self._source.notes
+
+    def fraction_read(self) -> float | None:
+        """How much of the source the running pass has read, 0 to 1; None where that is not known."""
+        return self._source.fraction_read()
+
+    def documents(self) -> Iterator[Document]:
+        """The documents, in the source's order."""
+        return self._opened.documents()
+
+    def is_validation(self, document: Document) -> bool:
+        """Whether ``document`` is held out; equal texts always fall on the same side."""
+        return self._source.is_validation(document)
+
+    def fingerprint(self) -> str:
+        """Hex digest of the content and of every setting that changes which documents come out."""
+        return self._opened.fingerprint()
+
+    @cached_property
+    def _opened(self) -> FileCorpus | HubCorpus:
+        if isinstance(self._source, HubCorpus):
+            try:
+                self._source.open()
+            except DataError as error:
+                raise DataError(self._missing(f"The other way, the hub, failed: {error}")) from None
+        return self._source
+
+    def _missing(self, hub: str) -> str:
+        looked = f"not all there in {self._data_root}" if self._data_root else "no data folder is set"
+        text = (
+            f"corpus={self.name}: its text is not at hand. It is read from the data folder, named by data_root= or "
+            f"LMTRANSFER_DATA ({looked}; wanted: {', '.join(self._files)}, plain or compressed). {hub}"
+        )
+        return f"{text} {self._instead}".rstrip()

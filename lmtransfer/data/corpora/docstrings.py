@@ -1,0 +1,144 @@
+"""The docstrings of installed libraries, read from source: nothing is imported or run."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack
+from dataclasses import astuple, dataclass
+from hashlib import blake2b
+from itertools import chain
+from pathlib import Path
+
+from lmtransfer.data.corpora.docstring_source import Docstring, read_source
+from lmtransfer.data.corpora.python_sources import SourceFile, find_library, source_files
+from lmtransfer.data.documents import Notes
+from lmtransfer.data.store.workers import workers
+from lmtransfer.errors import DataError
+from lmtransfer.system.durable import write_json
+
+_VERSION = 1  # raise it when the same sources would give other docstrings
+_AT_ONCE = 32  # files
+_WORTH_A_PROCESS = 500  # files; fewer are read sooner than a process has started
+
+
+@dataclass(frozen=True, slots=True)
+class DocstringSet:
+    """Docstrings by module name, each text once.
+
+    Attributes:
+        items: the docstrings.
+        digest: hex digest of them all.
+        notes: what was skipped: files that do not parse, repeated docstrings.
+    """
+
+    items: tuple[Docstring, ...]
+    digest: str
+    notes: Notes
+
+
+def read_docstrings(
+    libraries: Sequence[str],
+    *,
+    cache_dir: Path,
+    num_workers: int,
+    on_progress: Callable[[float], None] | None = None,
+) -> DocstringSet:
+    """Read all docstrings of ``libraries``, or find what an earlier call read from the same files.
+
+    Args:
+        libraries: import names, or ``stdlib``.
+        cache_dir: where the result is kept; where it cannot be written, it is read anew each time.
+        num_workers: processes that read; the result does not depend on it.
+        on_progress: called with the part of the files that has been read, 0 to 1.
+
+    Raises:
+        DataError: a library is missing, or a worker process was killed.
+    """
+    files: list[SourceFile] = []
+    stamp = blake2b(f"{_VERSION}\n".encode(), digest_size=16)
+    for name in libraries:
+        library = find_library(name)
+        found = source_files(library)
+        files += found
+        stamp.update(f"{name} {library.version} {library.root}\n".encode())
+        for file in found:
+            status = file.path.stat()
+            stamp.update(f"{file.path} {status.st_size} {status.st_mtime_ns}\n".encode("utf-8", "surrogateescape"))
+    memo = Path(cache_dir) / "python_docs" / f"{stamp.hexdigest()}.json"
+    known = _recall(memo)
+    if known is not None:
+        return known
+    files.sort(key=lambda file: (file.module, file.library, str(file.path)))
+    notes = Notes()
+    items = tuple(_unique(_read(files, notes, num_workers, on_progress), notes))
+    result = DocstringSet(items, _digest(items), notes)
+    with contextlib.suppress(OSError):
+        memo.parent.mkdir(parents=True, exist_ok=True)
+        write_json(
+            memo,
+            {
+                "digest": result.digest,
+                "counts": notes.counts,
+                "first": notes.first,
+                "items": [list(astuple(item)) for item in items],
+            },
+        )
+    return result
+
+
+def _read(
+    files: Sequence[SourceFile], notes: Notes, num_workers: int, on_progress: Callable[[float], None] | None
+) -> Iterator[Docstring]:
+    with ExitStack() as stack:
+        results: Iterable[tuple[list[Docstring], Notes]] = map(read_source, files)
+        if num_workers > 1 and len(files) > _WORTH_A_PROCESS:
+            pool = stack.enter_context(workers(num_workers))
+            pending = [pool.submit(_read_sources, files[at : at + _AT_ONCE]) for at in range(0, len(files), _AT_ONCE)]
+            results = chain.from_iterable(future.result() for future in pending)
+        try:
+            for number, (docstrings, met) in enumerate(results, start=1):
+                yield from docstrings
+                for kind, count in met.counts.items():
+                    notes.add(kind, met.first[kind], count)
+                if on_progress is not None:
+                    on_progress(number / len(files))
+        except BrokenProcessPool:
+            raise DataError(
+                "python_docs: a process that read source files was killed, probably for want of memory; run again "
+                "with less beside it"
+            ) from None
+
+
+def _read_sources(files: Sequence[SourceFile]) -> list[tuple[list[Docstring], Notes]]:
+    return [read_source(file) for file in files]
+
+
+def _unique(docstrings: Iterable[Docstring], notes: Notes) -> Iterator[Docstring]:
+    seen: set[str] = set()
+    for docstring in docstrings:
+        if docstring.text in seen:
+            notes.add("repeated docstrings dropped", f"{docstring.module}:{docstring.name}")
+        else:
+            seen.add(docstring.text)
+            yield docstring
+
+
+def _digest(items: Iterable[Docstring]) -> str:
+    digest = blake2b(digest_size=16)
+    for item in items:
+        digest.update("\x00".join((*map(str, astuple(item)), "")).encode())
+    return digest.hexdigest()
+
+
+def _recall(memo: Path) -> DocstringSet | None:
+    try:
+        value = json.loads(memo.read_text(encoding="utf-8"))
+        items = tuple(Docstring(*item) for item in value["items"])
+        if _digest(items) == value["digest"]:
+            return DocstringSet(items, value["digest"], Notes(value["counts"], value["first"]))
+    except (OSError, ValueError, TypeError, KeyError):  # not there yet, or damaged: it is read again
+        pass
+    return None

@@ -1,0 +1,144 @@
+"""Several corpora in one run, sampled with exponentially smoothed proportions (Conneau and Lample 2019)."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+
+import numpy as np
+
+from lmtransfer.data.documents import Corpus, Document, Notes, Observed
+from lmtransfer.data.store.store import TokenStore
+from lmtransfer.errors import ConfigError
+from lmtransfer.randomness import generator
+
+_BLOCK = 8192
+_MIXTURE_VERSION = 1
+
+
+def smoothed(sizes: np.ndarray, alpha: float) -> np.ndarray:
+    """The proportions q_i of parts of some sizes: p_i^alpha over their sum, p_i = size_i over all of it.
+
+    Conneau and Lample, "Cross-lingual Language Model Pretraining" (NeurIPS 2019), section 3.1.
+
+    Args:
+        sizes: size of each part, at least one above 0, shape (parts,).
+        alpha: 1 leaves the proportions as they are, 0 makes all parts alike.
+
+    Returns:
+        float64, shape (parts,), with the sum 1; a part of size 0 has the proportion 0.
+    """
+    sizes = np.asarray(sizes, dtype=np.float64)
+    weights = np.where(sizes > 0, (sizes / sizes.sum()) ** alpha, 0.0)
+    return weights / weights.sum()
+
+
+@dataclass(frozen=True, slots=True)
+class MixedStore:
+    """The tokens of several corpora, each in a store of its own; can be sent to another process.
+
+    Attributes:
+        parts: by name, in the mixture's order.
+        alpha: exponent of the smoothed sampling; see ``smoothed``.
+    """
+
+    parts: Mapping[str, TokenStore]
+    alpha: float
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of all parts together."""
+        return sum(store.num_tokens for store in self.parts.values())
+
+    @property
+    def num_documents(self) -> int:
+        """Documents of all parts together."""
+        return sum(store.num_documents for store in self.parts.values())
+
+    def proportions(self) -> dict[str, float]:
+        """The share of what is sampled that each part has, by its number of tokens."""
+        shares = smoothed(np.array([store.num_tokens for store in self.parts.values()]), self.alpha)
+        return dict(zip(self.parts, shares.tolist(), strict=True))
+
+
+class MixtureCorpus:
+    """Several corpora with one vocabulary, such as a Wikipedia a language.
+
+    Large parts are sampled less often than their size says, and small ones more often: with q_i ~ p_i^alpha (Conneau
+    and Lample 2019, section 3.1), where p_i is a part's share of the text (of its characters, for the sample that the
+    tokenizer is trained on) or of the rows (in training). The paper has 0.5 for the vocabulary and 0.7 for training;
+    we have one alpha for both. It draws batches of one language each, we mix the rows of a batch.
+
+    Args:
+        name: short name, part of cache folders and of messages.
+        parts: the corpora, by the name under which their losses are reported (a language, for example).
+        alpha: 1 samples by size, 0 all parts alike.
+
+    Raises:
+        ConfigError: fewer than two parts, a name that cannot be part of a metric's, or alpha outside [0, 1].
+    """
+
+    def __init__(self, *, name: str, parts: Mapping[str, Corpus], alpha: float = 0.7) -> None:
+        problems = []
+        if len(parts) < 2:
+            problems.append(f"corpus.parts={list(parts)}: a mixture has two parts or more, such as [enwiki,fra]")
+        problems += [
+            f"corpus.parts.{part}: a part is named by letters, digits, '_' and '-'"
+            for part in parts
+            if not re.fullmatch(r"[\w-]+", part)
+        ]
+        if not 0 <= alpha <= 1:
+            problems.append(f"corpus.alpha={alpha}: must lie between 0 (all parts alike) and 1 (by their size)")
+        if problems:
+            raise ConfigError(problems)
+        self.name, self.parts, self.alpha = name, dict(parts), alpha
+        self.notes = Notes()
+
+    def documents(self) -> Iterator[Document]:
+        """The documents of all parts, one part after the other, each with its side of the split."""
+        self.notes = Notes()
+        for part, corpus in self.parts.items():
+            for document in corpus.documents():
+                held_out = corpus.is_validation(document)
+                yield replace(document, key=f"{part}: {document.key}", held_out=held_out)
+            for kind, note in corpus.notes.as_dict().items() if isinstance(corpus, Observed) else ():
+                self.notes.add(kind, f"{part}: {note['first']}", int(note["count"]))
+
+    def is_validation(self, document: Document) -> bool:
+        """Whether ``document``, of ``documents``, belongs to the validation part of its corpus."""
+        return bool(document.held_out)
+
+    def fingerprint(self) -> str:
+        """Hex digest of the parts' content and of the sampling."""
+        prints = {part: corpus.fingerprint() for part, corpus in self.parts.items()}
+        settings = {"version": _MIXTURE_VERSION, "alpha": self.alpha, "parts": list(prints.items())}
+        return blake2b(json.dumps(settings).encode(), digest_size=16).hexdigest()
+
+    def training_lines(self) -> Iterator[str]:
+        """The lines of the training documents, in the smoothed proportions of their characters.
+
+        About as many characters as the parts have together: each line of a part comes as often as its proportion
+        asks for, the fraction by a draw that depends on the part's name and the line's number only.
+        """
+        characters = np.array([sum(map(len, _lines(corpus))) for corpus in self.parts.values()])
+        if not characters.any():
+            return
+        wanted = smoothed(characters, self.alpha) * characters.sum()
+        for (part, corpus), rate in zip(self.parts.items(), wanted / np.maximum(characters, 1), strict=True):
+            whole, fraction = divmod(float(rate), 1.0)
+            draws = generator(0, "mixture lines", part)
+            drawn = draws.random(_BLOCK)
+            for number, line in enumerate(_lines(corpus)):
+                if number and number % _BLOCK == 0:
+                    drawn = draws.random(_BLOCK)
+                for _ in range(int(whole) + int(drawn[number % _BLOCK] < fraction)):
+                    yield line
+
+
+def _lines(corpus: Corpus) -> Iterator[str]:
+    for document in corpus.documents():
+        if not corpus.is_validation(document):
+            yield from document.text.split("\n")

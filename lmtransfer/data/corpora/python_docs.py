@@ -1,0 +1,200 @@
+"""The embedded corpus: the prose of the Python documentation that is on every user's machine already.
+
+Docstrings of the standard library and of seven libraries that lmtransfer depends on, so that pretraining works without
+any download. Its downstream task tells the libraries apart; the modules of the task's dev and test parts are not in
+the corpus.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from dataclasses import replace
+from functools import cached_property
+from hashlib import blake2b
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal
+
+from lmtransfer.data.corpora.corpus import BaseCorpus
+from lmtransfer.data.corpora.docstring_source import Docstring
+from lmtransfer.data.corpora.docstrings import DocstringSet, read_docstrings
+from lmtransfer.data.corpora.library_names import BLANK, blank_names
+from lmtransfer.data.corpora.python_sources import LIBRARIES
+from lmtransfer.data.corpora.split import text_hash
+from lmtransfer.data.documents import Document, Notes
+from lmtransfer.data.files import Meter
+from lmtransfer.data.store.cache import default_cache_dir, default_num_workers
+
+Split = Literal["train", "dev", "test"]
+
+SPLITS: tuple[Split, ...] = ("train", "dev", "test")
+HELD_OUT: dict[Split, tuple[int, float]] = {"test": (200, 0.2), "dev": (120, 0.12)}  # documents, share of a library
+MAX_MODULE_DOCUMENTS = 40
+MIN_TASK_WORDS = 15  # of fewer, such as "Return True if the two are equal.", nobody could tell
+
+
+class PythonDocs(BaseCorpus):
+    """One document a docstring, ordered by module, without the modules that the task is scored on.
+
+    Args:
+        name: short name, part of cache folders and of messages.
+        max_documents: see ``BaseCorpus``.
+        max_words: see ``BaseCorpus``.
+        validation_fraction: see ``BaseCorpus``.
+        cache_dir: where the extracted docstrings are kept; None: see ``data.cache.default_cache_dir``.
+
+    Raises:
+        ConfigError: a value out of its range.
+        DataError: when it is first read: a library is missing.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str = "python_docs",
+        max_documents: int | None = None,
+        max_words: int | None = None,
+        validation_fraction: float = 0.01,
+        cache_dir: str | Path | None = None,
+    ) -> None:
+        super().__init__(
+            name=name,
+            max_documents=max_documents,
+            max_words=max_words,
+            validation_fraction=validation_fraction,
+            split_unit="document",
+        )
+        self.cache_dir = cache_dir
+
+    @cached_property
+    def _docstrings(self) -> DocstringSet:
+        def on_progress(fraction: float) -> None:
+            self._meter.done, self._meter.total = round(fraction * 1000), 1000
+
+        return _read_all(self.cache_dir, on_progress)
+
+    @cached_property
+    def _pretraining(self) -> list[Docstring]:
+        return pretraining_docstrings(self._docstrings.items)
+
+    def _read(self, notes: Notes, meter: Meter) -> Iterator[Document]:
+        met = self._docstrings.notes
+        for kind, count in met.counts.items():
+            notes.add(kind, met.first[kind], count)
+        meter.total = len(self._pretraining)
+        for meter.done, item in enumerate(self._pretraining, start=1):
+            yield Document(item.text, f"{item.module}:{item.name}" if item.name else item.module)
+
+    def _content(self) -> dict[str, Any]:
+        digest = blake2b(digest_size=16)
+        for item in self._pretraining:
+            digest.update(f"{item.text}\x00".encode())
+        return {"docstrings": digest.hexdigest()}
+
+
+def module_splits(docstrings: Iterable[Docstring]) -> dict[tuple[str, str], Split]:
+    """On which side each module falls, by (library, module).
+
+    In each library, modules are taken in the order of the hashes of their names: for the test part until it has 200
+    documents (or 20 % of the library's), then for the dev part until it has 120 (12 %); the rest is for training, and
+    so is any module of more than 40 documents, which would make up most of its part. Only documents that are long
+    enough for the task count.
+    """
+    sizes: Counter[tuple[str, str]] = Counter()
+    for item in docstrings:
+        sizes[item.library, item.module] += len(item.text.split()) >= MIN_TASK_WORDS
+    totals: Counter[str] = Counter()
+    for (library, _), size in sizes.items():
+        totals[library] += size
+    splits: dict[tuple[str, str], Split] = {}
+    held_out: Counter[tuple[str, Split]] = Counter()
+    for library, module in sorted(sizes, key=lambda key: text_hash(" ".join(key))):
+        size = sizes[library, module]
+        splits[library, module] = "train"
+        for split, (most, share) in HELD_OUT.items():
+            if size <= MAX_MODULE_DOCUMENTS and held_out[library, split] < min(most, share * totals[library]):
+                splits[library, module] = split
+                held_out[library, split] += size
+                break
+    return splits
+
+
+def pretraining_docstrings(docstrings: Sequence[Docstring]) -> list[Docstring]:
+    """The docstrings of the train modules that no dev or test module has too (but for the libraries' names)."""
+    splits = module_splits(docstrings)
+    sides = [splits[item.library, item.module] for item in docstrings]
+    held_out = {item.identity for side, item in zip(sides, docstrings, strict=True) if side != "train"}
+    return [
+        item for side, item in zip(sides, docstrings, strict=True) if side == "train" and item.identity not in held_out
+    ]
+
+
+def docstring_examples(*, max_per_library: int, cache_dir: str | Path | None = None) -> dict[Split, list[Docstring]]:
+    """Docstrings by split with the libraries' names blanked out, equally many of each library.
+
+    A text that occurs in two libraries or in two splits is in none, and a dev or test text of which half stands word
+    by word in train modules (paragraphs that sister modules share) is left out. Where a library has more than its
+    share, the texts with the smallest hashes stay, so that the choice does not depend on the order of anything.
+
+    Args:
+        max_per_library: most examples of a library in a split.
+        cache_dir: where the extracted docstrings are kept; None: see ``data.cache.default_cache_dir``.
+
+    Returns:
+        Docstrings with their text on one line, by library (in the order of ``LIBRARIES``) and hash.
+
+    Raises:
+        DataError: a library is missing.
+    """
+    items = _read_all(cache_dir).items
+    splits = module_splits(items)
+    owners: dict[int, set[tuple[str, Split]]] = {}
+    for item in items:
+        owners.setdefault(item.identity, set()).add((item.library, splits[item.library, item.module]))
+    groups: dict[Split, dict[str, dict[int, Docstring]]] = {
+        split: {library: {} for library in LIBRARIES} for split in SPLITS
+    }
+    known = {
+        paragraph
+        for item in items
+        if splits[item.library, item.module] == "train"
+        for paragraph in item.text.casefold().split("\n")
+    }
+    for item in items:
+        split = splits[item.library, item.module]
+        if len(owners[item.identity]) == 1 and (split == "train" or share_known(item.text, known) < 0.5):
+            groups[split][item.library].setdefault(item.identity, item)
+    return {
+        split: _balanced([_blanked(members.values(), max_per_library) for members in group.values()])
+        for split, group in groups.items()
+    }
+
+
+def share_known(text: str, known: Set[str]) -> float:
+    """The share of a text's words that stand in paragraphs out of ``known`` (case folded)."""
+    paragraphs = text.casefold().split("\n")
+    words = [len(paragraph.split()) for paragraph in paragraphs]
+    return sum(n for n, paragraph in zip(words, paragraphs, strict=True) if paragraph in known) / sum(words)
+
+
+def _blanked(docstrings: Iterable[Docstring], most: int) -> list[Docstring]:
+    """The first ``most`` docstrings by hash that have enough words, blanks left out."""
+    ordered = sorted(docstrings, key=lambda item: item.identity)
+    texts = ((item, blank_names(item.text).split()) for item in ordered)
+    enough = (
+        replace(item, text=" ".join(words))
+        for item, words in texts
+        if len(words) - words.count(BLANK) >= MIN_TASK_WORDS
+    )
+    return list(islice(enough, most))
+
+
+def _balanced(groups: Sequence[list[Docstring]]) -> list[Docstring]:
+    size = min(len(group) for group in groups)
+    return [item for group in groups for item in group[:size]]
+
+
+def _read_all(cache_dir: str | Path | None, on_progress: Callable[[float], None] | None = None) -> DocstringSet:
+    folder = default_cache_dir() if cache_dir is None else Path(cache_dir)
+    return read_docstrings(LIBRARIES, cache_dir=folder, num_workers=default_num_workers(), on_progress=on_progress)

@@ -1,0 +1,210 @@
+"""Documents out of files: text, JSON lines and parquet, one document in memory at a time."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, Literal, cast
+
+from lmtransfer.data.documents import Document, Notes, clean
+from lmtransfer.data.files import COMPRESSIONS, EncodingErrors, Meter, decode, open_binary, plain_name, read_lines
+from lmtransfer.errors import DataError
+from lmtransfer.system.machine import naming
+
+Format = Literal["auto", "text", "jsonl", "parquet"]
+Boundary = Literal["auto", "blank_line", "file", "line", "heading"]
+
+FORMATS: dict[str, Literal["text", "jsonl", "parquet"]] = {
+    ".txt": "text",
+    ".text": "text",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".parquet": "parquet",
+}
+MAX_DOCUMENT_CHARACTERS = 1 << 24
+_HEADING = re.compile(r"\s*= [^=].*[^=] =\s*$")
+_PARQUET_ROWS = 256
+
+
+def format_of(path: Path, default: Literal["text"] | None = None) -> Literal["text", "jsonl", "parquet"] | None:
+    """The format of a file by its suffix (that of a compression aside), or ``default``."""
+    return FORMATS.get(Path(plain_name(path)).suffix.lower(), default)
+
+
+def join_lines(
+    lines: Iterator[tuple[str, str]], boundary: Literal["blank_line", "file", "line", "heading"], notes: Notes
+) -> Iterator[Document]:
+    """Lines, each with where it comes from, as documents.
+
+    A document of more than ``MAX_DOCUMENT_CHARACTERS`` (16 million: several long novels) is cut at a line end, so that
+    a file without any boundary does not fill the memory; this is counted.
+
+    Args:
+        lines: pairs of ``file:line`` and text.
+        boundary: ``blank_line``: blank lines lie between documents; ``file``: all of it is one document; ``line``: each
+            line that is not blank is one; ``heading``: a document begins at a line ``= Title =`` after a blank line,
+            as in WikiText.
+        notes: where odd things are counted.
+    """
+    paragraphs: list[str] = []
+    key, size, blank_before = "", 0, True
+    for where, line in lines:
+        blank = not line or line.isspace()
+        starts = boundary == "heading" and blank_before and not blank and bool(_HEADING.match(line))
+        ends = starts or boundary == "line" or (boundary == "blank_line" and blank)
+        if not ends and size + len(line) > MAX_DOCUMENT_CHARACTERS and paragraphs:
+            notes.add("documents over 16 million characters, cut at a line end", where)
+            ends = True
+        if ends and paragraphs:
+            yield Document("\n".join(paragraphs), key)
+            paragraphs, size = [], 0
+        blank_before = blank
+        text = "" if blank else clean(line, where, notes).strip()
+        if text:
+            key = key if paragraphs else where
+            paragraphs.append(text)
+            size += len(text) + 1
+    if paragraphs:
+        yield Document("\n".join(paragraphs), key)
+
+
+def as_document(text: object, where: str, notes: Notes, line_break: str | None = None) -> Document | None:
+    """One record's text as a document: stripped lines, blank ones dropped; None (counted) where nothing is left.
+
+    Args:
+        text: the record's text; None counts as empty.
+        where: ``file:line``.
+        notes: where odd things are counted.
+        line_break: a mark that stands for a line end in this source, such as ``<br />``.
+
+    Raises:
+        DataError: it is not text.
+    """
+    if text is None:
+        text = ""
+    if not isinstance(text, str):
+        raise DataError(f"{where}: the text is a {type(text).__name__}, not a string; set corpus.text_field")
+    if line_break:
+        text = text.replace(line_break, "\n")
+    lines = (line.strip() for line in clean(text, where, notes).split("\n"))
+    text = "\n".join(line for line in lines if line)
+    if not text:
+        notes.add("empty documents skipped", where)
+        return None
+    return Document(text, where)
+
+
+def _text_documents(
+    path: Path,
+    boundary: Literal["blank_line", "file", "line", "heading"],
+    encoding_errors: EncodingErrors,
+    notes: Notes,
+    meter: Meter,
+) -> Iterator[Document]:
+    lines = read_lines(path, encoding_errors=encoding_errors, notes=notes, meter=meter)
+    empty = True
+    for document in join_lines(((f"{path}:{number}", line) for number, line in lines), boundary, notes):
+        empty = False
+        yield document
+    if empty:
+        notes.add("empty files skipped", str(path))
+
+
+def _jsonl_documents(
+    path: Path, text_field: str, encoding_errors: EncodingErrors, line_break: str | None, notes: Notes, meter: Meter
+) -> Iterator[Document]:
+    for number, line in read_lines(path, encoding_errors=encoding_errors, notes=notes, meter=meter):
+        where = f"{path}:{number}"
+        if not line or line.isspace():
+            continue
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"{where}: not JSON ({error}); a .jsonl file holds one object a line") from None
+        if not isinstance(record, dict) or text_field not in record:
+            fields = ", ".join(sorted(record)) if isinstance(record, dict) else f"a {type(record).__name__}, no object"
+            raise DataError(f"{where}: no field `{text_field}` here (found: {fields}); set corpus.text_field")
+        document = as_document(record[text_field], where, notes, line_break)
+        if document is not None:
+            yield document
+
+
+def _parquet_documents(
+    path: Path, text_field: str, encoding_errors: EncodingErrors, line_break: str | None, notes: Notes, meter: Meter
+) -> Iterator[Document]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with open_binary(path, meter) as stream, tempfile.TemporaryFile() as spool:
+        source: BinaryIO = stream
+        if path.suffix in COMPRESSIONS:  # parquet is read from its end: decompress to disk, not to memory
+            with naming(tempfile.gettempdir()):
+                shutil.copyfileobj(stream, spool, 1 << 20)
+            source = cast(BinaryIO, spool)
+        try:
+            file = pq.ParquetFile(source)
+        except (pa.ArrowException, OSError) as error:
+            raise DataError(f"{path}: not a parquet file, or a damaged one ({_first_line(error)})") from None
+        if text_field not in file.schema_arrow.names:
+            names = ", ".join(file.schema_arrow.names)
+            raise DataError(f"{path}: no column `{text_field}` here (found: {names}); set corpus.text_field")
+        kind = file.schema_arrow.field(text_field).type
+        if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_null(kind)):
+            raise DataError(f"{path}: column `{text_field}` holds {kind}, not strings; set corpus.text_field")
+        row, batches = 0, file.iter_batches(batch_size=_PARQUET_ROWS, columns=[text_field])
+        while True:
+            try:
+                batch = next(batches, None)
+            except (pa.ArrowException, OSError) as error:
+                raise DataError(f"{path}:row {row + 1}: the file is damaged ({_first_line(error)})") from None
+            if batch is None:
+                return
+            # As bytes, because arrow does not check that a string column holds UTF-8.
+            for raw in batch.column(0).cast(pa.large_binary()).to_pylist():
+                row += 1
+                where = f"{path}:row {row}"
+                text = None if raw is None else decode(raw, where, encoding_errors, notes)
+                document = as_document(text, where, notes, line_break)
+                if document is not None:
+                    yield document
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]
+
+
+def read_documents(
+    path: Path,
+    *,
+    file_format: Literal["text", "jsonl", "parquet"],
+    boundary: Literal["blank_line", "file", "line", "heading"],
+    text_field: str,
+    encoding_errors: EncodingErrors,
+    line_break: str | None,
+    notes: Notes,
+    meter: Meter,
+) -> Iterator[Document]:
+    """Documents of one file, streamed.
+
+    Args:
+        path: the file, plain or compressed.
+        file_format: how it is read.
+        boundary: what lies between documents of a text file (see ``join_lines``).
+        text_field: the field or column of JSON lines and parquet that holds the text.
+        encoding_errors: what to do with bytes that are not UTF-8 (see ``lmtransfer.data.files.decode``).
+        line_break: a mark that stands for a line end in the records of JSON lines and parquet.
+        notes: where odd things are counted.
+        meter: counts the bytes read from disk.
+
+    Raises:
+        DataError: with ``file:line``, for bytes, lines or records that cannot be read.
+    """
+    if file_format == "text":
+        return _text_documents(path, boundary, encoding_errors, notes, meter)
+    if file_format == "jsonl":
+        return _jsonl_documents(path, text_field, encoding_errors, line_break, notes, meter)
+    return _parquet_documents(path, text_field, encoding_errors, line_break, notes, meter)

@@ -1,0 +1,1 @@
+"""Corpora tokenised once, in memory-mapped files."""

@@ -1,0 +1,162 @@
+"""Filling a prepared corpus's folder: block by block, in parallel, going on where an earlier try stopped."""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+import time
+from collections import deque
+from collections.abc import Callable, Generator
+from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import chain, islice
+from pathlib import Path
+
+import numpy as np
+
+from lmtransfer.data.documents import Corpus, Observed
+from lmtransfer.data.store.statistics import CorpusStatistics
+from lmtransfer.data.store.store import finish_store
+from lmtransfer.data.store.tokenising import (
+    SIDES,
+    Block,
+    BlockRecord,
+    blocks,
+    hashes_path,
+    record_path,
+    set_up_worker,
+    tokenise_block,
+    work,
+)
+from lmtransfer.data.store.workers import workers
+from lmtransfer.errors import DataError
+from lmtransfer.tokenizers.base import Tokenizer
+
+_HASHES_AT_ONCE = 1 << 22
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a prepare is.
+
+    Attributes:
+        documents, tokens: done so far.
+        fraction: how much of the source has been read, 0 to 1; None where that is not known.
+        blocks_kept: blocks that an interrupted earlier prepare had done.
+    """
+
+    documents: int
+    tokens: int
+    fraction: float | None
+    blocks_kept: int
+
+
+def fill(
+    folder: Path,
+    corpus: Corpus,
+    tokenizer: Tokenizer,
+    num_workers: int,
+    on_progress: Callable[[Progress], None] | None,
+) -> CorpusStatistics:
+    """Do what is missing of a prepare, up to the stores of both sides; returns the statistics.
+
+    Args:
+        folder: the prepared corpus's folder.
+        corpus: the documents.
+        tokenizer: turns sentences into ids.
+        num_workers: processes; 0 and 1 work in this one.
+        on_progress: called after each block.
+
+    Raises:
+        DataError: no text, text that cannot be read, or a worker that was killed.
+    """
+    started = time.monotonic()
+    for staged in chain.from_iterable((folder / part).glob(".*.tmp") for part in (*SIDES, "blocks", "")):
+        shutil.rmtree(staged) if staged.is_dir() else staged.unlink()
+    (folder / "blocks").mkdir(parents=True, exist_ok=True)
+    total = CorpusStatistics()
+    records: list[BlockRecord] = []
+    kept = 0
+    with closing(_records(folder, corpus, tokenizer, num_workers)) as found:  # its workers end with it
+        for record, was_kept in found:
+            records.append(record)
+            total.add(record.statistics)
+            kept += was_kept
+            if on_progress:
+                fraction = corpus.fraction_read() if isinstance(corpus, Observed) else None
+                on_progress(Progress(total.documents, total.tokens, fraction, kept))
+    if total.tokens == 0:
+        raise no_text(corpus)
+    for side in SIDES:
+        finish_store(folder / side, [record.shards[side] for record in records if side in record.shards])
+    total.duplicate_documents = _count_duplicates([hashes_path(folder, index) for index in range(len(records))])
+    total.seconds = round(time.monotonic() - started, 2)
+    total.notes = corpus.notes.as_dict() if isinstance(corpus, Observed) else {}
+    return total
+
+
+def no_text(corpus: Corpus) -> DataError:
+    """The error of a corpus in which there is nothing to read, which names its files where it has any."""
+    files = [str(file) for file in getattr(corpus, "files", ())]
+    among = f"{', '.join(files[:3])}{f' and {len(files) - 3} more' if len(files) > 3 else ''}"
+    where = f" ({among}: {'is' if len(files) == 1 else 'are'} empty, or blank)" if files else ""
+    return DataError(f"corpus={corpus.name}: there is no text in it{where}; give a corpus with some")
+
+
+def _records(
+    folder: Path, corpus: Corpus, tokenizer: Tokenizer, num_workers: int
+) -> Generator[tuple[BlockRecord, bool]]:
+    """The record of each block in order, and whether it was there already; at most a few blocks are in memory."""
+    source = blocks(corpus)
+    head = list(islice(source, 2))
+    source = chain(head, source)
+    if num_workers <= 1 or len(head) < 2:  # starting processes takes longer than tokenising one block
+        for block in source:
+            found = _kept(folder, block)
+            yield found or tokenise_block(block, folder, tokenizer), found is not None
+        return
+    pending: deque[tuple[Future[BlockRecord] | BlockRecord, bool]] = deque()
+    try:
+        with workers(num_workers, set_up_worker, pickle.dumps(tokenizer)) as pool:
+            for block in source:
+                found = _kept(folder, block)
+                pending.append((found or pool.submit(work, block, folder), found is not None))
+                if len(pending) > num_workers + 1:
+                    yield _finished(*pending.popleft())
+            while pending:
+                yield _finished(*pending.popleft())
+    except BrokenProcessPool:
+        raise DataError(
+            f"corpus={corpus.name}: a worker process was killed, probably for want of memory; run again with fewer "
+            f"(num_workers, now {num_workers}). What is complete is kept"
+        ) from None
+
+
+def _finished(result: Future[BlockRecord] | BlockRecord, kept: bool) -> tuple[BlockRecord, bool]:
+    return (result.result() if isinstance(result, Future) else result), kept
+
+
+def _kept(folder: Path, block: Block) -> BlockRecord | None:
+    """The record of a block that an earlier prepare has completed, if it is whole and of the same texts."""
+    record = BlockRecord.read(record_path(folder, block.index))
+    if record is None or record.digest != block.digest() or not hashes_path(folder, block.index).is_file():
+        return None
+    for side, shard in record.shards.items():
+        for name, (size, _) in shard.files.items():
+            file = folder / side / shard.name / name
+            if not file.is_file() or file.stat().st_size != size:
+                return None
+    return record
+
+
+def _count_duplicates(paths: list[Path]) -> int:
+    """How many hashes were met before, holding about ``_HASHES_AT_ONCE`` of them in memory."""
+    arrays = [np.load(path, mmap_mode="r") for path in paths]
+    passes = max(1, -(-sum(map(len, arrays)) // _HASHES_AT_ONCE))
+    duplicates = 0
+    for number in range(passes):
+        hashes = np.concatenate([array[array % np.uint64(passes) == number] for array in arrays])
+        duplicates += len(hashes) - len(np.unique(hashes))
+    return duplicates

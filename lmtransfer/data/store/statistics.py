@@ -1,0 +1,55 @@
+"""What is known of a prepared corpus: counts, rates and odd things; part of its manifest."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+
+@dataclass(slots=True)
+class CorpusStatistics:
+    """Counts over a whole prepared corpus, both parts of the split together unless the name says otherwise.
+
+    Attributes:
+        documents: documents that hold any text, duplicates included; with ``split_unit=paragraphs`` the beginning and
+            the ending of a document count as one each.
+        validation_documents: how many of them are held out.
+        duplicate_documents: how many of them have exactly the text of an earlier one.
+        sentences: sentences (see ``lmtransfer.data.corpora.sentences``) that hold any token.
+        words: runs of characters between white space.
+        tokens: tokens of the tokenizer, without special ones.
+        validation_tokens: how many of them are held out.
+        unknown_tokens: how many of them are the unknown token.
+        text_bytes: bytes of the documents' text as UTF-8.
+        longest_sentence_tokens: tokens of the longest sentence.
+        seconds: wall-clock time of preparing it, without what an interrupted earlier try had done.
+        notes: odd things met while reading: number and first place by kind.
+    """
+
+    documents: int = 0
+    validation_documents: int = 0
+    duplicate_documents: int = 0
+    sentences: int = 0
+    words: int = 0
+    tokens: int = 0
+    validation_tokens: int = 0
+    unknown_tokens: int = 0
+    text_bytes: int = 0
+    longest_sentence_tokens: int = 0
+    seconds: float = 0.0
+    notes: dict[str, dict[str, int | str]] = field(default_factory=dict)
+
+    @property
+    def unknown_rate(self) -> float:
+        """Part of the tokens that are the unknown token, 0 to 1."""
+        return self.unknown_tokens / self.tokens if self.tokens else 0.0
+
+    def add(self, other: CorpusStatistics) -> None:
+        """Add the counts of another part of the same corpus."""
+        for name in (item.name for item in fields(self) if item.name != "notes"):
+            combine = max if name == "longest_sentence_tokens" else int.__add__ if name != "seconds" else float.__add__
+            setattr(self, name, combine(getattr(self, name), getattr(other, name)))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Every field, ready for JSON."""
+        return asdict(self)

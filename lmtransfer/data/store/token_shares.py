@@ -1,0 +1,105 @@
+"""How often each token occurs in a store or a mixture, and what the parts of a mixture have of its vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from lmtransfer.data.corpora.mixture import MixedStore
+from lmtransfer.data.store.store import TokenStore
+
+_BLOCK = 1_000_000
+
+
+def token_shares(store: TokenStore | MixedStore, *, most_tokens: int = 20_000_000) -> np.ndarray:
+    """The share of each token among the tokens that training draws, float64, shape (vocabulary,).
+
+    Args:
+        store: one corpus, or a mixture, whose parts count by their smoothed proportions.
+        most_tokens: of a large corpus only so many, its first ones, are counted.
+    """
+    if isinstance(store, TokenStore):
+        counts = _counts(store, most_tokens)
+        return counts / counts.sum()
+    parts = [token_shares(part, most_tokens=most_tokens) for part in store.parts.values()]
+    size = max(map(len, parts))
+    proportions = store.proportions().values()
+    return sum((q * np.pad(p, (0, size - len(p))) for q, p in zip(proportions, parts, strict=True)), np.zeros(size))
+
+
+@dataclass(frozen=True, slots=True)
+class PartShares:
+    """One part of a mixture.
+
+    Attributes:
+        tokens: its training tokens.
+        share: of the mixture's training tokens, 0 to 1.
+        sampled: share of what training draws, by the smoothed sampling.
+        unknown_rate: part of its tokens that are the unknown one.
+        vocabulary: part of the pieces that make up 99.9 % of its tokens, 0 to 1.
+        own: part of the pieces that are more frequent in it than in any other part, 0 to 1.
+    """
+
+    tokens: int
+    share: float
+    sampled: float
+    unknown_rate: float
+    vocabulary: float
+    own: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """Every field, ready for JSON."""
+        return asdict(self)
+
+
+def part_shares(
+    store: MixedStore, *, is_special: np.ndarray, unknown_id: int, most_tokens: int = 20_000_000
+) -> Mapping[str, PartShares]:
+    """What each part of a mixture has of its text and of its vocabulary, by name.
+
+    Args:
+        store: the training part.
+        is_special: which ids are no ordinary pieces, bool, shape (vocabulary,).
+        unknown_id: id of the unknown token.
+        most_tokens: of a large part only so many, its first ones, are counted.
+    """
+    sampled, size = store.proportions(), len(is_special)
+    frequencies = np.stack(
+        [_padded(token_shares(part, most_tokens=most_tokens), size) for part in store.parts.values()]
+    )
+    ordinary = np.where(is_special, 0.0, frequencies)
+    pieces = int((~is_special).sum())
+    owner = np.where(ordinary.max(axis=0) > 0, ordinary.argmax(axis=0), -1)
+    return {
+        name: PartShares(
+            tokens=part.num_tokens,
+            share=part.num_tokens / store.num_tokens,
+            sampled=sampled[name],
+            unknown_rate=float(frequencies[place, unknown_id]),
+            vocabulary=_making_up(ordinary[place], 0.999) / pieces,
+            own=float((owner == place).sum()) / pieces,
+        )
+        for place, (name, part) in enumerate(store.parts.items())
+    }
+
+
+def _counts(store: TokenStore, most_tokens: int) -> np.ndarray:
+    end = min(store.num_tokens, most_tokens)
+    counts = np.zeros(1, dtype=np.int64)
+    for start in range(0, end, _BLOCK):
+        seen = np.bincount(store.tokens(start, min(start + _BLOCK, end)), minlength=len(counts))
+        counts = _padded(counts, len(seen)) + seen
+    return counts
+
+
+def _padded(numbers: np.ndarray, size: int) -> np.ndarray:
+    return np.pad(numbers, (0, max(0, size - len(numbers))))
+
+
+def _making_up(frequencies: np.ndarray, share: float) -> int:
+    """How many of the most frequent pieces make up a share of all."""
+    ordered = np.sort(frequencies)[::-1].cumsum()
+    return int(ordered.searchsorted(share * ordered[-1])) + 1 if ordered[-1] else 0

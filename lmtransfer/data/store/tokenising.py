@@ -1,0 +1,193 @@
+"""One block of documents into one shard of each side of the split; this is what a worker process does."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lmtransfer.data.corpora.sentences import sentence_spans
+from lmtransfer.data.corpora.split import text_hash
+from lmtransfer.data.documents import Corpus
+from lmtransfer.data.store.shards import Shard, write_shard
+from lmtransfer.data.store.statistics import CorpusStatistics
+from lmtransfer.system.durable import staged_folder, write_json
+from lmtransfer.tokenizers.base import Tokenizer
+
+SIDES = ("train", "validation")
+BLOCK_CHARACTERS = 1 << 21
+_DOCUMENT_COST = 64
+_BATCH_SENTENCES = 2048
+
+
+@dataclass(slots=True)
+class Block:
+    """A run of documents, cut by size alone, so that blocks do not depend on the number of workers.
+
+    Attributes:
+        index: its number, from 0.
+        texts: the documents' texts.
+        held_out: which of them belong to validation.
+    """
+
+    index: int
+    texts: list[str] = field(default_factory=list)
+    held_out: list[bool] = field(default_factory=list)
+
+    def digest(self) -> str:
+        """Hex digest of its texts and of their split."""
+        digest = blake2b(digest_size=16)
+        for text, held_out in zip(self.texts, self.held_out, strict=True):
+            data = text.encode()
+            digest.update(b"%d %d " % (len(data), held_out) + data)
+        return digest.hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class BlockRecord:
+    """What is known of a block that has been tokenised and written.
+
+    Attributes:
+        digest: that of the block's texts.
+        statistics: its counts.
+        shards: its shard of each side that has one.
+    """
+
+    digest: str
+    statistics: CorpusStatistics
+    shards: dict[str, Shard]
+
+    def write(self, path: Path) -> None:
+        """Write it; its presence says that the block is complete."""
+        write_json(path, asdict(self))
+
+    @classmethod
+    def read(cls, path: Path) -> BlockRecord | None:
+        """Read it back; None if it is not there."""
+        if not path.is_file():
+            return None
+        value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        shards = {
+            side: Shard(**{**shard, "files": {name: (size, digest) for name, (size, digest) in shard["files"].items()}})
+            for side, shard in value["shards"].items()
+        }
+        return cls(value["digest"], CorpusStatistics(**value["statistics"]), shards)
+
+
+def record_path(folder: Path, index: int) -> Path:
+    """Where the record of block ``index`` of the corpus in ``folder`` lies."""
+    return folder / "blocks" / f"{index:05d}.json"
+
+
+def hashes_path(folder: Path, index: int) -> Path:
+    """Where the hashes of the texts of block ``index`` lie, uint64."""
+    return folder / "blocks" / f"{index:05d}.hashes" / "hashes.npy"
+
+
+def blocks(corpus: Corpus) -> Iterator[Block]:
+    """The documents of a corpus in blocks of about ``BLOCK_CHARACTERS`` characters."""
+    block, size = Block(0), 0
+    for document in corpus.documents():
+        block.texts.append(document.text)
+        block.held_out.append(corpus.is_validation(document))
+        size += len(document.text) + _DOCUMENT_COST
+        if size >= BLOCK_CHARACTERS:
+            yield block
+            block, size = Block(block.index + 1), 0
+    if block.texts:
+        yield block
+
+
+def _encode(texts: Sequence[str], tokenizer: Tokenizer) -> tuple[list[np.ndarray], np.ndarray]:
+    """The sentences of ``texts`` as token ids, and how many of them each text has; empty ones are left out."""
+    sentences: list[str] = []
+    counts = np.zeros(len(texts), dtype=np.int64)
+    encoded: list[np.ndarray] = []
+    owners: list[int] = []
+
+    def flush() -> None:
+        for owner, ids in zip(owners, tokenizer.encode_ids(sentences), strict=True):
+            if len(ids):
+                encoded.append(ids)
+                counts[owner] += 1
+        sentences.clear()
+        owners.clear()
+
+    for owner, text in enumerate(texts):
+        begun = False
+        for start, stop in sentence_spans(text):
+            sentence = text[start:stop].strip()
+            # A space says that a text goes on (``Tokenizer``); full-width marks end sentences without one.
+            goes_on = begun and sentence != "" and (text[start].isspace() or text[start - 1].isspace())
+            sentences.append(" " + sentence if goes_on else sentence)
+            owners.append(owner)
+            begun = begun or sentence != ""
+        if len(sentences) >= _BATCH_SENTENCES:
+            flush()
+    flush()
+    return encoded, counts
+
+
+def tokenise_block(block: Block, folder: Path, tokenizer: Tokenizer) -> BlockRecord:
+    """Tokenise a block and write its shards and its record into the corpus's folder.
+
+    Args:
+        block: the documents.
+        folder: the corpus's folder.
+        tokenizer: turns each sentence into ids.
+    """
+    statistics = CorpusStatistics()
+    shards: dict[str, Shard] = {}
+    for side in SIDES:
+        texts = [
+            text for text, held_out in zip(block.texts, block.held_out, strict=True) if held_out == (side == SIDES[1])
+        ]
+        encoded, counts = _encode(texts, tokenizer)
+        part = CorpusStatistics(
+            documents=int(np.count_nonzero(counts)),
+            words=sum(len(text.split()) for text in texts),
+            text_bytes=sum(len(text.encode()) for text in texts),
+        )
+        if encoded:
+            tokens = np.concatenate(encoded)
+            lengths = np.fromiter(map(len, encoded), dtype=np.int64, count=len(encoded))
+            part.sentences, part.tokens = len(encoded), len(tokens)
+            part.unknown_tokens = int(np.count_nonzero(tokens == tokenizer.unk_id))
+            part.longest_sentence_tokens = int(lengths.max())
+            shards[side] = write_shard(
+                folder / side / f"shard-{block.index:05d}",
+                tokens=tokens,
+                sentence_lengths=lengths,
+                document_lengths=counts[counts > 0],
+                vocab_size=tokenizer.vocab_size,
+            )
+        if side == SIDES[1]:
+            part.validation_documents, part.validation_tokens = part.documents, part.tokens
+        statistics.add(part)
+    hashes = np.array([text_hash(text) for text in block.texts], dtype=np.uint64)
+    with staged_folder(hashes_path(folder, block.index).parent) as staged:
+        np.save(staged / "hashes.npy", hashes)
+    record = BlockRecord(block.digest(), statistics, shards)
+    record.write(record_path(folder, block.index))
+    return record
+
+
+_worker_tokenizer: Tokenizer | None = None
+
+
+def set_up_worker(pickled_tokenizer: bytes) -> None:
+    """Give a worker process its tokenizer."""
+    global _worker_tokenizer
+    _worker_tokenizer = pickle.loads(pickled_tokenizer)
+
+
+def work(block: Block, folder: Path) -> BlockRecord:
+    """``tokenise_block`` inside a worker process."""
+    assert _worker_tokenizer is not None
+    return tokenise_block(block, folder, _worker_tokenizer)

@@ -1,0 +1,67 @@
+"""Worker processes, and how they behave when their parent is interrupted or killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import contextmanager
+from multiprocessing import connection, get_context, parent_process
+from typing import Any, TypeVar
+
+from lmtransfer.system.interrupts import SIGNALS, held_back
+
+T = TypeVar("T")
+
+
+class Workers:
+    """Processes that call functions; an interruption never meets one that is just being started.
+
+    Args:
+        executor: the pool.
+    """
+
+    def __init__(self, executor: ProcessPoolExecutor) -> None:
+        self._executor = executor
+
+    def submit(self, function: Callable[..., T], *arguments: Any) -> Future[T]:
+        """Have ``function`` called, at the first call of all in a process that is started for it."""
+        with held_back():  # a child that is interrupted at its start, or half told what to do, ends in a traceback
+            return self._executor.submit(function, *arguments)
+
+
+@contextmanager
+def workers(num_workers: int, set_up: Callable[..., None] | None = None, *arguments: Any) -> Iterator[Workers]:
+    """Worker processes for as long as the block lasts; at its end what they have begun is finished, and no more.
+
+    Args:
+        num_workers: how many.
+        set_up: called in each of them first.
+        arguments: of ``set_up``.
+    """
+    executor = ProcessPoolExecutor(
+        num_workers, mp_context=get_context("spawn"), initializer=_start, initargs=(set_up, arguments)
+    )
+    try:
+        yield Workers(executor)
+    finally:
+        executor.shutdown(wait=True, cancel_futures=True)
+
+
+def _start(set_up: Callable[..., None] | None, arguments: tuple[Any, ...]) -> None:
+    """Leave signals to the parent, and end this process when the parent is gone (one that was killed cannot end it)."""
+    for number in SIGNALS:
+        if number != signal.SIGTERM:
+            signal.signal(number, signal.SIG_IGN)
+    parent = parent_process()
+    assert parent is not None
+    threading.Thread(target=_leave_with, args=(parent.sentinel,), daemon=True).start()
+    if set_up is not None:
+        set_up(*arguments)
+
+
+def _leave_with(sentinel: int) -> None:
+    connection.wait([sentinel])
+    os._exit(1)

@@ -1,0 +1,1 @@
+"""Endless optimiser steps from rows; batches for evaluation."""

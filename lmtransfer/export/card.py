@@ -1,0 +1,299 @@
+"""What is known of a run, for its model card: its data, objective, budget and scores, from its own files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lmtransfer import __version__
+from lmtransfer.export.model_card import ModelCard
+from lmtransfer.export.run import OpenRun
+from lmtransfer.export.seen_by_transformers import auto_class
+from lmtransfer.reporting.render.units import count, duration, in_percent, shown
+from lmtransfer.reporting.runs.collect import Run, collect, read_run
+from lmtransfer.reporting.runs.entries import Entry, make_entries
+from lmtransfer.reporting.runs.labels import model_label, node_label, objective_label
+from lmtransfer.reporting.runs.lineage import starting_point
+from lmtransfer.reporting.runs.scores import number
+
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
+_WAYS = {"frozen": "frozen, a head trained on it", "full": "finetuned", "gradual": "finetuned layer by layer"}
+#: What the runs of lmtransfer wrote, and what a reader of the card would look for.
+_OBJECTIVES = {
+    "mlm": "masked tokens (mlm)",
+    "nsp": "next sentence (nsp)",
+    "sop": "sentence order (sop)",
+    "lm": "next token (lm)",
+    "rtd": "replaced tokens (rtd)",
+    "plm": "permuted tokens (plm)",
+}
+
+
+def card_of(
+    run: OpenRun,
+    *,
+    folder: Path,
+    library: str,
+    architecture: str,
+    notes: Sequence[str],
+    name: str | None,
+    license: str | None,
+    languages: Sequence[str],
+    others: Sequence[Run],
+    checked_with: str | None,
+) -> ModelCard:
+    """Everything that the card says.
+
+    Args:
+        run: what is exported.
+        folder: where to; its name stands in the example.
+        library: that loads it: "transformers", "onnx" or "lmtransfer".
+        architecture: class in transformers; empty without one.
+        notes: of the export.
+        name: of the model; None: the run's.
+        license: as the user states it.
+        languages: as the user states them.
+        others: runs, some of which may have begun from this one.
+        checked_with: version of transformers that the export was compared with; None: it was not.
+    """
+    lineage = _lineage(read_run(run.named), others)
+    source = _imported(lineage)
+    objectives = _objectives(lineage)
+    tags = ["lmtransfer", *dict.fromkeys(filter(None, [node_label(run.saved.config["model"]), *objectives]))]
+    return ModelCard(
+        name=name or run.named.name,
+        library=library,
+        about=_about(run, lineage, architecture, source),
+        facts=_facts(run, lineage, architecture, source),
+        loading=_loading(run, folder.name, library, architecture),
+        limits=_limits(run, lineage),
+        architecture=architecture,
+        license=license,
+        languages=languages,
+        base_model=_hub_name(source),
+        tags=tags,
+        scores=_scores(run, others),
+        notes=notes,
+        versions={
+            "lmtransfer": __version__,
+            "torch": torch.__version__,
+            **({"transformers": checked_with} if checked_with else {}),
+        },
+    )
+
+
+def _lineage(run: Run, others: Sequence[Run]) -> list[Run]:
+    """The run, the one that it began from, and so on."""
+    found: list[Run] = []
+    current: Run | None = run
+    while current is not None and all(current.path != earlier.path for earlier in found):
+        found.append(current)
+        current = starting_point(current, others)
+    return found
+
+
+def _imported(lineage: Sequence[Run]) -> str | None:
+    """What the first run of a lineage was imported from; None where it was not."""
+    source = lineage[-1].config.get("source")
+    return source if isinstance(source, str) and source else None
+
+
+def _hub_name(source: str | None) -> str | None:
+    """The name on the hub that a run was imported from; None of a folder, whose name says nothing to others."""
+    name = (source or "").removeprefix("hf:")
+    return name if _HUB_NAME.fullmatch(name) and not Path(name).exists() else None
+
+
+def _pretraining(lineage: Sequence[Run]) -> list[Run]:
+    """The runs that trained on text, the last one first."""
+    return [run for run in lineage if "objective" in run.config and "corpus" in run.config and "task" not in run.config]
+
+
+def _objectives(lineage: Sequence[Run]) -> list[str]:
+    """Names of the losses of the last pretraining."""
+    pretraining = _pretraining(lineage)
+    return objective_label(pretraining[0].config["objective"]).split("+") if pretraining else []
+
+
+def _about(run: OpenRun, lineage: Sequence[Run], architecture: str, source: str | None) -> list[str]:
+    what = architecture or node_label(run.saved.config["model"])
+    pretraining = _pretraining(lineage)
+    said = []
+    if run.kind in ("encoder", "pretraining"):
+        if pretraining:
+            said.append(f"{what}, pretrained with lmtransfer on {_corpus(pretraining[0])}.")
+        elif source:
+            said.append(f"{what}, imported by lmtransfer and written again; its weights are as they were.")
+        else:
+            said.append(f"{what}, written by lmtransfer.")
+    else:
+        task = node_label(run.saved.config["task"])
+        said.append(f"{what}, trained on {task} with lmtransfer.")
+        if pretraining:
+            said.append(f"Its encoder was pretrained on {_corpus(pretraining[0])}.")
+        elif len(lineage) == 1 and not run.saved.config.get("init"):
+            said.append("Its encoder started from random initialisation.")
+    if source and pretraining:
+        said.append("Its first weights were imported.")
+    return said
+
+
+def _corpus(run: Run) -> str:
+    node = run.config["corpus"]
+    parts = node.get("parts") if isinstance(node, Mapping) else None
+    name = node_label(node)
+    return f"{name} ({', '.join(map(str, parts))})" if isinstance(parts, Mapping) and parts else name
+
+
+def _facts(run: OpenRun, lineage: Sequence[Run], architecture: str, source: str | None) -> dict[str, str]:
+    parameters = sum(parameter.numel() for parameter in run.learner.parameters())
+    tokenizer = run.saved.tokenizer
+    facts = {
+        "architecture": f"{architecture + ', ' if architecture else ''}{model_label(run.saved.config['model'])}, "
+        f"{count(parameters)} parameters",
+        "vocabulary": f"{tokenizer.num_pieces:,} pieces",
+        **({"imported from": name} if (name := _hub_name(source)) else {}),
+    }
+    stages = _pretraining(lineage)
+    for number_of_stage, stage in enumerate(reversed(stages), start=1):
+        prefix = "" if len(stages) == 1 else f"pretraining {number_of_stage}: "
+        facts |= {f"{prefix}{key}": text for key, text in _of_pretraining(stage).items()}
+    if run.kind not in ("encoder", "pretraining"):
+        facts |= _of_task(run, lineage[0])
+    return facts
+
+
+def _of_pretraining(stage: Run) -> dict[str, str]:
+    objective: Mapping[str, Any] = stage.config["objective"]
+    losses = objective_label(objective).split("+")
+    settings = {"mask_prob": "mask_prob {}", "max_length": "rows of up to {} tokens"}
+    details = [text.format(objective[key]) for key, text in settings.items() if number(objective.get(key)) is not None]
+    found = {
+        "pretraining text": _corpus(stage),
+        "objective": ", ".join([" and ".join(_OBJECTIVES.get(loss, loss) for loss in losses), *details]),
+        "budget": _budget(stage.result),
+        "hardware": _hardware(stage.versions),
+        "validation": _validation(stage.result),
+    }
+    return {key: text for key, text in found.items() if text}
+
+
+def _of_task(run: OpenRun, named: Run) -> dict[str, str]:
+    config = run.saved.config
+    task, transfer = config["task"], config["transfer"]
+    num_train = number(named.result.get("num_train"))
+    seed = number(config.get("seed"))
+    found = {
+        "task": node_label(task) + (f", {num_train:,.0f} labelled examples" if num_train else ""),
+        "labels": ", ".join(run.labels) if len(run.labels) <= 50 else f"{len(run.labels)}",
+        "transfer": _WAYS.get(str(transfer.get("freeze")), str(transfer.get("freeze"))),
+        "seed": "" if seed is None else f"{seed:.0f}",
+        "task budget": _budget(named.result),
+        "task hardware": _hardware(named.versions),
+    }
+    return {key: text for key, text in found.items() if text}
+
+
+def _budget(result: Mapping[str, Any]) -> str:
+    steps, tokens, seconds = (number(result.get(key)) for key in ("steps", "tokens", "seconds"))
+    known = [
+        None if steps is None else f"{steps:,.0f} steps",
+        None if tokens is None else f"{count(tokens)} tokens",
+        None if seconds is None else duration(seconds),
+    ]
+    return ", ".join(text for text in known if text)
+
+
+def _hardware(versions: Mapping[str, Any]) -> str:
+    devices, threads = number(versions.get("world_size")), number(versions.get("threads"))
+    name = versions.get("gpu") or versions.get("processor")
+    if not isinstance(name, str) or not name:
+        return ""
+    many = f"{devices:.0f} x " if devices and devices > 1 else ""
+    return f"{many}{name}" + (f", {threads:.0f} threads" if threads and not versions.get("gpu") else "")
+
+
+def _validation(result: Mapping[str, Any]) -> str:
+    metrics = result.get("metrics")
+    known = {key: number(value) for key, value in metrics.items()} if isinstance(metrics, Mapping) else {}
+    texts = [
+        f"{key} {shown(value, key)}{' %' if in_percent(key) else ''}"
+        for key, value in known.items()
+        if value is not None
+    ]
+    return ", ".join(texts)
+
+
+def _scores(run: OpenRun, others: Sequence[Run]) -> list[Entry]:
+    """Of a run of a task its own scores; of any run those of the runs that began from it."""
+    own = collect(run.named) if run.kind not in ("encoder", "pretraining") else []
+    began = [
+        entry
+        for entry in make_entries(others)
+        if not entry.is_pretraining and not entry.is_control and _began_from(entry, run, others)
+    ]
+    seen = {entry.run.path for entry in began}
+    return [entry for entry in make_entries(own) if entry.run.path not in seen] + began
+
+
+def _began_from(entry: Entry, run: OpenRun, others: Sequence[Run]) -> bool:
+    return any(stage.path.resolve() in (run.named, run.saved.path) for stage in _lineage(entry.run, others)[1:])
+
+
+def _limits(run: OpenRun, lineage: Sequence[Run]) -> list[str]:
+    """Two sentences that are true of every such model."""
+    pretraining = _pretraining(lineage)
+    if run.kind in ("encoder", "pretraining"):
+        seen = f", best on text like its own ({_corpus(pretraining[0])})" if pretraining else ""
+        return [
+            f"It is meant to be finetuned on labelled data{seen}.",
+            "What it scores beyond what stands here was not measured, nor was bias, and what it predicts may be wrong.",
+        ]
+    return [
+        f"It answers {node_label(run.saved.config['task'])} as its labelled data do, and other kinds of text may get "
+        "worse answers.",
+        "What it scores beyond what stands here was not measured, nor was bias.",
+    ]
+
+
+def _loading(run: OpenRun, folder: str, library: str, architecture: str) -> str:
+    if architecture:
+        auto = auto_class(architecture)
+        two = (
+            '["Who wrote it?"], ["A poet wrote it."]'
+            if run.kind == "span"
+            else '["One text.", "Another, longer text."]'
+        )
+        return (
+            f"from transformers import {auto}, AutoTokenizer\n\n"
+            f'tokenizer = AutoTokenizer.from_pretrained("{folder}")\n'
+            f'model = {auto}.from_pretrained("{folder}").eval()\n'
+            f'output = model(**tokenizer({two}, padding=True, return_tensors="pt"))'
+        )
+    if library == "onnx":
+        return (
+            "import onnxruntime\nfrom transformers import AutoTokenizer\n\n"
+            f'tokenizer = AutoTokenizer.from_pretrained("{folder}")\n'
+            f'session = onnxruntime.InferenceSession("{folder}/model.onnx")\n'
+            'fed = tokenizer(["One text.", "Another, longer text."], padding=True, return_tensors="np")\n'
+            "output = session.run(None, {wanted.name: fed[wanted.name] for wanted in session.get_inputs()})"
+        )
+    vocabulary = "load_tokenizer(folder / 'tokenizer').vocab_size"
+    return (
+        "from pathlib import Path\n\n"
+        "import yaml\n"
+        "from safetensors.torch import load_file\n\n"
+        "from lmtransfer.config.build import build\n"
+        "from lmtransfer.tokenizers.load import load_tokenizer\n"
+        "from lmtransfer.training.weights import load_weights\n\n"
+        f'folder = Path("{folder}")\n'
+        "model = yaml.safe_load((folder / 'model.yaml').read_text())['model']\n"
+        f"encoder = build(model, vocab_size={vocabulary})\n"
+        "tensors = load_file(folder / 'model.safetensors')\n"
+        "own = {name.removeprefix('encoder.'): t for name, t in tensors.items() if name.startswith('encoder.')}\n"
+        "load_weights(encoder, own)"
+    )

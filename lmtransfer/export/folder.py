@@ -1,0 +1,208 @@
+"""An export that transformers loads: config.json, model.safetensors, the tokenizer's files; written and read back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, cast
+
+import tokenizers
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from lmtransfer.config.build import build
+from lmtransfer.errors import CheckpointError
+from lmtransfer.export.logits import OurModel, Text
+from lmtransfer.export.run import EncoderAlone, OpenRun, build_learner, head_problem
+from lmtransfer.interop.published import (
+    Published,
+    PublishedFiles,
+    RunToPublish,
+    read_published,
+    read_task_head,
+    to_published,
+)
+from lmtransfer.interop.tokenizers.written_tokenizer import TOKENIZER_FILE, WrittenTokenizer, tokens_differ
+from lmtransfer.models.base import Encoder
+from lmtransfer.objectives.learner import PretrainingLearner
+from lmtransfer.training.weights import load_weights, weights
+
+#: Keys of a published config.json that are not kept: they name code, files, or what the new copy says itself.
+_DROPPED = frozenset(
+    {"auto_map", "_name_or_path", "_commit_hash", "transformers_version", "quantization_config", "torch_dtype", "dtype"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What was written.
+
+    Attributes:
+        files: config and tensors as they were to be written.
+        notes: what was left out or changed.
+    """
+
+    files: PublishedFiles
+    notes: tuple[str, ...]
+
+
+def write_folder(run: OpenRun, folder: Path, *, without: Mapping[str, str] = MappingProxyType({})) -> Written:
+    """Write the run as transformers' ``save_pretrained`` would.
+
+    Args:
+        run: the run.
+        folder: where to; exists.
+        without: objectives whose heads are left out, and why.
+
+    Raises:
+        NoCounterpart: transformers has no such model.
+        CheckpointError: it has the model, but no such head or tokenizer.
+    """
+    model_type = run.model_type
+    problem = head_problem(run)
+    if problem:
+        raise CheckpointError(
+            f"run={run.named}: transformers has no class for this head: {problem}. Train it with "
+            "transfer.pooling=family transfer.layers=last, or write its tensors by format=tensors"
+        )
+    try:
+        words = run.write_tokenizer(folder, model_type=model_type)
+        files = to_published(_as_published(run, words, without))
+    except CheckpointError as error:
+        raise CheckpointError(f"run={run.named}: {error}. Its tensors can be written by format=tensors") from error
+    _write(files, folder, run.published_config)
+    for more in files.more:
+        inner = folder / "generator"
+        inner.mkdir()
+        run.write_tokenizer(inner, model_type=model_type)
+        _write(more, inner, {})
+    return Written(files, (*run.notes, *words.notes, *files.notes, *without.values()))
+
+
+def heads_of_other_epsilon(run: OpenRun, heads: Sequence[str]) -> dict[str, str]:
+    """Objectives among some heads that LayerNorm's epsilon keeps from being published, and what is said of each.
+
+    Classes of transformers have one epsilon for encoder and head.
+
+    Args:
+        run: the run.
+        heads: those that say something else once they are written.
+    """
+    owner = {"generator": "rtd"}
+    published = run.saved.config["model"].get("norm_eps")
+    own = {owner.get(head, head): run.losses.get(owner.get(head, head), {}).get("norm_eps") for head in heads}
+    return {
+        loss: f"the head of {loss} was trained with norm_eps={epsilon:g} and the encoder with {published:g}; "
+        "transformers has one for both, with which the head would say something else: left out. Pretrain with "
+        f"objective.losses.{loss}.norm_eps={published:g} to have it published"
+        for loss, epsilon in own.items()
+        if epsilon is not None and published is not None and epsilon != published
+    }
+
+
+def equally_read(run: OpenRun, folder: Path, texts: Sequence[Text]) -> list[Text]:
+    """The texts whose ids the written tokenizer gives as the run's; the others differ as they are meant to.
+
+    Those are texts that spell a special token, and ties between two cuts of a text (see ``tokens_differ``).
+
+    Args:
+        run: the run.
+        folder: the export.
+        texts: single ones and pairs.
+
+    Raises:
+        CheckpointError: a text that should have the same ids has others.
+    """
+    tokenizer = run.saved.tokenizer
+    parts = dict.fromkeys(part for text in texts for part in text if part is not None)
+    for place in (folder, *(path.parent for path in folder.glob(f"*/{TOKENIZER_FILE}"))):
+        different = tokens_differ(tokenizer, place, parts)
+        if different is not None:
+            raise CheckpointError(f"the tokenizer that was written is not the run's: {different}; nothing was exported")
+    library = tokenizers.Tokenizer.from_file(str(folder / TOKENIZER_FILE))
+    own = dict(zip(parts, tokenizer.encode_ids(list(parts)), strict=True))
+    same = {part for part, ids in own.items() if library.encode(part).ids == [tokenizer.cls_id, *ids, tokenizer.sep_id]}
+    return [text for text in texts if all(part is None or part in same for part in text)]
+
+
+def read_folder(run: OpenRun, folder: Path, written: Written) -> OurModel:
+    """The model that the files give, with the run's tokenizer.
+
+    Raises:
+        CheckpointError: they are not what was written, or cannot be read.
+    """
+    _check_bytes(written.files, folder)
+    for more in written.files.more:
+        _check_bytes(more, folder / "generator")
+    published = read_published(folder)
+    encoder = cast(Encoder, build(published.model, vocab_size=published.vocab_size))
+    load_weights(cast(nn.Module, encoder), published.encoder, source=str(folder))
+    learner = _learner(run, encoder, published, folder)
+    return OurModel(learner.eval(), run.saved.tokenizer, max_length=run.encoder.max_length)
+
+
+def _learner(run: OpenRun, encoder: Encoder, published: Published, folder: Path) -> nn.Module:
+    if run.kind == "encoder" or (run.kind == "pretraining" and not published.losses):
+        return EncoderAlone(encoder)
+    if run.kind == "pretraining":
+        learner = PretrainingLearner(encoder, [build(published.loss_arguments[loss]) for loss in published.losses])
+        load_weights(learner.objectives, published.objectives, source=str(folder))
+        return learner
+    learner_of_task, _, _ = build_learner(run.saved, encoder)
+    head = read_task_head(folder, kind=run.kind)
+    load_weights(cast(nn.Module, learner_of_task.head), head, source=str(folder))
+    return learner_of_task
+
+
+def _as_published(run: OpenRun, words: WrittenTokenizer, without: Mapping[str, str]) -> RunToPublish:
+    return RunToPublish(
+        model=run.saved.config["model"],
+        vocab_size=run.encoder.vocab_size,
+        encoder=weights(cast(nn.Module, run.encoder)),
+        kind=run.kind,
+        head={name: tensor for name, tensor in run.head.items() if name.partition(".")[0] not in without},
+        labels=run.labels,
+        head_dropout=run.method.dropout if run.kind not in ("encoder", "pretraining") else 0.0,
+        pad_id=words.pad_id,
+        specials=words.specials,
+        loss_arguments={loss: node for loss, node in run.losses.items() if loss not in without},
+    )
+
+
+def _write(files: PublishedFiles, folder: Path, published: Mapping[str, Any]) -> None:
+    config = with_published_keys(files.config, published)
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    tensors = {name: tensor.detach().contiguous() for name, tensor in files.tensors.items()}
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def with_published_keys(config: Mapping[str, Any], published: Mapping[str, Any]) -> dict[str, Any]:
+    """A new config.json with the keys of the one that the run was imported with, where they do not contradict it.
+
+    Args:
+        config: what is written.
+        published: as it was imported; empty for a run that was not.
+    """
+    labels = {"id2label", "label2id", "num_labels", "problem_type"}
+    kept = {key: value for key, value in published.items() if key not in _DROPPED | labels}
+    return {**kept, **config}
+
+
+def _check_bytes(files: PublishedFiles, folder: Path) -> None:
+    """Whether the file holds the tensors that were to be written, bit for bit."""
+    found = load_file(folder / "model.safetensors")
+    wrong: Sequence[str] = sorted(
+        name for name in found.keys() | files.tensors.keys() if not _same(found.get(name), files.tensors.get(name))
+    )
+    if wrong:
+        raise CheckpointError(f"model.safetensors: these tensors are not as they were written: {', '.join(wrong[:5])}")
+
+
+def _same(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
+    if one is None or other is None or one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    return one.numpy().tobytes() == other.detach().contiguous().numpy().tobytes()

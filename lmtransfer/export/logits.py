@@ -1,0 +1,213 @@
+"""What a model says of texts, by the names of its heads: the numbers in which two forms of one model are compared.
+
+Shape legend: T real tokens of a packed batch, B sequences, D width, E width of the token embedding, V vocabulary,
+n tokens of one text, K logits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from lmtransfer.data.batch import PackedBatch
+from lmtransfer.models.base import Encoder
+from lmtransfer.objectives.causal_lm import LanguageModel
+from lmtransfer.objectives.learner import PretrainingLearner
+from lmtransfer.objectives.masked_lm import MaskedLanguageModel
+from lmtransfer.objectives.pair_label import PairLabel
+from lmtransfer.objectives.permutation_lm import PermutationLanguageModel
+from lmtransfer.objectives.replaced_token import ReplacedTokenDetection
+from lmtransfer.tasks.encoded import EncodedExamples
+from lmtransfer.tasks.source import TaskSource
+from lmtransfer.tasks.text.text_encoding import encode_texts
+from lmtransfer.tasks.text.text_example import TextExample
+from lmtransfer.tokenizers.base import Tokenizer
+from lmtransfer.transfer.heads.layers import HeadLayers
+from lmtransfer.transfer.learner import TaskLearner
+
+#: Texts of a batch: vocabularies are large, and logits of all texts at once would fill a small memory.
+TEXTS_AT_ONCE = 8
+
+#: A text, or a pair.
+Text = tuple[str, str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a model says of some texts.
+
+    Attributes:
+        ids: token ids of each text with its marks, int64, (n,).
+        logits: by head, of each text, float32: (n, K) where the head reads tokens, (1, K) where it reads the text.
+    """
+
+    ids: list[np.ndarray]
+    logits: dict[str, list[np.ndarray]]
+
+
+class Speaker(Protocol):
+    """A model in some form with its tokenizer."""
+
+    def __call__(self, texts: Sequence[Text]) -> Said:
+        """Read texts, all of them single or all of them pairs."""
+        ...
+
+
+class OurModel:
+    """A model of ours, over packed batches.
+
+    Args:
+        learner: encoder and heads on the CPU in evaluation mode; see ``_exported_run.OpenRun``.
+        tokenizer: gives the ids.
+        max_length: texts are cut to this many tokens; None: what the encoder reads.
+    """
+
+    def __init__(self, learner: nn.Module, tokenizer: Tokenizer, *, max_length: int | None = None) -> None:
+        self._learner, self._tokenizer = learner, tokenizer
+        self.max_length = max_length or self._encoder.max_length
+
+    @property
+    def _encoder(self) -> Encoder:
+        return cast(Encoder, self._learner.encoder)
+
+    @property
+    def cancelling(self) -> dict[str, float]:
+        """By head, the largest sum of magnitudes that cancel in a logit; see ``HeadLayers``."""
+        return (
+            {"task": cast(HeadLayers, self._learner.head).cancelling} if isinstance(self._learner, TaskLearner) else {}
+        )
+
+    def encode(self, texts: Sequence[Text]) -> EncodedExamples:
+        """The texts as our tasks frame them."""
+        examples = [TextExample(id=str(i), text=text, text_pair=pair) for i, (text, pair) in enumerate(texts)]
+        return encode_texts(
+            examples,
+            np.zeros(len(examples), dtype=np.int64),
+            self._tokenizer,
+            max_length=self.max_length,
+            num_segments=self._encoder.num_segments,
+        )
+
+    @torch.no_grad()
+    def __call__(self, texts: Sequence[Text]) -> Said:
+        """See ``Speaker``."""
+        encoded = self.encode(texts)
+        source = TaskSource(encoded)
+        batch = source.build(0, source.plan(0), range(len(encoded)))
+        lengths = [int(n) for n in encoded.lengths]
+        if isinstance(self._learner, TaskLearner):
+            found = {"task": self._learner.logits(batch)}
+        else:
+            found = _pretrained_logits(self._learner, batch.packed)
+        logits = {name: _apart(values, lengths) for name, values in found.items()}
+        return Said(np.split(encoded.tokens_T.astype(np.int64), encoded.offsets[1:-1]), logits)
+
+
+def _pretrained_logits(learner: nn.Module, packed: PackedBatch) -> dict[str, Tensor]:
+    """Of every objective that predicts from a text as it is; and the last layer itself."""
+    encoder, num_tokens = cast(Encoder, learner.encoder), packed.num_tokens
+    hidden_TD = encoder(packed).last[:num_tokens]
+    found = {"hidden": hidden_TD}
+    if encoder.pooler is not None:
+        found["pooled"] = encoder.pooler(hidden_TD[packed.starts_B])
+    for name, objective in cast(nn.ModuleDict, learner.objectives).items() if _has_heads(learner) else ():
+        embedding = encoder.token_embedding
+        if isinstance(objective, PairLabel):
+            found[name] = objective.classifier(found["pooled"])
+        elif isinstance(objective, ReplacedTokenDetection):
+            found[name] = objective.logits(hidden_TD)[:, None]
+            states_TD = cast(Encoder, objective.generator)(packed).last[:num_tokens]
+            found["generator"] = _masked_logits(objective.generator_head, states_TD, cast(nn.Embedding, embedding))
+        elif isinstance(objective, MaskedLanguageModel):
+            found[name] = _masked_logits(objective, hidden_TD, cast(nn.Embedding, embedding))
+        elif isinstance(objective, LanguageModel):
+            found[name] = hidden_TD @ cast(nn.Embedding, embedding).weight.T
+        elif isinstance(objective, PermutationLanguageModel):
+            found[name] = hidden_TD @ cast(nn.Embedding, embedding).weight.T + objective.bias
+    return found
+
+
+def _has_heads(learner: nn.Module) -> bool:
+    return isinstance(learner, PretrainingLearner)
+
+
+def _masked_logits(head: MaskedLanguageModel, hidden_TD: Tensor, embedding: nn.Embedding) -> Tensor:
+    """(T, D) -> (T, V)."""
+    return head.transform(hidden_TD) @ embedding.weight.T + head.bias
+
+
+def _apart(values: Tensor, lengths: Sequence[int]) -> list[np.ndarray]:
+    """One array a text, of a row a token or of a single row."""
+    sizes = lengths if len(values) == sum(lengths) else [1] * len(lengths)
+    return [part.float().numpy() for part in values.split(list(sizes))]
+
+
+@dataclass(slots=True)
+class Comparison:
+    """How far two forms of a model are apart.
+
+    Attributes:
+        num_texts: texts and pairs that were compared.
+        differences: by head, the largest between two logits.
+        largest: by head, the largest logit by magnitude, or the largest sum of magnitudes that cancel in one.
+        other_ids: the first text whose token ids differ, or None.
+    """
+
+    num_texts: int = 0
+    differences: dict[str, float] = field(default_factory=dict)
+    largest: dict[str, float] = field(default_factory=dict)
+    other_ids: str | None = None
+
+    def allowed(self, head: str) -> float:
+        """The largest difference that rounding in float32 explains: 1e-5, times the largest logit where above 1."""
+        return 1e-5 * max(1.0, self.largest[head])
+
+    @property
+    def other_heads(self) -> list[str]:
+        """The heads that say something else."""
+        return [head for head, difference in self.differences.items() if not difference <= self.allowed(head)]
+
+    def add(self, head: str, first: np.ndarray, second: np.ndarray) -> None:
+        """Compare what a head says of one text, (n, K) each, in the columns that both have."""
+        columns = min(first.shape[1], second.shape[1])
+        apart = np.abs(first[:, :columns].astype(np.float64) - second[:, :columns])
+        largest = float(np.nan_to_num(apart, nan=np.inf).max(initial=0.0))
+        self.differences[head] = max(self.differences.get(head, 0.0), largest)
+        self.largest[head] = max(self.largest.get(head, 0.0), float(np.abs(first).max(initial=0.0)))
+
+
+def compare(ours: Speaker, theirs: Speaker, texts: Sequence[Text]) -> Comparison:
+    """Let two models read the same texts.
+
+    Compared is what both say; where one has more columns (a row of the vocabulary that was added for padding), the
+    columns that both have.
+
+    Args:
+        ours: the run.
+        theirs: what was written.
+        texts: single ones and pairs.
+    """
+    result = Comparison(largest=ours.cancelling if isinstance(ours, OurModel) else {})
+    for batch in _batches(texts):
+        one, other = ours(batch), theirs(batch)
+        for (text, _), first, second in zip(batch, one.ids, other.ids, strict=True):
+            if not np.array_equal(first, second):
+                result.other_ids = text
+                return result
+        for head in sorted(one.logits.keys() & other.logits.keys()):
+            for of_one, of_other in zip(one.logits[head], other.logits[head], strict=True):
+                result.add(head, of_one, of_other)
+        result.num_texts += len(batch)
+    return result
+
+
+def _batches(texts: Sequence[Text]) -> Iterator[Sequence[Text]]:
+    """A few texts at a time, single ones and pairs apart."""
+    for chosen in ([text for text in texts if text[1] is None], [text for text in texts if text[1] is not None]):
+        for start in range(0, len(chosen), TEXTS_AT_ONCE):
+            yield chosen[start : start + TEXTS_AT_ONCE]

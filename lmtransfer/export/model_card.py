@@ -1,0 +1,137 @@
+"""The model card of an exported model: README.md with the front matter that the Hugging Face hub reads.
+
+Only what is known is written; a key or a line of which nothing is known is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from lmtransfer.reporting.render.tables import PLUS_MINUS, difference_text, score_text
+from lmtransfer.reporting.render.units import in_percent
+from lmtransfer.reporting.runs.entries import Entry
+
+#: What a model is for on the hub, by the end of the name of its class in Hugging Face transformers.
+_PIPELINES = {
+    "ForMaskedLM": "fill-mask",
+    "BertForPreTraining": "fill-mask",
+    "AlbertForPreTraining": "fill-mask",
+    "LMHeadModel": "text-generation",
+    "ForSequenceClassification": "text-classification",
+    "ForTokenClassification": "token-classification",
+    "ForQuestionAnswering": "question-answering",
+    "ForQuestionAnsweringSimple": "question-answering",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCard:
+    """What is known of an exported model.
+
+    Attributes:
+        name: of the model.
+        library: that loads it: "transformers", "onnx" or "lmtransfer".
+        about: sentences that say what it is.
+        facts: data, objective, budget, architecture: a line each, by what it is called.
+        loading: Python that loads it.
+        limits: sentences about its use and its limits.
+        architecture: its class in Hugging Face transformers; empty without one.
+        license: an identifier such as ``apache-2.0``; None: not stated.
+        languages: codes such as ``en``; empty: not stated.
+        base_model: what it was made from, a name on the hub; None: from nothing, or from something else.
+        tags: for the hub.
+        scores: runs that started from it, or itself, with their controls.
+        notes: what the export left out or changed.
+        versions: of the software, by name.
+    """
+
+    name: str
+    library: str
+    about: Sequence[str]
+    facts: Mapping[str, str]
+    loading: str
+    limits: Sequence[str]
+    architecture: str = ""
+    license: str | None = None
+    languages: Sequence[str] = ()
+    base_model: str | None = None
+    tags: Sequence[str] = ()
+    scores: Sequence[Entry] = ()
+    notes: Sequence[str] = ()
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+
+def pipeline_of(architecture: str) -> str:
+    """The hub's ``pipeline_tag`` of a class of Hugging Face transformers: ``fill-mask`` of ``BertForMaskedLM``."""
+    found = [tag for ending, tag in _PIPELINES.items() if architecture.endswith(ending)]
+    return found[0] if found else "feature-extraction"
+
+
+def write_card(card: ModelCard) -> str:
+    """The text of README.md."""
+    parts = [f"---\n{_front_matter(card)}---", f"# {_inline(card.name)}", " ".join(card.about)]
+    if card.facts:
+        rows = [f"| {_cell(name)} | {_cell(text)} |" for name, text in card.facts.items()]
+        parts.append("\n".join(["## Training", "", "| | |", "| --- | --- |", *rows]))
+    scored = [entry for entry in card.scores if entry.score is not None and entry.metric]
+    if scored:
+        parts += ["## Scores", _scores(scored), _SCORES_ARE]
+    parts += [f"## Loading\n\n```python\n{card.loading.strip()}\n```", "## Use and limits", " ".join(card.limits)]
+    if card.notes:
+        parts.append("\n".join(["## Notes of the export", "", *(f"- {_inline(note)}" for note in card.notes)]))
+    if card.versions:
+        said = ", ".join(f"{name} {version}" for name, version in card.versions.items())
+        parts.append(f"## Versions\n\n{said}")
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _front_matter(card: ModelCard) -> str:
+    values: dict[str, Any] = {
+        "license": card.license,
+        "language": list(card.languages) or None,
+        "library_name": card.library,
+        "pipeline_tag": pipeline_of(card.architecture) if card.architecture else None,
+        "base_model": card.base_model,
+        "tags": list(card.tags) or None,
+    }
+    known = {key: value for key, value in values.items() if value is not None}
+    return yaml.safe_dump(known, sort_keys=False, allow_unicode=True)
+
+
+_SCORES_ARE = (
+    f"Mean {PLUS_MINUS} standard deviation over the seeds; the control is the same from random initialisation, "
+    "and the difference to it is shown with its 95 % interval. Accuracies and F1 are in percent."
+)
+
+
+def _scores(entries: Sequence[Entry]) -> str:
+    heading = "| task | split | labels | transfer | metric | seeds | score | control | difference |"
+    lines = [heading, "| --- | --- | --- | --- | --- | --- | --- | --- | --- |"]
+    for entry in entries:
+        metric, score = entry.metric or "", entry.score
+        cells = [
+            entry.task or "own validation",
+            entry.split,
+            f"{entry.num_train:,}" if entry.num_train else "",
+            entry.transfer,
+            f"{metric}, %" if in_percent(metric) else metric,
+            "" if score is None else str(score.n),
+            score_text(score, metric),
+            score_text(entry.control, metric),
+            difference_text(entry.difference, metric),
+        ]
+        lines.append("| " + " | ".join(map(_cell, cells)) + " |")
+    return "\n".join(lines)
+
+
+def _cell(text: str) -> str:
+    return _inline(text).replace("|", "\\|")
+
+
+def _inline(text: str) -> str:
+    """A text on one line, which no Markdown renderer reads as HTML."""
+    return " ".join(text.split()).replace("<", "&lt;")

@@ -1,0 +1,247 @@
+"""The run that is exported: its encoder with its heads, built and loaded, and what kind of head that is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from torch import Tensor, nn
+
+from lmtransfer.config.build import build
+from lmtransfer.errors import CheckpointError, RunDirectoryError
+from lmtransfer.interop.families.index import family_of_model
+from lmtransfer.interop.tokenizers.written_tokenizer import WrittenTokenizer, write_tokenizer
+from lmtransfer.models.base import Encoder
+from lmtransfer.objectives.learner import PretrainingLearner
+from lmtransfer.runs.saved import CheckpointName, SavedRun, new_encoder, open_saved, trained_folders
+from lmtransfer.training.weights import read_weights, weights
+from lmtransfer.transfer.experiment.trained import task_of
+from lmtransfer.transfer.learner import TaskLearner
+from lmtransfer.transfer.method import TransferMethod
+from lmtransfer.untrusted.documents import read_json
+from lmtransfer.untrusted.schema import Fields
+
+#: What stands upon the encoder: nothing, the objectives of pretraining, or the head of a task.
+Kind = Literal["encoder", "pretraining", "classification", "regression", "tagging", "span"]
+
+#: Where an imported run keeps the files that it was made from.
+PUBLISHED_CONFIG = Path("published", "config.json")
+
+
+class EncoderAlone(nn.Module):
+    """An encoder under the name that it has in checkpoints.
+
+    Args:
+        encoder: the encoder.
+    """
+
+    def __init__(self, encoder: Encoder) -> None:
+        super().__init__()
+        self.encoder = cast(nn.Module, encoder)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRun:
+    """A run with its weights.
+
+    Attributes:
+        saved: the run; of one with several seeds, one of them.
+        named: the run that the user named: the same, or the one that ``saved`` is a seed of.
+        checkpoint: the folder of its weights.
+        learner: encoder and heads in evaluation mode, on the CPU: a ``PretrainingLearner``, a ``TaskLearner`` or an
+            ``EncoderAlone``.
+        kind: of the heads.
+        labels: of classification and tagging, in order.
+        notes: what the checkpoint holds that is not exported.
+    """
+
+    saved: SavedRun
+    named: Path
+    checkpoint: Path
+    learner: nn.Module
+    kind: Kind
+    labels: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def encoder(self) -> Encoder:
+        """The encoder."""
+        return cast(Encoder, self.learner.encoder)
+
+    @property
+    def model_type(self) -> str:
+        """What transformers calls its family.
+
+        Raises:
+            NoCounterpart: transformers has no such model.
+        """
+        return family_of_model(self.saved.config["model"])[0].model_types[0]
+
+    def write_tokenizer(self, folder: Path, *, model_type: str) -> WrittenTokenizer:
+        """Write its tokenizer's files as transformers has them; see ``interop.written_tokenizer``."""
+        return write_tokenizer(
+            self.saved.tokenizer,
+            folder,
+            model_type=model_type,
+            max_length=self.encoder.max_length,
+            num_segments=self.encoder.num_segments,
+        )
+
+    @property
+    def method(self) -> TransferMethod:
+        """How a run of a task was transferred."""
+        return cast(TransferMethod, build(self.saved.component("transfer")))
+
+    @property
+    def losses(self) -> dict[str, Any]:
+        """The component nodes of the objectives, by name; empty for a run of a task."""
+        return _losses(self.saved.config) if self.kind == "pretraining" else {}
+
+    @property
+    def head(self) -> dict[str, Tensor]:
+        """The tensors of what stands upon the encoder: those of the objectives, or those of a task's head."""
+        if self.kind == "encoder":
+            return {}
+        return weights(cast(nn.Module, self.learner.objectives if self.kind == "pretraining" else self.learner.head))
+
+    @property
+    def published_config(self) -> dict[str, Any]:
+        """The config.json that an imported run came with; empty for other runs.
+
+        Raises:
+            CheckpointError: it is damaged.
+        """
+        path = self.saved.path / PUBLISHED_CONFIG
+        if not path.exists():
+            return {}
+        return cast("dict[str, Any]", read_json(path, Fields(), error=CheckpointError, finite=False))
+
+
+def open_run(path: str, *, checkpoint: CheckpointName | None) -> OpenRun:
+    """Open the run that the user named, and load its weights.
+
+    Args:
+        path: as given; of a run with several seeds the first one is opened.
+        checkpoint: ``best`` or ``last``; None: best where there is one.
+
+    Raises:
+        RunDirectoryError: no run, none that holds a model, or no such checkpoint.
+        CheckpointError: its weights do not fit its configuration.
+    """
+    saved = open_saved(_folder(path), key="run")
+    typed = Path(path).expanduser().absolute()
+    named = typed if typed in saved.path.parents else saved.path
+    folder = saved.checkpoint(checkpoint)
+    node, tensors = saved.model_node, read_weights(folder)
+    make = _learner_maker(saved)
+    unknown: list[str] = []
+    if make.kind == "encoder":
+        unknown = [name for name in tensors if not name.startswith("encoder.")]
+        tensors = {name: tensor for name, tensor in tensors.items() if name not in unknown}
+    learner = saved.with_weights(
+        lambda: make.learner(new_encoder(node, saved.tokenizer, seed=0)),
+        tensors,
+        checkpoint=folder,
+        keys="model and its heads",
+    )
+    _fold(learner)
+    notes = (f"the checkpoint's {', '.join(unknown)}: no objective of the run has them; left out",) if unknown else ()
+    return OpenRun(saved, named, folder, learner.eval(), make.kind, make.labels, notes)
+
+
+def build_learner(saved: SavedRun, encoder: Encoder) -> tuple[nn.Module, Kind, tuple[str, ...]]:
+    """The heads that are exported, with random weights, upon an encoder; their kind; and the labels they tell apart.
+
+    Args:
+        saved: the run.
+        encoder: the run's, or one that was read back.
+    """
+    make = _learner_maker(saved)
+    learner = make.learner(encoder)
+    _fold(learner)
+    return learner, make.kind, make.labels
+
+
+def _fold(learner: nn.Module) -> None:
+    """What a probe does to its features becomes part of its head, since no other format has a place for it."""
+    if isinstance(learner, TaskLearner):
+        learner.fold_standardising()
+
+
+@dataclass(frozen=True, slots=True)
+class _LearnerMaker:
+    """How a run's learner is made upon an encoder.
+
+    Attributes:
+        learner: makes it, with random weights.
+        kind: of its heads.
+        labels: that they tell apart.
+    """
+
+    learner: Callable[[Encoder], nn.Module]
+    kind: Kind
+    labels: tuple[str, ...]
+
+
+def _learner_maker(saved: SavedRun) -> _LearnerMaker:
+    if "transfer" in saved.config and "task" in saved.config:
+        task, method = task_of(saved), cast(TransferMethod, build(saved.component("transfer")))
+        return _LearnerMaker(
+            lambda encoder: method.learner(encoder, head=task.head, seed=0), task.head.kind, tuple(task.labels)
+        )
+    nodes = [saved.component(f"objective.losses.{name}", "tokenizer") for name in _losses(saved.config)]
+    if nodes:
+        return _LearnerMaker(
+            lambda encoder: PretrainingLearner(encoder, [build(node, tokenizer=saved.tokenizer) for node in nodes]),
+            "pretraining",
+            (),
+        )
+    return _LearnerMaker(EncoderAlone, "encoder", ())
+
+
+def head_problem(run: OpenRun) -> str | None:
+    """Why no class of transformers has the head of a run of a task, or None where its family's published head does."""
+    if not isinstance(run.learner, TaskLearner):
+        return None
+    method, encoder, head = run.method, run.encoder, run.learner.head
+    if method.layers not in ("last", encoder.num_layers):
+        return f"it reads transfer.layers={method.layers}, and published heads read the last layer"
+    if run.kind in ("tagging", "span"):
+        if method.pooling == "bilstm":
+            return "transfer.pooling=bilstm puts an LSTM between encoder and head, and published heads have none"
+        if getattr(head, "hidden", None) is not None:
+            return f"transfer.head_hidden_dim={method.head_hidden_dim}: published heads for {run.kind} are linear"
+        num_kinds: int = getattr(head, "num_labels", 0)
+        if run.kind == "span" and num_kinds:
+            return f"it also tells apart {', '.join(run.labels)}, and published heads for questions know spans only"
+        return None
+    published = TransferMethod(freeze="full", head_hidden_dim=None)
+    hidden = getattr(head, "hidden", None)
+    wanted = encoder.dim if encoder.family_head.hidden else None
+    same = (
+        method.resolved_pooling(encoder) == published.resolved_pooling(encoder)
+        and run.learner.use_pooler == published.uses_pooler(encoder)
+        and (hidden is None) == (wanted is None)
+        and (method.pooling == "family" or encoder.family_head.hidden in (None, "tanh"))
+    )
+    if not same:
+        return f"transfer.pooling={method.pooling} composes a text in another way than the family's published head"
+    if hidden is not None and cast(nn.Linear, hidden).out_features != wanted:
+        return f"transfer.head_hidden_dim={method.head_hidden_dim}: the published head's hidden layer is {wanted} wide"
+    return None
+
+
+def _losses(config: Mapping[str, Any]) -> dict[str, Any]:
+    objective = config.get("objective")
+    losses = objective.get("losses") if isinstance(objective, Mapping) else None
+    return dict(losses) if isinstance(losses, Mapping) and "task" not in config else {}
+
+
+def _folder(path: str) -> str | Path:
+    """The run itself, or the first seed of a task's run; what is wrong with any other is told where it is opened."""
+    try:
+        return trained_folders(path)[0]
+    except RunDirectoryError:
+        return path

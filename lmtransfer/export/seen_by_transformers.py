@@ -1,0 +1,136 @@
+"""An export as Hugging Face transformers loads it, where that is installed: eyes that know nothing of ours."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from lmtransfer.errors import CheckpointError
+from lmtransfer.export.logits import Said, Text
+from lmtransfer.system.optional import missing
+
+#: The automatic class that loads an architecture, by the end of the architecture's name.
+_AUTO = {
+    "ForPreTraining": "AutoModelForPreTraining",
+    "ForMaskedLM": "AutoModelForMaskedLM",
+    "LMHeadModel": "AutoModelForCausalLM",
+    "ForSequenceClassification": "AutoModelForSequenceClassification",
+    "ForTokenClassification": "AutoModelForTokenClassification",
+    "ForQuestionAnswering": "AutoModelForQuestionAnswering",
+    "ForQuestionAnsweringSimple": "AutoModelForQuestionAnswering",
+}
+
+
+def installed_version() -> str | None:
+    """The version of transformers, or None where it is not installed."""
+    if missing("transformers") is not None:
+        return None
+    return str(importlib.import_module("transformers").__version__)
+
+
+def auto_class(architecture: str) -> str:
+    """The automatic class of transformers that loads an architecture: ``AutoModelForMaskedLM``."""
+    found = [name for ending, name in _AUTO.items() if architecture.endswith(ending)]
+    return found[0] if found else "AutoModel"
+
+
+class TheirModel:
+    """The exported folder, loaded by AutoModel... and AutoTokenizer, over padded batches.
+
+    Args:
+        folder: the export.
+        architecture: the class that must come of it.
+        max_length: texts are cut to this many tokens.
+        has_pooler: whether the encoder has a pooler; transformers makes a random one for an encoder without.
+        generator: whether it is ELECTRA's generator, whose head has a name of its own.
+
+    Raises:
+        CheckpointError: transformers cannot load it, makes another class of it, or misses tensors.
+    """
+
+    def __init__(
+        self, folder: Path, *, architecture: str, max_length: int, has_pooler: bool = True, generator: bool = False
+    ) -> None:
+        self._max_length, self._architecture, self._generator = max_length, architecture, generator
+        transformers: Any = importlib.import_module("transformers")
+        known = {"local_files_only": True, "trust_remote_code": False}
+        with _quiet(transformers):
+            try:
+                self._tokenizer = transformers.AutoTokenizer.from_pretrained(str(folder), **known)
+                made = getattr(transformers, auto_class(architecture)).from_pretrained(
+                    str(folder), output_loading_info=True, **known
+                )
+            except (OSError, ValueError, TypeError, KeyError, RuntimeError, AttributeError, ImportError) as error:
+                raise CheckpointError(f"transformers {transformers.__version__} cannot load it: {error}") from error
+        model, loading = made
+        if type(model).__name__ != architecture:
+            raise CheckpointError(f"transformers loads {type(model).__name__} where {architecture} was written")
+        wrong = [str(name) for key in ("missing_keys", "mismatched_keys") for name in loading[key]]
+        wrong = [name for name in wrong if has_pooler or not re.fullmatch(r"(\w+\.)?pooler\..*", name)]
+        if wrong:
+            raise CheckpointError(f"transformers does not find these tensors of {architecture}: {', '.join(wrong)}")
+        self._model = model.float().eval()
+
+    @torch.no_grad()
+    def __call__(self, texts: Sequence[Text]) -> Said:
+        """See ``_exported_logits.Speaker``."""
+        pairs = [pair for _, pair in texts if pair is not None] or None
+        padded = self._tokenizer(
+            [text for text, _ in texts],
+            pairs,
+            padding=True,
+            truncation=True,
+            max_length=self._max_length,
+            return_tensors="pt",
+        )
+        output = self._model(**padded)
+        real = padded["attention_mask"].bool()
+        logits = {}
+        for name, values in self._heads(output).items():
+            if values.dim() == 2:  # one row a text
+                logits[name] = [row[None].numpy() for row in values.float()]
+            else:
+                logits[name] = [row[kept].numpy() for row, kept in zip(values.float(), real, strict=True)]
+        ids = [row[kept].numpy().astype(np.int64) for row, kept in zip(padded["input_ids"], real, strict=True)]
+        return Said(ids, logits)
+
+    def _heads(self, output: Any) -> dict[str, torch.Tensor]:
+        """What the class says, by our names of its heads: (B, n, K) of tokens, (B, K) of texts."""
+        name = self._architecture
+        if name.endswith("ForQuestionAnswering") or name.endswith("ForQuestionAnsweringSimple"):
+            return {"task": torch.stack([output.start_logits, output.end_logits], dim=-1)}
+        if name.endswith(("ForSequenceClassification", "ForTokenClassification")):
+            return {"task": output.logits}
+        if name == "ElectraForPreTraining":
+            return {"rtd": output.logits[..., None]}
+        if self._generator:
+            return {"generator": output.logits}
+        if name.endswith("ForPreTraining"):
+            pair = {"nsp": "seq_relationship_logits", "sop": "sop_logits"}
+            found = {ours: getattr(output, theirs) for ours, theirs in pair.items() if hasattr(output, theirs)}
+            return {"mlm": output.prediction_logits, **found}
+        if name.endswith(("ForMaskedLM", "LMHeadModel")):
+            return dict.fromkeys(("mlm", "lm", "plm"), output.logits)
+        pooled = getattr(output, "pooler_output", None)
+        return {"hidden": output.last_hidden_state, **({} if pooled is None else {"pooled": pooled})}
+
+
+@contextmanager
+def _quiet(transformers: Any) -> Iterator[None]:
+    """Without the library's own progress bars and advice."""
+    logging = transformers.utils.logging
+    before = logging.get_verbosity()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+        logging.enable_progress_bar()

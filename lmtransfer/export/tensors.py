@@ -1,0 +1,116 @@
+"""An export of a model that transformers has no class for: its tensors, each explained, and what else it takes.
+
+::
+
+    model.safetensors    every tensor once, by our names
+    layout.json          of each its shape, its type, its other names and what it is
+    model.yaml           the encoder's component node, and those of what stands upon it
+    tokenizer/           ours
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import yaml
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from lmtransfer import __version__
+from lmtransfer.config.build import build
+from lmtransfer.errors import CheckpointError
+from lmtransfer.export.logits import OurModel
+from lmtransfer.export.run import OpenRun, build_learner
+from lmtransfer.models.base import Encoder
+from lmtransfer.tokenizers.load import load_tokenizer
+from lmtransfer.training.weights import aliases, load_weights, weights
+
+#: Not config.yaml, which would make the folder a run.
+MODEL_FILE = "model.yaml"
+
+#: What the tensors of torch's own modules are, by class and name.
+_TORCH: Mapping[str, Mapping[str, str]] = {
+    "Linear": {"weight": "matrix (out, in) of a linear layer", "bias": "bias of a linear layer"},
+    "Embedding": {"weight": "table (rows, width), a row an id"},
+    "LayerNorm": {"weight": "scale of a layer norm", "bias": "shift of a layer norm"},
+    "Conv1d": {"weight": "filters (out, in, width) of a convolution over characters", "bias": "bias of a convolution"},
+    "LSTM": {
+        "weight_ih": "matrix (4 x units, in) of an LSTM on its input; gates input, forget, cell, output",
+        "weight_hh": "matrix (4 x units, units) of an LSTM on its state; gates input, forget, cell, output",
+        "weight_hr": "projection (out, units) of an LSTM's state",
+        "bias_ih": "bias (4 x units) of an LSTM on its input",
+        "bias_hh": "bias (4 x units) of an LSTM on its state",
+    },
+}
+
+
+def write_tensors(run: OpenRun, folder: Path) -> None:
+    """Write the run in this layout.
+
+    Args:
+        run: the run.
+        folder: where to; exists.
+    """
+    tensors = {name: tensor.contiguous() for name, tensor in weights(run.learner).items()}
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt", "layout": "layout.json"})
+    (folder / "layout.json").write_text(json.dumps(layout_of(run.learner), indent=1) + "\n", encoding="utf-8")
+    config = run.saved.config
+    parts = {key: config[key] for key in ("model", "objective", "transfer") if config.get(key)}
+    if run.kind not in ("encoder", "pretraining"):
+        parts["transfer"] = {key: value for key, value in config["transfer"].items() if key != "standardise"}  # folded
+        parts |= {"kind": run.kind, "labels": list(run.labels)}
+    (folder / MODEL_FILE).write_text(yaml.safe_dump(parts, sort_keys=False, allow_unicode=True), encoding="utf-8")
+    run.saved.tokenizer.save(folder / "tokenizer")
+
+
+def read_tensors(run: OpenRun, folder: Path) -> OurModel:
+    """The model as ``write_tensors`` wrote it, from its files alone but for the kind of its heads.
+
+    Raises:
+        CheckpointError: what is there is not what was written.
+    """
+    model = yaml.safe_load((folder / MODEL_FILE).read_text(encoding="utf-8"))["model"]
+    tokenizer = load_tokenizer(folder / "tokenizer")
+    if tokenizer.fingerprint != run.saved.tokenizer.fingerprint:
+        raise CheckpointError(f"{folder / 'tokenizer'}: is not the run's tokenizer")
+    learner, _, _ = build_learner(run.saved, cast(Encoder, build(model, vocab_size=tokenizer.vocab_size)))
+    load_weights(learner, load_file(folder / "model.safetensors"), source=str(folder))
+    return OurModel(learner.eval(), tokenizer)
+
+
+def layout_of(learner: nn.Module) -> dict[str, Any]:
+    """Every tensor of a model: its shape, its type, its other names and its meaning.
+
+    Args:
+        learner: encoder and heads.
+    """
+    shared: dict[str, list[str]] = {}
+    for alias, name in aliases(learner).items():
+        shared.setdefault(name, []).append(alias)
+    tensors = {
+        name: {
+            "shape": list(tensor.shape),
+            "dtype": str(tensor.dtype).removeprefix("torch."),
+            "also": shared.get(name, []),
+            "meaning": _meaning(learner, name),
+        }
+        for name, tensor in weights(learner).items()
+    }
+    return {"format": "lmtransfer", "version": __version__, "tensors": tensors}
+
+
+def _meaning(learner: nn.Module, name: str) -> str:
+    """What a tensor is: of which kind of module of torch, in which of ours, and what that does."""
+    path, _, own = name.rpartition(".")
+    module = learner.get_submodule(path)
+    kinds = _TORCH.get(type(module).__name__, {})
+    what = next((text for start, text in kinds.items() if own == start or own.startswith(f"{start}_")), own)
+    while path and type(module).__module__.startswith("torch."):
+        path = path.rpartition(".")[0]
+        module = learner.get_submodule(path)
+    about = (inspect.getdoc(type(module)) or "").split("\n")[0]
+    return f"{what}; in {type(module).__name__}: {about}"

@@ -1,0 +1,145 @@
+"""The texts on which an export is compared with its run: built-in ones of mixed lengths, and some of the run's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, cast
+
+from lmtransfer.config.build import build
+from lmtransfer.data.files import find_file
+from lmtransfer.errors import LmtransferError
+from lmtransfer.export.run import OpenRun
+from lmtransfer.tasks.qa.example import QuestionExample
+from lmtransfer.tasks.tagging.tagged_example import TaggedExample
+from lmtransfer.tasks.text.text_example import TextExample
+from lmtransfer.transfer.experiment.trained import task_of
+
+#: Lines of the run's own corpus or task, at most, and characters of each.
+OWN_LINES, OWN_CHARACTERS = 40, 400
+
+_STORY = (
+    "the river carried old paper boats past a red mill while seven children counted slowly and nobody asked why it was "
+    "so quiet until the bell rang again over the wet roofs of that small town where we had once been young"
+)
+_WORDS = _STORY.split()
+
+SENTENCES = (
+    "Yes.",
+    "A quiet street.",
+    "It was not bad at all!",
+    "Who wrote this, and why?",
+    "Numbers: 3.14, 1,000,000 and 2026-11-21.",
+    "He said: \"It's fine, isn't it?\" (It was not.)",
+    "e-mail me at nobody@example.org; see https://example.org/a?b=c#d",
+    "Na\u00efve fa\u00e7ade, \u00c5ngstr\u00f6m, stra\u00dfe, \u0130stanbul.",
+    "Cafe\u0301 with an accent of its own",
+    "\u65e5\u672c\u8a9e\u306e\u6587\u3067\u3059\u3002",
+    "\u041f\u0440\u0438\u0432\u0435\u0442, \u043c\u0438\u0440!",
+    "\ud55c\uad6d\uc5b4 \ubb38\uc7a5",
+    "smile \U0001f642 and go",
+    "two  spaces,\ta tab and a\u00a0no-break space",
+    "zero\u200bwidth",
+    "UPPER lower MiXeD",
+    "x",
+    "...",
+    "pneumonoultramicroscopicsilicovolcanoconiosis",
+    *(" ".join(_WORDS[:size]).capitalize() + "." for size in range(4, len(_WORDS), 3)),
+    " ".join([*_WORDS, *reversed(_WORDS)] * 2),
+)
+
+PAIRS = (
+    ("Is it raining?", "No."),
+    ("A man plays a guitar.", "Somebody makes music."),
+    ("Short", " ".join(_WORDS[:17])),
+    (" ".join(_WORDS[:11]), "Nothing follows from that."),
+    ("Which river?", "The river carried old paper boats past a red mill."),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """What is compared.
+
+    Attributes:
+        single: texts on their own, of which too long ones are cut.
+        pairs: pairs of texts.
+        num_own: how many of them are the run's own.
+    """
+
+    single: tuple[str, ...]
+    pairs: tuple[tuple[str, str], ...]
+    num_own: int
+
+    @property
+    def num(self) -> int:
+        """Texts and pairs."""
+        return len(self.single) + len(self.pairs)
+
+
+def texts_of(run: OpenRun, *, data_root: str | None) -> Texts:
+    """The built-in texts and, where they are on this machine, some of the run's own.
+
+    Args:
+        run: the run.
+        data_root: the data folder; None: where it was when the run was made.
+    """
+    trusted = run.saved.trusted  # what others name is not read
+    found = _own(run.saved.config, data_root or run.saved.config.get("data_root"), run) if trusted else iter(())
+    own = list(islice(found, OWN_LINES))
+    single = [text for text, second in own if second is None]
+    pairs = [(text, second) for text, second in own if second is not None]
+    return Texts((*SENTENCES, *single), (*PAIRS, *pairs), len(own))
+
+
+def _own(config: Mapping[str, Any], data_root: str | None, run: OpenRun) -> Iterator[tuple[str, str | None]]:
+    """Texts of the run's corpus or task from local files; an export does not fail for want of them."""
+    try:
+        if "task" in config:
+            yield from _of_task(config["task"], data_root, run)
+        elif isinstance(config.get("corpus"), Mapping):
+            yield from ((text, None) for text in _of_corpus(config["corpus"], data_root))
+    except (LmtransferError, OSError):
+        return
+
+
+def _of_corpus(node: Mapping[str, Any], data_root: str | None) -> Iterator[str]:
+    """Lines of local documents, at most three of each."""
+    parts = node.get("parts")
+    for part in parts.values() if isinstance(parts, Mapping) else (node,):
+        yield from _of_files(part, data_root)
+
+
+def _of_files(node: Mapping[str, Any], data_root: str | None) -> Iterator[str]:
+    if "path" not in node and "files" not in node:  # the hub, or generated text
+        return
+    known = {**node, "hub_dataset": None} if "hub_dataset" in node else node
+    corpus = build(known, data_root=data_root, cache_dir=None)
+    for document in corpus.documents():
+        lines = [line for line in document.text.split("\n") if line.strip()]
+        yield from (line[:OWN_CHARACTERS] for line in lines[:3])
+
+
+def _of_task(node: Mapping[str, Any], data_root: str | None, run: OpenRun) -> Iterator[tuple[str, str | None]]:
+    files = node.get("files")
+    if not isinstance(files, Mapping):
+        return
+    folders = [*([Path(data_root)] if data_root else []), Path.cwd()]
+    for split in sorted(files, key=lambda split: split != "dev"):  # training files are long
+        given: Sequence[str] = [files[split]] if isinstance(files[split], str) else files[split] or []
+        if any(find_file(folder / name) for folder in folders for name in given):
+            task = task_of(run.saved, data_root=data_root)
+            yield from (_shown(example) for example in task.examples(split))
+            return
+
+
+def _shown(example: Any) -> tuple[str, str | None]:
+    """The text or the two texts of an example of any kind of task."""
+    if isinstance(example, TaggedExample):
+        return " ".join(example.words)[:OWN_CHARACTERS], None
+    if isinstance(example, QuestionExample):
+        return example.question[:OWN_CHARACTERS], example.passage[:OWN_CHARACTERS]
+    text = cast(TextExample, example)
+    return text.text[:OWN_CHARACTERS], None if text.text_pair is None else text.text_pair[:OWN_CHARACTERS]

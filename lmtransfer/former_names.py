@@ -1,0 +1,49 @@
+"""What things of saved runs and of users' configs were called before: one table, from every former name to today's.
+
+A run directory is kept for years, so what it calls a class, a tensor or a key goes on being understood. Names are
+translated once, where a file is read; all that comes after knows today's alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+#: ``_target_`` of components.
+TARGETS: Mapping[str, str] = {
+    "lmtransfer.data.corpus.FileCorpus": "lmtransfer.data.corpora.corpus.FileCorpus",
+    "lmtransfer.data.data_folder.DataFolderCorpus": "lmtransfer.data.corpora.data_folder.DataFolderCorpus",
+    "lmtransfer.data.hub.HubCorpus": "lmtransfer.data.corpora.hub.HubCorpus",
+    "lmtransfer.data.mixture.MixtureCorpus": "lmtransfer.data.corpora.mixture.MixtureCorpus",
+    "lmtransfer.data.python_docs.PythonDocs": "lmtransfer.data.corpora.python_docs.PythonDocs",
+    "lmtransfer.tasks.classification.TextClassification": "lmtransfer.tasks.text.classification.TextClassification",
+    "lmtransfer.tasks.minimal_pairs.MinimalPairs": "lmtransfer.tasks.text.minimal_pairs.MinimalPairs",
+    "lmtransfer.tasks.python_docs.PythonDocsTask": "lmtransfer.tasks.text.python_docs.PythonDocsTask",
+    "lmtransfer.tasks.question_answering.SpanQa": "lmtransfer.tasks.qa.task.SpanQa",
+    "lmtransfer.tasks.regression.TextRegression": "lmtransfer.tasks.text.regression.TextRegression",
+    "lmtransfer.tasks.sentiment_trees.SentimentTrees": "lmtransfer.tasks.text.sentiment_trees.SentimentTrees",
+    "lmtransfer.tasks.tagging.Tagging": "lmtransfer.tasks.tagging.task.Tagging",
+    "lmtransfer.training.optimizers.AdamW": "lmtransfer.training.optim.optimizers.AdamW",
+    "lmtransfer.training.optimizers.Lamb": "lmtransfer.training.optim.optimizers.Lamb",
+    "lmtransfer.training.optimizers.Muon": "lmtransfer.training.optim.optimizers.Muon",
+    "lmtransfer.training.schedules.Constant": "lmtransfer.training.optim.schedules.Constant",
+    "lmtransfer.training.schedules.Cosine": "lmtransfer.training.optim.schedules.Cosine",
+    "lmtransfer.training.schedules.InverseSqrt": "lmtransfer.training.optim.schedules.InverseSqrt",
+    "lmtransfer.training.schedules.Linear": "lmtransfer.training.optim.schedules.Linear",
+    "lmtransfer.training.schedules.WarmupStableDecay": "lmtransfer.training.optim.schedules.WarmupStableDecay",
+}
+
+
+def current_target(target: str) -> str:
+    """Today's name of a class."""
+    return TARGETS.get(target, target)
+
+
+def current_config(node: Any) -> Any:
+    """A configuration as plain values, with today's names of the classes in it, at any depth."""
+    if isinstance(node, Mapping):
+        return {
+            key: current_target(value) if key == "_target_" and isinstance(value, str) else current_config(value)
+            for key, value in node.items()
+        }
+    return [current_config(item) for item in node] if isinstance(node, list) else node

@@ -1,0 +1,201 @@
+"""A published model as a run directory: what `lmtransfer import` writes, and ``init=hf:...`` keeps in the cache."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass
+from hashlib import blake2b, file_digest
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from omegaconf import OmegaConf
+from torch import Tensor, nn
+
+from lmtransfer.config.build import build
+from lmtransfer.data.corpora.digests import source_digest
+from lmtransfer.data.store.cache import default_cache_dir, writing
+from lmtransfer.errors import CheckpointError
+from lmtransfer.importing.objective import imported_objective
+from lmtransfer.importing.published_folder import PublishedFolder, find_published
+from lmtransfer.interop.published import read_published
+from lmtransfer.interop.tokenizers.tokenizer_files import read_tokenizer
+from lmtransfer.models.base import Encoder
+from lmtransfer.objectives.learner import PretrainingLearner
+from lmtransfer.pretraining.added_words import grown_weights, with_words
+from lmtransfer.runs.run_directory import RESULT_KEYS, RunDirectory
+from lmtransfer.runs.versions import versions
+from lmtransfer.system.durable import staged_folder
+from lmtransfer.tokenizers.base import Tokenizer
+from lmtransfer.training.state import TrainState
+from lmtransfer.training.weights import aliases, load_weights, weights
+from lmtransfer.untrusted.texts import interpolations
+
+#: To be raised whenever the same files would give another run directory.
+IMPORT_FORMAT = 1
+
+_CONFIG = "config.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """A published model in our terms.
+
+    Attributes:
+        folder: where it lies.
+        model_node: component node of its encoder.
+        objective: node of what it was pretrained with, or None where its heads are of no use for that.
+        module: ``encoder`` and, with an objective, its heads, with the published weights.
+        more_heads: weights of heads that make no objective by themselves (ELECTRA's without its generator), by name
+            in checkpoints: of use in going on.
+        tokenizer: its own, or with words added.
+        notes: what was left out.
+    """
+
+    folder: PublishedFolder
+    model_node: dict[str, Any]
+    objective: dict[str, Any] | None
+    module: nn.Module
+    more_heads: dict[str, Tensor]
+    tokenizer: Tokenizer
+    notes: tuple[str, ...]
+
+    @property
+    def encoder(self) -> Encoder:
+        """The encoder."""
+        return cast(Encoder, self.module.get_submodule("encoder"))
+
+    @property
+    def losses(self) -> tuple[str, ...]:
+        """The objectives whose heads came along."""
+        return () if self.objective is None else tuple(self.objective["losses"])
+
+
+def read_imported(folder: PublishedFolder, *, words: Path | None = None) -> Imported:
+    """Read a published model, and see that every tensor has its place.
+
+    Args:
+        folder: its files.
+        words: a file of words to add to its vocabulary.
+
+    Raises:
+        CheckpointError: files that are missing, damaged, hostile, or of a model that is not computed here.
+        DataError: words that cannot be added.
+    """
+    published = read_published(folder.path)
+    for key, value in interpolations({"model": published.model, "losses": published.loss_arguments}):
+        raise CheckpointError(f"{folder.path}: {key} is {value[:60]!r}, which would be looked up on this machine")
+    tokenizer: Tokenizer = read_tokenizer(folder.path, vocab_size=published.vocab_size)
+    base, notes = tokenizer, list(published.notes)
+    if words is not None:
+        tokenizer, of_words = with_words(tokenizer, words)
+        notes += of_words
+    with torch.device("meta"):
+        max_length = build(OmegaConf.create(published.model), vocab_size=tokenizer.vocab_size).max_length
+    objective = imported_objective(published.losses, published.loss_arguments, max_length=max_length)
+    if published.losses and objective is None:
+        notes.append(f"no objective here has the losses {', '.join(published.losses)} together: they are left out")
+
+    def module_of(vocab_size: int) -> nn.Module:
+        return _module(published.model, objective, tokenizer, vocab_size)
+
+    tensors = {f"encoder.{name}": tensor for name, tensor in published.encoder.items()}
+    heads = {f"objectives.{name}": tensor for name, tensor in published.objectives.items()}
+    if objective is not None:
+        whole = tuple(f"objectives.{name}." for name in published.losses)
+        tensors |= {name: heads.pop(name) for name in list(heads) if name.startswith(whole)}
+    grown = grown_weights(tensors, base=base, tokenizer=tokenizer, module_of=module_of)
+    with torch.random.fork_rng(devices=[]):  # a run that imports on the fly has numbers of its own to draw
+        module = module_of(tokenizer.vocab_size)
+    load_weights(module, grown, source=str(folder.path))
+    more = {} if objective is not None else heads
+    return Imported(folder, published.model, objective, module, more, tokenizer, tuple(notes))
+
+
+def _module(model: dict[str, Any], objective: dict[str, Any] | None, tokenizer: Tokenizer, size: int) -> nn.Module:
+    """An encoder for ``size`` tokens, with its objectives where there are any, under the names of checkpoints."""
+    encoder: Encoder = build(OmegaConf.create(model), vocab_size=size)
+    if objective is None:
+        return nn.ModuleDict({"encoder": cast(nn.Module, encoder)})
+    nodes = OmegaConf.create(objective["losses"])
+    return PretrainingLearner(encoder, [build(node, tokenizer=tokenizer) for node in nodes.values()])
+
+
+def write_imported(imported: Imported, run: RunDirectory, *, name: str, words: Path | None = None) -> None:
+    """Write the files of a run directory that is there and empty.
+
+    Args:
+        imported: what to write.
+        run: where to.
+        name: of the run.
+        words: the file whose words were added, to be recorded.
+    """
+    folder, encoder = imported.folder, cast(nn.Module, imported.encoder)
+    config: dict[str, Any] = {
+        "name": name,
+        "source": folder.source,
+        "seed": 0,
+        "init": None,
+        "data_root": None,
+        "cache_dir": None,
+        "model": imported.model_node,
+        "tokenizer": {"add": None if words is None else str(words)},
+    }
+    if imported.objective is not None:
+        config["objective"] = imported.objective
+    run.write_config(config)
+    imported.tokenizer.save(run.tokenizer)
+    state = {**TrainState().state_dict(), "aliases": aliases(imported.module)}
+    run.checkpoints.save("last", tensors={"model": weights(imported.module) | imported.more_heads}, state=state)
+    (run.path / "published").mkdir()
+    if (folder.path / _CONFIG).is_file():
+        shutil.copyfile(folder.path / _CONFIG, run.path / "published" / _CONFIG)
+    hashes = {f"source/{name}": _sha256(folder.path / name) for name in folder.files}
+    run.write_versions(versions(data={"tokenizer": imported.tokenizer.fingerprint, **hashes}))
+    run.write_result(
+        {
+            **dict.fromkeys(RESULT_KEYS),
+            "command": "import",
+            "metrics": {},
+            "num_parameters": sum(parameter.numel() for parameter in encoder.parameters()),
+            "notes": list(imported.notes),
+        }
+    )
+
+
+def import_into_cache(given: str, *, key: str) -> tuple[Path, Imported | None]:
+    """The run directory of a published model in the cache, made now or found by what its files hold.
+
+    Args:
+        given: folder or name on the hub, with ``hf:`` before it or not.
+        key: the configuration key that gave it, for messages.
+
+    Returns:
+        The run directory, and what was read if it was made now.
+
+    Raises:
+        CheckpointError: there is no such model, or it cannot be imported.
+        DataError: the cache cannot be written.
+    """
+    folder = find_published(given, key=key)
+    cache = default_cache_dir() / "imported"
+    run = (cache / f"{folder.name}-{_digest(folder, memo=cache)}").absolute()
+    with writing(run):
+        if run.is_dir():
+            return run, None
+        imported = read_imported(folder)
+        with staged_folder(run) as staged:
+            write_imported(imported, RunDirectory(staged), name=run.name)
+    return run, imported
+
+
+def _digest(folder: PublishedFolder, *, memo: Path) -> str:
+    """Hex digest of all that decides what is imported."""
+    content = [IMPORT_FORMAT, *([name, source_digest(folder.path / name, memo)] for name in folder.files)]
+    return blake2b(json.dumps(content).encode(), digest_size=6).hexdigest()
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,114 @@
+"""ALBERT in the layout of Hugging Face transformers.
+
+The key map names the tensors of the first layer, which all layers share; a published checkpoint with several groups of
+layers has no twin here.
+"""
+
+from __future__ import annotations
+
+from lmtransfer.interop.families.base import Family, PretrainingArchitecture, PretrainingHead, TaskArchitecture
+from lmtransfer.interop.families.bert import EMBEDDINGS, FIXED, NORM_EPS, SEGMENTS, SIZES, OneSegmentRow, activation
+from lmtransfer.interop.families.config_table import ConfigTable, Fixed, Setting
+from lmtransfer.interop.families.key_map import Rewrite, linear
+from lmtransfer.models.albert import AlbertEncoder
+from lmtransfer.objectives.masked_lm import MaskedLanguageModel
+from lmtransfer.objectives.sentence_order import SentenceOrderPrediction
+
+_OURS, _THEIRS = "stack.layers.0", "encoder.albert_layer_groups.0.albert_layers.0"
+
+#: Published names that hold no weights.
+IGNORED = (r"embeddings\.position_ids",)
+
+#: ``transformers.AlbertModel`` with one group of layers, and our post-norm ``AlbertEncoder`` with ``share="all"``.
+ALBERT = [
+    *EMBEDDINGS,
+    *linear("embeddings.norm", "embeddings.LayerNorm"),
+    *linear("projection", "encoder.embedding_hidden_mapping_in"),
+    *linear(
+        f"{_OURS}.attention.query_key_value",
+        f"{_THEIRS}.attention.query",
+        f"{_THEIRS}.attention.key",
+        f"{_THEIRS}.attention.value",
+    ),
+    *linear(f"{_OURS}.attention.output", f"{_THEIRS}.attention.dense"),
+    *linear(f"{_OURS}.attention_norm", f"{_THEIRS}.attention.LayerNorm"),
+    *linear(f"{_OURS}.feed_forward.expand", f"{_THEIRS}.ffn"),
+    *linear(f"{_OURS}.feed_forward.contract", f"{_THEIRS}.ffn_output"),
+    *linear(f"{_OURS}.feed_forward_norm", f"{_THEIRS}.full_layer_layer_norm"),
+    *linear("pooler.dense", "pooler"),
+]
+
+_MLM = [
+    *linear("mlm.dense", "predictions.dense"),
+    *linear("mlm.norm", "predictions.LayerNorm"),
+    Rewrite("mlm.bias", ("predictions.bias",)),
+]
+_SOP = linear("sop.classifier", "sop_classifier.classifier")
+#: The heads of ``transformers.AlbertForPreTraining`` and those of our objectives ``mlm`` and ``sop``.
+PRETRAINING_HEADS = [*_MLM, *_SOP]
+#: Head tensors that repeat others: the output embedding is the token embedding.
+TIED_HEADS = (r"predictions\.decoder\..*",)
+
+_HIDDEN_ACT = activation("hidden_act", "gelu_new")
+_ONE_GROUP = "lmtransfer shares one layer's weights among all layers"
+_CLASSIFIER = TaskArchitecture(
+    name="AlbertForSequenceClassification",
+    key_map=linear("output", "classifier"),
+    pooler=True,
+    as_pooler=linear("hidden", "albert.pooler"),
+    dropouts=("classifier_dropout_prob",),
+)
+
+ALBERT_FAMILY = Family(
+    model_types=("albert",),
+    encoder=AlbertEncoder,
+    prefix="albert.",
+    config=ConfigTable(
+        (
+            Setting("embedding_dim", "embedding_size", 128),
+            *SIZES,
+            SEGMENTS,
+            _HIDDEN_ACT,
+            NORM_EPS,
+            Setting("dropout", "hidden_dropout_prob", 0.0, float),
+            Setting("attention_dropout", "attention_probs_dropout_prob", 0.0, float, taken_over=False),
+        ),
+        (*FIXED, Fixed("num_hidden_groups", 1, _ONE_GROUP), Fixed("inner_group_num", 1, _ONE_GROUP)),
+        implied={"norm": "post", "share": "all"},
+    ),
+    key_map=ALBERT,
+    ignored=IGNORED,
+    shared=(r"stack\.layers\.[1-9]\d*\..*",),
+    pooler=True,
+    body="AlbertModel",
+    heads=(
+        PretrainingHead(
+            loss="mlm",
+            objective=MaskedLanguageModel,
+            key_map=_MLM,
+            repeats={
+                "predictions.decoder.weight": "embeddings.word_embeddings.weight",
+                "predictions.decoder.bias": "predictions.bias",
+            },
+            settings=(_HIDDEN_ACT, NORM_EPS),
+            per_token=("mlm.bias",),
+        ),
+        PretrainingHead(loss="sop", objective=SentenceOrderPrediction, key_map=_SOP, uses_pooler=True),
+    ),
+    pretraining=(
+        PretrainingArchitecture("AlbertForPreTraining", ("mlm", "sop"), pooler=True),
+        PretrainingArchitecture("AlbertForMaskedLM", ("mlm",)),
+    ),
+    tasks={
+        "classification": _CLASSIFIER,
+        "regression": _CLASSIFIER,
+        "tagging": TaskArchitecture(
+            name="AlbertForTokenClassification",
+            key_map=linear("output", "classifier"),
+            dropouts=("classifier_dropout_prob",),
+        ),
+        "span": TaskArchitecture(name="AlbertForQuestionAnswering", key_map=linear("output", "qa_outputs")),
+    },
+    specials={"bos_token_id": "cls", "eos_token_id": "sep"},
+    quirks=OneSegmentRow(),
+)

@@ -1,0 +1,220 @@
+"""BERT and MegatronBert in the layout of Hugging Face transformers.
+
+The encoder's names are ours under ``BertEncoder``; the heads' names are those of the objectives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from lmtransfer.interop.families.base import (
+    Family,
+    PretrainingArchitecture,
+    PretrainingHead,
+    Quirks,
+    TaskArchitecture,
+    TaskKind,
+)
+from lmtransfer.interop.families.config_table import ConfigTable, Fixed, Setting
+from lmtransfer.interop.families.key_map import Rewrite, linear
+from lmtransfer.models.bert import BertEncoder
+from lmtransfer.objectives.masked_lm import MaskedLanguageModel
+from lmtransfer.objectives.next_sentence import NextSentencePrediction
+
+#: Of BERT, and of the families that have its tables.
+EMBEDDINGS = [
+    Rewrite("embeddings.token.weight", ("embeddings.word_embeddings.weight",)),
+    Rewrite("embeddings.position.weight", ("embeddings.position_embeddings.weight",)),
+    Rewrite("embeddings.segment.weight", ("embeddings.token_type_embeddings.weight",)),
+]
+_OURS, _THEIRS = "stack.layers.{i}", "encoder.layer.{i}"
+#: What is not norms of its layers.
+BLOCKS = [
+    *linear(
+        f"{_OURS}.attention.query_key_value",
+        f"{_THEIRS}.attention.self.query",
+        f"{_THEIRS}.attention.self.key",
+        f"{_THEIRS}.attention.self.value",
+    ),
+    *linear(f"{_OURS}.attention.output", f"{_THEIRS}.attention.output.dense"),
+    *linear(f"{_OURS}.feed_forward.expand", f"{_THEIRS}.intermediate.dense"),
+    *linear(f"{_OURS}.feed_forward.contract", f"{_THEIRS}.output.dense"),
+]
+POOLER = linear("pooler.dense", "pooler.dense")
+
+#: Published names that hold no weights.
+IGNORED = (r"embeddings\.position_ids", r"embeddings\.token_type_ids")
+
+#: ``transformers.BertModel`` and our post-norm ``BertEncoder``.
+BERT = [
+    *EMBEDDINGS,
+    *linear("embeddings.norm", "embeddings.LayerNorm"),
+    *BLOCKS,
+    *linear(f"{_OURS}.attention_norm", f"{_THEIRS}.attention.output.LayerNorm"),
+    *linear(f"{_OURS}.feed_forward_norm", f"{_THEIRS}.output.LayerNorm"),
+    *POOLER,
+]
+
+#: ``transformers.MegatronBertModel`` and our pre-norm ``BertEncoder``.
+MEGATRON_BERT = [
+    *EMBEDDINGS,
+    *BLOCKS,
+    *linear(f"{_OURS}.attention_norm", f"{_THEIRS}.attention.ln"),
+    *linear(f"{_OURS}.feed_forward_norm", f"{_THEIRS}.ln"),
+    *linear("stack.final_norm", "encoder.ln"),
+    *POOLER,
+]
+
+_MLM = [
+    *linear("mlm.dense", "cls.predictions.transform.dense"),
+    *linear("mlm.norm", "cls.predictions.transform.LayerNorm"),
+    Rewrite("mlm.bias", ("cls.predictions.bias",)),
+]
+_NSP = linear("nsp.classifier", "cls.seq_relationship")
+#: The heads of ``transformers.BertForPreTraining`` and those of our objectives ``mlm`` and ``nsp``.
+PRETRAINING_HEADS = [*_MLM, *_NSP]
+#: Head tensors that repeat others: the output embedding is the token embedding.
+TIED_HEADS = (r"cls\.predictions\.decoder\..*",)
+
+#: Activations by our names, and what transformers writes for them.
+ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu"}
+#: Other names of theirs for the same functions.
+MORE_ACTIVATIONS = {"gelu_pytorch_tanh": "gelu_tanh", "gelu_fast": "gelu_tanh", "gelu_python": "gelu"}
+
+
+def activation(key: str, default: str = "gelu") -> Setting:
+    """The row of an activation that config.json calls ``key``."""
+    return Setting("activation", key, default, str, ACTIVATIONS, MORE_ACTIVATIONS)
+
+
+#: Sizes, in all families that descend from BERT.
+SIZES = (
+    Setting("dim", "hidden_size"),
+    Setting("num_layers", "num_hidden_layers"),
+    Setting("num_heads", "num_attention_heads"),
+    Setting("hidden_dim", "intermediate_size"),
+    Setting("max_length", "max_position_embeddings", 512),
+)
+HIDDEN_ACT = activation("hidden_act")
+NORM_EPS = Setting("norm_eps", "layer_norm_eps", 1e-12, float)
+DROPOUTS = (
+    Setting("dropout", "hidden_dropout_prob", 0.1, float),
+    Setting("attention_dropout", "attention_probs_dropout_prob", 0.1, float, taken_over=False),
+)
+SEGMENTS = Setting("num_segments", "type_vocab_size", 2)
+#: What of BERT's format we do not compute.
+FIXED = (
+    Fixed("position_embedding_type", "absolute", "lmtransfer computes absolute positions only"),
+    Fixed("is_decoder", False, "lmtransfer reads encoders; a decoder's mask and cache are not computed"),
+    Fixed("add_cross_attention", False, "lmtransfer computes no cross-attention"),
+)
+
+
+class OneSegmentRow(Quirks):
+    """A segment embedding of one row is added to every token, so it is part of the position embedding here."""
+
+    def read_tensors(
+        self, tensors: dict[str, Tensor], arguments: dict[str, Any], config: Mapping[str, Any], notes: list[str]
+    ) -> dict[str, Tensor]:
+        """See ``Quirks``."""
+        segment, position = (f"embeddings.{kind}_embeddings.weight" for kind in ("token_type", "position"))
+        if arguments["num_segments"] != 1 or segment not in tensors or position not in tensors:
+            return tensors
+        row = tensors[segment]
+        if row.shape != (1, *tensors[position].shape[1:]):
+            return tensors  # of no shape that fits, as will be told
+        if row.any():
+            notes.append("the one row of the segment embedding is added to the position embedding")
+        return {name: tensor for name, tensor in tensors.items() if name != segment} | {
+            position: tensors[position] + row
+        }
+
+    def write(
+        self,
+        body: dict[str, Tensor],
+        head: dict[str, Tensor],
+        config: dict[str, Any],
+        *,
+        arguments: Mapping[str, Any],
+        pad_id: int,
+    ) -> None:
+        """See ``Quirks``."""
+        if arguments["num_segments"] == 1:
+            position = body["embeddings.position_embeddings.weight"]
+            body["embeddings.token_type_embeddings.weight"] = position.new_zeros(1, position.shape[1])
+
+
+MLM_HEAD = PretrainingHead(
+    loss="mlm",
+    objective=MaskedLanguageModel,
+    key_map=_MLM,
+    repeats={
+        "cls.predictions.decoder.weight": "embeddings.word_embeddings.weight",
+        "cls.predictions.decoder.bias": "cls.predictions.bias",
+    },
+    settings=(HIDDEN_ACT, NORM_EPS),
+    per_token=("mlm.bias",),
+)
+NSP_HEAD = PretrainingHead(loss="nsp", objective=NextSentencePrediction, key_map=_NSP, uses_pooler=True)
+_OUTPUT = linear("output", "classifier")
+
+
+def _tasks(kind: str) -> dict[TaskKind, TaskArchitecture | str]:
+    classifier = TaskArchitecture(
+        name=f"{kind}ForSequenceClassification",
+        key_map=_OUTPUT,
+        pooler=True,
+        as_pooler=linear("hidden", "bert.pooler.dense"),
+        dropouts=("classifier_dropout",),
+    )
+    return {
+        "classification": classifier,
+        "regression": classifier,
+        "tagging": TaskArchitecture(
+            name=f"{kind}ForTokenClassification", key_map=_OUTPUT, dropouts=("classifier_dropout",)
+        ),
+        "span": TaskArchitecture(name=f"{kind}ForQuestionAnswering", key_map=linear("output", "qa_outputs")),
+    }
+
+
+def _pretraining(kind: str) -> tuple[PretrainingArchitecture, ...]:
+    return (
+        PretrainingArchitecture(f"{kind}ForPreTraining", ("mlm", "nsp"), pooler=True),
+        PretrainingArchitecture(f"{kind}ForMaskedLM", ("mlm",)),
+        PretrainingArchitecture(f"{kind}ForNextSentencePrediction", ("nsp",), pooler=True),
+    )
+
+
+_SETTINGS = (*SIZES, SEGMENTS, HIDDEN_ACT, NORM_EPS, *DROPOUTS)
+
+BERT_FAMILY = Family(
+    model_types=("bert",),
+    encoder=BertEncoder,
+    prefix="bert.",
+    config=ConfigTable(_SETTINGS, FIXED, implied={"norm": "post"}),
+    key_map=BERT,
+    ignored=IGNORED,
+    pooler=True,
+    body="BertModel",
+    heads=(MLM_HEAD, NSP_HEAD),
+    pretraining=_pretraining("Bert"),
+    tasks=_tasks("Bert"),
+    quirks=OneSegmentRow(),
+)
+MEGATRON_BERT_FAMILY = Family(
+    model_types=("megatron-bert",),
+    encoder=BertEncoder,
+    prefix="bert.",
+    config=ConfigTable(_SETTINGS, FIXED, implied={"norm": "pre"}),
+    key_map=MEGATRON_BERT,
+    ignored=IGNORED,
+    pooler=True,
+    body="MegatronBertModel",
+    heads=(MLM_HEAD, NSP_HEAD),
+    pretraining=_pretraining("MegatronBert"),
+    tasks=_tasks("MegatronBert"),
+    quirks=OneSegmentRow(),
+)

@@ -1,0 +1,109 @@
+"""ELECTRA in the layout of Hugging Face transformers.
+
+The encoder's names are ours under ``ElectraEncoder``, and those of its generator under ``Twin`` (which has no
+embeddings of its own); the heads' names are those of the objective ``rtd``, and of ``mlm`` for a generator that is
+an encoder by itself.
+"""
+
+from __future__ import annotations
+
+from lmtransfer.interop.families.base import (
+    Family,
+    PretrainingArchitecture,
+    PretrainingHead,
+    TaskArchitecture,
+    TwinFormat,
+)
+from lmtransfer.interop.families.bert import BERT, DROPOUTS, FIXED, HIDDEN_ACT, NORM_EPS, SEGMENTS, SIZES, OneSegmentRow
+from lmtransfer.interop.families.bert import IGNORED as IGNORED
+from lmtransfer.interop.families.config_table import ConfigTable, Setting
+from lmtransfer.interop.families.key_map import Rewrite, linear
+from lmtransfer.models.electra import ElectraEncoder
+from lmtransfer.objectives.masked_lm import MaskedLanguageModel
+from lmtransfer.objectives.replaced_token import ReplacedTokenDetection
+
+#: ``transformers.ElectraModel`` and our post-norm ``ElectraEncoder``: BERT's, without its pooler.
+ELECTRA = [
+    *(rewrite for rewrite in BERT if not rewrite.ours.startswith("pooler.")),
+    *linear("project", "embeddings_project"),
+]
+
+#: The head of ``transformers.ElectraForPreTraining`` (the discriminator) and that of our objective ``rtd``.
+DISCRIMINATOR_HEAD = [
+    *linear("rtd.dense", "discriminator_predictions.dense"),
+    *linear("rtd.output", "discriminator_predictions.dense_prediction"),
+]
+
+
+def _masked(head: str) -> list[Rewrite]:
+    return [
+        *linear(f"{head}.dense", "generator_predictions.dense"),
+        *linear(f"{head}.norm", "generator_predictions.LayerNorm"),
+        Rewrite(f"{head}.bias", ("generator_lm_head.bias",)),
+    ]
+
+
+#: The head of ``transformers.ElectraForMaskedLM`` (the generator) and that of our objective ``rtd``.
+GENERATOR_HEAD = _masked("rtd.generator_head")
+#: Head tensors that repeat others: the output embedding is the token embedding.
+TIED_HEADS = (r"generator_lm_head\.weight",)
+
+_CLASSIFIER = TaskArchitecture(
+    name="ElectraForSequenceClassification",
+    key_map=[*linear("hidden", "classifier.dense"), *linear("output", "classifier.out_proj")],
+    dropouts=("classifier_dropout",),
+)
+
+ELECTRA_FAMILY = Family(
+    model_types=("electra",),
+    encoder=ElectraEncoder,
+    prefix="electra.",
+    config=ConfigTable(
+        (Setting("embedding_dim", "embedding_size", 128), *SIZES, SEGMENTS, HIDDEN_ACT, NORM_EPS, *DROPOUTS),
+        FIXED,
+        implied={"norm": "post"},
+    ),
+    key_map=ELECTRA,
+    ignored=IGNORED,
+    body="ElectraModel",
+    heads=(
+        PretrainingHead(
+            loss="rtd",
+            objective=ReplacedTokenDetection,
+            key_map=DISCRIMINATOR_HEAD,
+            settings=(HIDDEN_ACT, NORM_EPS),
+        ),
+        PretrainingHead(
+            loss="mlm",
+            objective=MaskedLanguageModel,
+            key_map=_masked("mlm"),
+            repeats={"generator_lm_head.weight": "embeddings.word_embeddings.weight"},
+            settings=(NORM_EPS,),
+            implied={"activation": "gelu"},
+            per_token=("mlm.bias",),
+        ),
+    ),
+    pretraining=(
+        PretrainingArchitecture("ElectraForPreTraining", ("rtd",)),
+        PretrainingArchitecture("ElectraForMaskedLM", ("mlm",)),
+    ),
+    tasks={
+        "classification": _CLASSIFIER,
+        "regression": _CLASSIFIER,
+        "tagging": TaskArchitecture(
+            name="ElectraForTokenClassification",
+            key_map=linear("output", "classifier"),
+            dropouts=("classifier_dropout",),
+        ),
+        "span": TaskArchitecture(name="ElectraForQuestionAnswering", key_map=linear("output", "qa_outputs")),
+    },
+    twin=TwinFormat(
+        loss="rtd",
+        objective=ReplacedTokenDetection,
+        folder="generator",
+        layers="generator.",
+        head="generator_head.",
+        shared="embeddings.",
+    ),
+    quirks=OneSegmentRow(),
+)

@@ -1,0 +1,177 @@
+"""Published ELMo models (``options.json`` and ``weights.hdf5`` of allenai/bilm-tf): settings and tensors as ours.
+
+The tensors are not only renamed but laid out anew, in one direction: TensorFlow's matrices are (in, out), its LSTM
+cells stack the gates input, new, forget, output over input and state, and add 1 to the forget gate outside the bias.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lmtransfer.errors import CheckpointError
+from lmtransfer.system.optional import optional
+from lmtransfer.untrusted.files import not_regular
+
+_FORGET_BIAS = 1.0
+_ACTIVATIONS = ("relu", "tanh")
+#: Larger counts than any published model has: beyond, the file is broken or hostile.
+_MOST = 10**6
+#: Bytes of a tensor for each byte of its file; weights hardly compress.
+_MOST_UNPACKED = 100
+
+
+def elmo_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments of ``ElmoEncoder`` for the content of ``options.json``, ``vocab_size`` and ``dropout`` excepted.
+
+    Raises:
+        CheckpointError: a setting is missing, or of a kind that makes no encoder.
+    """
+    try:
+        lstm, characters = options["lstm"], options["char_cnn"]
+        arguments = {
+            "dim": 2 * _count(lstm["projection_dim"]),
+            "num_layers": _count(lstm["n_layers"], most=100),
+            "cell_dim": _count(lstm["dim"]),
+            "char_dim": _count(characters["embedding"]["dim"]),
+            "filters": [[_count(width, most=50), _count(number)] for width, number in characters["filters"]],
+            "num_highway": _count(characters["n_highway"], most=100),
+            "activation": characters["activation"],
+            "skip_connections": bool(lstm.get("use_skip_connections", False)),
+            "cell_clip": _clip(lstm.get("cell_clip")),
+            "proj_clip": _clip(lstm.get("proj_clip")),
+        }
+    except KeyError as error:
+        raise CheckpointError(f"options.json of the ELMo model lacks the setting {error}") from None
+    except (TypeError, ValueError, AttributeError) as error:
+        raise CheckpointError(f"options.json of the ELMo model: {error}") from None
+    if arguments["activation"] not in _ACTIVATIONS:
+        raise CheckpointError(
+            f"options.json: activation={arguments['activation']}: lmtransfer computes {', '.join(_ACTIVATIONS)}"
+        )
+    return arguments
+
+
+def _count(value: Any, *, most: int = _MOST) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= most:
+        raise ValueError(f"{value!r} is no size that an encoder can have")
+    return value
+
+
+def _clip(value: Any) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+        raise ValueError(f"{value!r} is no limit of a cell")
+    return float(value)
+
+
+def elmo_weight_file(folder: Path) -> Path:
+    """The one file of weights beside ``options.json``.
+
+    Raises:
+        CheckpointError: there is none, or there are several.
+    """
+    found = sorted(path for path in Path(folder).glob("*.hdf5") if "weights" in path.name)
+    if len(found) != 1:
+        names = ", ".join(path.name for path in found) or "none"
+        raise CheckpointError(
+            f"{folder}: options.json wants one file of weights beside it, weights.hdf5; found {names}"
+        )
+    return found[0]
+
+
+def read_hdf5(path: Path) -> dict[str, Tensor]:
+    """All tensors of an HDF5 file by name.
+
+    Raises:
+        CheckpointError: the package h5py is missing, or the file is torn.
+    """
+    h5py = optional("h5py", work=f"{path}", error=CheckpointError)
+    found: dict[str, Tensor] = {}
+    problem = not_regular(path)
+    if problem is not None:
+        raise CheckpointError(f"{path}: {problem}")
+    room = _MOST_UNPACKED * path.stat().st_size
+
+    def visit(name: str, item: Any) -> None:
+        if isinstance(item, h5py.Dataset):
+            if item.nbytes > room:
+                raise ValueError(f"{name} is to hold {item.nbytes:,} bytes, in a file of {path.stat().st_size:,}")
+            found[name] = torch.from_numpy(item[...])
+
+    try:
+        with h5py.File(path, "r") as file:
+            file.visititems(visit)
+    except (OSError, TypeError, ValueError, RuntimeError, KeyError) as error:
+        raise CheckpointError(f"{path}: is torn, or no HDF5 file of weights: {error}") from error
+    return found
+
+
+def elmo_weights(tensors: Mapping[str, Tensor], options: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The state of ``ElmoEncoder(**elmo_arguments(options), ...)`` from the tensors of ``weights.hdf5``.
+
+    Args:
+        tensors: by their names in the file, such as ``RNN_0/RNN/MultiRNNCell/Cell0/LSTMCell/W_0``.
+        options: the content of ``options.json``.
+
+    Raises:
+        CheckpointError: a tensor is missing, left over, or of another shape.
+    """
+    try:
+        return _laid_out(tensors, elmo_arguments(options))
+    except (RuntimeError, IndexError, ValueError) as error:
+        raise CheckpointError(f"the ELMo weights are not shaped as options.json says: {error}") from error
+
+
+def _laid_out(tensors: Mapping[str, Tensor], arguments: Mapping[str, Any]) -> dict[str, Tensor]:
+    left = dict(tensors)
+
+    def take(name: str) -> Tensor:
+        if name not in left:
+            raise CheckpointError(f"the ELMo weights have no tensor {name}")
+        return left.pop(name)
+
+    characters = take("char_embed")
+    # Row 0, no character, is no part of the file.
+    ours = {"characters.embedding.weight": torch.cat([torch.zeros_like(characters[:1]), characters])}
+    for number in range(len(arguments["filters"])):
+        place = f"characters.convolutions.{number}"
+        ours[f"{place}.weight"] = take(f"CNN/W_cnn_{number}")[0].permute(2, 1, 0)
+        ours[f"{place}.bias"] = take(f"CNN/b_cnn_{number}")
+    for number in range(arguments["num_highway"]):
+        for part, name in (("gate", "carry"), ("transform", "transform")):
+            place = f"characters.highways.{number}.{part}"
+            ours[f"{place}.weight"] = take(f"CNN_high_{number}/W_{name}").T
+            ours[f"{place}.bias"] = take(f"CNN_high_{number}/b_{name}")
+    ours["characters.projection.weight"] = take("CNN_proj/W_proj").T
+    ours["characters.projection.bias"] = take("CNN_proj/b_proj")
+    for direction, stack in enumerate(("forwards", "backwards")):
+        for layer in range(arguments["num_layers"]):
+            cell = f"RNN_{direction}/RNN/MultiRNNCell/Cell{layer}/LSTMCell"
+            matrix, bias, projection = (take(f"{cell}/{name}") for name in ("W_0", "B", "W_P_0"))
+            lstm = _lstm(matrix, bias, projection)
+            ours.update({f"lstms.{stack}.layers.{layer}.lstm.{name}": tensor for name, tensor in lstm.items()})
+    if left:
+        raise CheckpointError(f"the ELMo weights have tensors that its options do not: {', '.join(sorted(left))}")
+    return {name: tensor.contiguous() for name, tensor in ours.items()}
+
+
+def _lstm(matrix: Tensor, bias: Tensor, projection: Tensor) -> dict[str, Tensor]:
+    """A cell of ``tf.nn.rnn_cell.LSTMCell`` as the tensors of ``torch.nn.LSTM``."""
+    i, j, f, o = bias.chunk(4)
+    bias = torch.cat([i, f + _FORGET_BIAS, j, o])
+    i, j, f, o = matrix.T.chunk(4)
+    matrix = torch.cat([i, f, j, o])
+    state_dim = projection.shape[1]
+    return {
+        "weight_ih_l0": matrix[:, :-state_dim],
+        "weight_hh_l0": matrix[:, -state_dim:],
+        "bias_ih_l0": bias,
+        "bias_hh_l0": torch.zeros_like(bias),
+        "weight_hr_l0": projection.T,
+    }

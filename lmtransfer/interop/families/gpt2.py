@@ -1,0 +1,96 @@
+"""GPT-2 in the layout of Hugging Face transformers.
+
+Its projections are stored (in, out).
+"""
+
+from __future__ import annotations
+
+from lmtransfer.interop.families.base import Family, PretrainingArchitecture, PretrainingHead, TaskArchitecture
+from lmtransfer.interop.families.bert import activation
+from lmtransfer.interop.families.config_table import ConfigTable, Fixed, Setting
+from lmtransfer.interop.families.key_map import Rewrite, linear
+from lmtransfer.models.gpt import GptEncoder
+from lmtransfer.objectives.causal_lm import LanguageModel
+
+_OURS, _THEIRS = "stack.layers.{i}", "h.{i}"
+
+
+def projection(ours: str, theirs: str) -> list[Rewrite]:
+    """Rewrites of a linear layer whose matrix is stored (in, out)."""
+    return [
+        Rewrite(f"{ours}.weight", (f"{theirs}.weight",), "in_out"),
+        Rewrite(f"{ours}.bias", (f"{theirs}.bias",)),
+    ]
+
+
+#: Published names that hold no weights (causal masks).
+IGNORED = (r"h\.\d+\.attn\.(masked_)?bias",)
+
+#: ``transformers.GPT2Model`` and our ``GptEncoder``.
+GPT2 = [
+    Rewrite("embeddings.token.weight", ("wte.weight",)),
+    Rewrite("embeddings.position.weight", ("wpe.weight",)),
+    *linear(f"{_OURS}.attention_norm", f"{_THEIRS}.ln_1"),
+    *projection(f"{_OURS}.attention.query_key_value", f"{_THEIRS}.attn.c_attn"),
+    *projection(f"{_OURS}.attention.output", f"{_THEIRS}.attn.c_proj"),
+    *linear(f"{_OURS}.feed_forward_norm", f"{_THEIRS}.ln_2"),
+    *projection(f"{_OURS}.feed_forward.expand", f"{_THEIRS}.mlp.c_fc"),
+    *projection(f"{_OURS}.feed_forward.contract", f"{_THEIRS}.mlp.c_proj"),
+    *linear("stack.final_norm", "ln_f"),
+]
+
+#: Sizes and dropout, under the names of both GPTs.
+SETTINGS = (
+    Setting("dim", "n_embd"),
+    Setting("num_layers", "n_layer"),
+    Setting("num_heads", "n_head"),
+    Setting("norm_eps", "layer_norm_epsilon", 1e-5, float),
+    Setting("dropout", "resid_pdrop", 0.1, float, copies=("embd_pdrop",)),
+    Setting("attention_dropout", "attn_pdrop", 0.1, float, taken_over=False),
+)
+SPECIALS = {"bos_token_id": "cls", "eos_token_id": "sep"}
+#: Why there is no published head for a text's label.
+NO_BIAS = "its classifier has no bias, and the one here has"
+
+GPT2_FAMILY = Family(
+    model_types=("gpt2",),
+    encoder=GptEncoder,
+    prefix="transformer.",
+    config=ConfigTable(
+        (
+            *SETTINGS,
+            Setting("max_length", "n_positions", 1024),
+            Setting("hidden_dim", "n_inner", lambda config: 4 * config["n_embd"]),
+            activation("activation_function", "gelu_new"),
+        ),
+        (
+            Fixed("add_cross_attention", False, "lmtransfer computes no cross-attention"),
+            Fixed("scale_attn_weights", True, "lmtransfer scales attention scores"),
+            Fixed("scale_attn_by_inverse_layer_idx", False, "lmtransfer scales scores alike in all layers"),
+        ),
+        implied={"norm": "pre"},
+    ),
+    key_map=GPT2,
+    ignored=IGNORED,
+    body="GPT2Model",
+    heads=(
+        PretrainingHead(
+            loss="lm",
+            objective=LanguageModel,
+            repeats={"lm_head.weight": "wte.weight"},
+            declared_by=("GPT2LMHeadModel",),
+        ),
+    ),
+    pretraining=(PretrainingArchitecture("GPT2LMHeadModel", ("lm",)),),
+    tasks={
+        "classification": NO_BIAS,
+        "regression": NO_BIAS,
+        "tagging": TaskArchitecture(
+            name="GPT2ForTokenClassification",
+            key_map=linear("output", "classifier"),
+            dropouts=("classifier_dropout",),
+        ),
+        "span": TaskArchitecture(name="GPT2ForQuestionAnswering", key_map=linear("output", "qa_outputs")),
+    },
+    specials=SPECIALS,
+)

@@ -1,0 +1,91 @@
+"""Which family a published folder or one of our encoders belongs to."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lmtransfer.errors import CheckpointError
+from lmtransfer.interop.families.albert import ALBERT_FAMILY
+from lmtransfer.interop.families.base import Family, NoCounterpart
+from lmtransfer.interop.families.bert import BERT_FAMILY, MEGATRON_BERT_FAMILY
+from lmtransfer.interop.families.distilbert import DISTILBERT_FAMILY
+from lmtransfer.interop.families.electra import ELECTRA_FAMILY
+from lmtransfer.interop.families.gpt import GPT_FAMILY
+from lmtransfer.interop.families.gpt2 import GPT2_FAMILY
+from lmtransfer.interop.families.modern import MODERN_FAMILY
+from lmtransfer.interop.families.roberta import ROBERTA_FAMILY, ROBERTA_PRE_NORM_FAMILY
+from lmtransfer.interop.families.transformer_xl import TRANSFORMER_XL_FAMILY
+from lmtransfer.interop.families.xlnet import XLNET_FAMILY
+
+FAMILIES: Sequence[Family] = (
+    BERT_FAMILY,
+    MEGATRON_BERT_FAMILY,
+    ROBERTA_FAMILY,
+    ROBERTA_PRE_NORM_FAMILY,
+    ALBERT_FAMILY,
+    ELECTRA_FAMILY,
+    DISTILBERT_FAMILY,
+    GPT_FAMILY,
+    GPT2_FAMILY,
+    XLNET_FAMILY,
+    TRANSFORMER_XL_FAMILY,
+    MODERN_FAMILY,
+)
+
+
+def supported() -> str:
+    """All model types that are read, for messages and pages."""
+    return ", ".join(sorted(name for family in FAMILIES for name in family.model_types))
+
+
+def family_of_config(config: Mapping[str, Any], *, source: str) -> Family:
+    """The family that config.json names.
+
+    Args:
+        config: its content.
+        source: the file, for messages.
+
+    Raises:
+        CheckpointError: it names none, or one that we have no encoder for.
+    """
+    name = config.get("model_type")
+    if name is None:
+        raise CheckpointError(
+            f"{source}: model_type is missing, as it is in very old files: add the checkpoint's, one of {supported()}"
+        )
+    for family in FAMILIES:
+        if name in family.model_types:
+            return family
+    raise CheckpointError(f"{source}: model_type={name} is not supported: lmtransfer reads {supported()}, and ELMo")
+
+
+def family_of_model(model: Mapping[str, Any]) -> tuple[Family, dict[str, Any]]:
+    """The family that an encoder is published as, and the encoder's arguments, defaults included.
+
+    Args:
+        model: its component node.
+
+    Raises:
+        NoCounterpart: transformers has no such model.
+    """
+    target = str(model.get("_target_"))
+    families = [family for family in FAMILIES if family.target == target]
+    name = target.rpartition(".")[2]
+    if not families:
+        raise NoCounterpart(f"{name} has no counterpart in transformers")
+    arguments = {**_defaults(families[0].encoder), **{key: value for key, value in model.items() if key != "_target_"}}
+    if all(family.no_class for family in families):
+        raise NoCounterpart(f"{name} has no counterpart in transformers: {families[0].no_class}")
+    misfits = [family.config.misfits(arguments) for family in families]
+    for family, wrong in zip(families, misfits, strict=True):
+        if not wrong:
+            return family, arguments
+    fewest = min(misfits, key=len)
+    raise NoCounterpart(f"{name} with {', '.join(fewest)} has no counterpart in transformers")
+
+
+def _defaults(encoder: type) -> dict[str, Any]:
+    parameters = inspect.signature(encoder).parameters.values()
+    return {p.name: p.default for p in parameters if p.default is not inspect.Parameter.empty}

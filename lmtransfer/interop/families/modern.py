@@ -1,0 +1,185 @@
+"""ModernBERT in the layout of Hugging Face transformers.
+
+The encoder's names are ours under ``ModernEncoder``; the head's names are those of the objective ``mlm``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lmtransfer.interop.families.base import Family, PretrainingArchitecture, PretrainingHead, Quirks
+from lmtransfer.interop.families.bert import activation
+from lmtransfer.interop.families.config_table import ConfigTable, Fixed, Setting
+from lmtransfer.interop.families.key_map import Rewrite, linear
+from lmtransfer.models.modern import ModernEncoder
+from lmtransfer.objectives.masked_lm import MaskedLanguageModel
+
+_OURS, _THEIRS = "stack.layers.{i}", "layers.{i}"
+
+#: ``transformers.ModernBertModel`` and our ``ModernEncoder`` at its defaults; the biases are there only where both
+#: have them (``bias`` here; ``attention_bias``, ``mlp_bias`` and ``norm_bias`` there).
+MODERN_BERT = [
+    Rewrite("embeddings.token.weight", ("embeddings.tok_embeddings.weight",)),
+    *linear("embeddings.norm", "embeddings.norm"),
+    *linear(f"{_OURS}.attention_norm", f"{_THEIRS}.attn_norm"),
+    *linear(f"{_OURS}.attention.query_key_value", f"{_THEIRS}.attn.Wqkv"),
+    *linear(f"{_OURS}.attention.output", f"{_THEIRS}.attn.Wo"),
+    *linear(f"{_OURS}.feed_forward_norm", f"{_THEIRS}.mlp_norm"),
+    *linear(f"{_OURS}.feed_forward.expand", f"{_THEIRS}.mlp.Wi"),
+    *linear(f"{_OURS}.feed_forward.contract", f"{_THEIRS}.mlp.Wo"),
+    *linear("stack.final_norm", "final_norm"),
+]
+
+#: Published names that hold no weights.
+IGNORED = (r"rotary_emb\..*",)
+
+#: The head of ``transformers.ModernBertForMaskedLM`` (with ``classifier_bias`` and ``norm_bias``, as ours has both)
+#: and that of our objective ``mlm``.
+MLM_HEAD = [
+    *linear("mlm.dense", "head.dense"),
+    *linear("mlm.norm", "head.norm"),
+    Rewrite("mlm.bias", ("decoder.bias",)),
+]
+#: Head tensors that repeat others: the output embedding is the token embedding.
+TIED_HEADS = (r"decoder\.weight",)
+
+_HEAD_BIASES = ("head.dense.bias", "head.norm.bias", "decoder.bias")
+
+
+class Biases(Quirks):
+    """Published heads and norms may lack the biases that ours have, and the other way round: zeros stand for them.
+
+    Layers and angles are listed one by one in newer files of config.json, and counted in older ones.
+    """
+
+    def read_config(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
+        """See ``Quirks``; what is understood of the lists of layers and angles becomes the older keys."""
+        seen = dict(config)
+        every = _every(seen.get("layer_types"), seen.get("global_attn_every_n_layers"))
+        if every is not None:
+            del seen["layer_types"]
+            seen["global_attn_every_n_layers"] = every
+        angles = seen.get("rope_parameters")
+        if isinstance(angles, dict):
+            for layers, key in (("full_attention", "global_rope_theta"), ("sliding_attention", "local_rope_theta")):
+                angle = angles.get(layers)
+                if isinstance(angle, dict) and angle.get("rope_type", "default") == "default":
+                    angles = {name: value for name, value in angles.items() if name != layers}
+                    seen[key] = angle.get("rope_theta")
+            seen["rope_parameters"] = angles or None
+        if "local_rope_theta" in config and config["local_rope_theta"] is None:
+            seen["local_rope_theta"] = seen.get("global_rope_theta")
+        return seen
+
+    def read_tensors(
+        self, tensors: dict[str, Tensor], arguments: dict[str, Any], config: Mapping[str, Any], notes: list[str]
+    ) -> dict[str, Tensor]:
+        """See ``Quirks``; norms with biases of zero among layers without any are norms without."""
+        if arguments["bias"]:
+            return tensors
+        idle = {name for name, tensor in tensors.items() if _is_norm_bias(name) and not tensor.any()}
+        return {name: tensor for name, tensor in tensors.items() if name not in idle}
+
+    def read_heads(self, tensors: dict[str, Tensor], config: Mapping[str, Any]) -> dict[str, Tensor]:
+        """See ``Quirks``."""
+        dense = tensors.get("head.dense.weight")
+        if dense is None or not dense.ndim or "head.norm.weight" not in tensors:
+            return tensors
+        declared = (config.get("classifier_bias"), config.get("norm_bias"), config.get("decoder_bias", True))
+        sizes = (dense.shape[0], dense.shape[0], config["vocab_size"])
+        more = {
+            name: dense.new_zeros(size)
+            for name, there, size in zip(_HEAD_BIASES, declared, sizes, strict=True)
+            if name not in tensors and not there
+        }
+        return tensors | more
+
+    def write(
+        self,
+        body: dict[str, Tensor],
+        head: dict[str, Tensor],
+        config: dict[str, Any],
+        *,
+        arguments: Mapping[str, Any],
+        pad_id: int,
+    ) -> None:
+        """See ``Quirks``."""
+        config["norm_bias"] = arguments["bias"]
+        if not head:
+            return
+        for name, key in zip(_HEAD_BIASES, ("classifier_bias", "norm_bias", "decoder_bias"), strict=True):
+            if not head[name].any() and not (key == "norm_bias" and arguments["bias"]):
+                del head[name]
+            config[key] = name in head
+        if config["norm_bias"] and not arguments["bias"]:
+            norms = [name for name in body if name.endswith("norm.weight")]
+            body |= {f"{name.removesuffix('weight')}bias": torch.zeros_like(body[name]) for name in norms}
+
+
+def _every(layers: Any, given: Any) -> int | None:
+    """The rhythm of global layers, or None where the list is missing or has none."""
+    if not isinstance(layers, list) or not layers:
+        return None
+    places = [place for place, kind in enumerate(layers) if kind == "full_attention"]
+    every = places[1] if len(places) > 1 else given if isinstance(given, int) and given > 0 else max(len(layers), 1)
+    kinds = ["sliding_attention" if place % every else "full_attention" for place in range(len(layers))]
+    return every if kinds == layers else None
+
+
+def _is_norm_bias(name: str) -> bool:
+    return name.endswith("norm.bias")
+
+
+_ACTIVATION = activation("hidden_activation")
+_NORM_EPS = Setting("norm_eps", "norm_eps", 1e-5, float)
+_OWN_HEAD = "its heads have a dense layer and a norm of their own before the classifier, and the one here has none"
+
+MODERN_FAMILY = Family(
+    model_types=("modernbert",),
+    encoder=ModernEncoder,
+    prefix="model.",
+    config=ConfigTable(
+        (
+            Setting("dim", "hidden_size"),
+            Setting("num_layers", "num_hidden_layers"),
+            Setting("num_heads", "num_attention_heads"),
+            Setting("hidden_dim", "intermediate_size"),
+            Setting("max_length", "max_position_embeddings", 8192),
+            Setting("window", "local_attention", 128),
+            Setting("global_every", "global_attn_every_n_layers", 3),
+            Setting("global_theta", "global_rope_theta", 160_000.0, float),
+            Setting("local_theta", "local_rope_theta", 10_000.0, float),
+            Setting("bias", "attention_bias", False, bool, copies=("mlp_bias",), agree=True),
+            _NORM_EPS,
+            _ACTIVATION,
+            Setting("dropout", "embedding_dropout", 0.0, float, copies=("mlp_dropout",)),
+            Setting("attention_dropout", "attention_dropout", 0.0, float, taken_over=False),
+        ),
+        (
+            Fixed("layer_types", None, "lmtransfer computes every n-th layer, from the first on, over all positions"),
+            Fixed("rope_parameters", None, "lmtransfer computes rotary positions without scaling"),
+        ),
+        implied={"query_key_norm": False, "normalise_first_input": False},
+    ),
+    key_map=MODERN_BERT,
+    ignored=IGNORED,
+    body="ModernBertModel",
+    heads=(
+        PretrainingHead(
+            loss="mlm",
+            objective=MaskedLanguageModel,
+            key_map=MLM_HEAD,
+            repeats={"decoder.weight": "embeddings.tok_embeddings.weight"},
+            settings=(activation("classifier_activation"), _NORM_EPS),
+            per_token=("mlm.bias",),
+        ),
+    ),
+    pretraining=(PretrainingArchitecture("ModernBertForMaskedLM", ("mlm",)),),
+    tasks=dict.fromkeys(("classification", "regression", "tagging", "span"), _OWN_HEAD),
+    specials={"bos_token_id": "cls", "eos_token_id": "sep", "cls_token_id": "cls", "sep_token_id": "sep"},
+    quirks=Biases(),
+)

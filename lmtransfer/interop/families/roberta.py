@@ -1,0 +1,183 @@
+"""RoBERTa in the layout of Hugging Face transformers; XLM-R and CamemBERT are the same model and are read as it.
+
+The key maps are of a ``RobertaEncoder`` with ``positions_from_two`` and ``type_row``, whose tensors are the published
+ones; ``with_published_tables`` makes these of the tensors of an encoder without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lmtransfer.interop.families.base import (
+    Family,
+    PretrainingArchitecture,
+    PretrainingHead,
+    Quirks,
+    TaskArchitecture,
+    TaskKind,
+)
+from lmtransfer.interop.families.bert import BLOCKS, DROPOUTS, EMBEDDINGS, FIXED, HIDDEN_ACT, NORM_EPS, POOLER, SIZES
+from lmtransfer.interop.families.config_table import ConfigTable, Fixed
+from lmtransfer.interop.families.key_map import Rewrite, linear
+from lmtransfer.models.roberta import PUBLISHED_OFFSET, RobertaEncoder
+from lmtransfer.objectives.masked_lm import MaskedLanguageModel
+
+_POSITION, _TYPE = "embeddings.position_embeddings.weight", "embeddings.token_type_embeddings.weight"
+_OURS, _THEIRS = "stack.layers.{i}", "encoder.layer.{i}"
+
+#: Published names that hold no weights of ours: counters.
+IGNORED = (r"embeddings\.position_ids", r"embeddings\.token_type_ids")
+
+#: ``transformers.RobertaModel`` and our post-norm ``RobertaEncoder``.
+ROBERTA = [
+    *EMBEDDINGS,
+    *linear("embeddings.norm", "embeddings.LayerNorm"),
+    *BLOCKS,
+    *linear(f"{_OURS}.attention_norm", f"{_THEIRS}.attention.output.LayerNorm"),
+    *linear(f"{_OURS}.feed_forward_norm", f"{_THEIRS}.output.LayerNorm"),
+]
+
+#: ``transformers.RobertaPreLayerNormModel`` and our pre-norm ``RobertaEncoder``.
+ROBERTA_PRE_NORM = [
+    *EMBEDDINGS,
+    *linear("embeddings.norm", "embeddings.LayerNorm"),
+    *BLOCKS,
+    *linear(f"{_OURS}.attention_norm", f"{_THEIRS}.attention.LayerNorm"),
+    *linear(f"{_OURS}.feed_forward_norm", f"{_THEIRS}.intermediate.LayerNorm"),
+    *linear("stack.final_norm", "LayerNorm"),
+]
+
+#: The head of ``transformers.RobertaForMaskedLM`` and that of our objective ``mlm``.
+MLM_HEAD = [
+    *linear("mlm.dense", "lm_head.dense"),
+    *linear("mlm.norm", "lm_head.layer_norm"),
+    Rewrite("mlm.bias", ("lm_head.bias",)),
+]
+#: Head tensors that repeat others: the output embedding is the token embedding.
+TIED_HEADS = (r"lm_head\.decoder\..*",)
+
+
+def with_published_tables(tensors: Mapping[str, Tensor], *, offset: int = PUBLISHED_OFFSET) -> dict[str, Tensor]:
+    """The published tensors of an encoder without the published tables as one with them has, which computes the same.
+
+    Args:
+        tensors: by published names, of a ``RobertaEncoder`` whose positions start at 0; with a type row or without.
+        offset: the position of a first token there: transformers counts from ``config.pad_token_id + 1`` on.
+    """
+    position = tensors[_POSITION]
+    unused = position.new_zeros(offset, position.shape[1])
+    type_row = tensors.get(_TYPE, position.new_zeros(1, position.shape[1]))
+    return {**tensors, _POSITION: torch.cat([unused, position]), _TYPE: type_row}
+
+
+class CountedPositions(Quirks):
+    """Positions count from the padding id on, and one row is added to every token.
+
+    Published checkpoints have 1 as padding id. Where it is another, as in folders that come from here, the rows that no
+    token reads are cut off.
+    """
+
+    def read_config(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
+        """See ``Quirks``."""
+        rows, pad = config.get("max_position_embeddings"), _pad(config)
+        if isinstance(rows, bool) or not isinstance(rows, int) or pad is None:
+            return config
+        return {**config, "max_position_embeddings": rows - pad - 1}
+
+    def read_tensors(
+        self, tensors: dict[str, Tensor], arguments: dict[str, Any], config: Mapping[str, Any], notes: list[str]
+    ) -> dict[str, Tensor]:
+        """See ``Quirks``."""
+        offset = (_pad(config) or 0) + 1
+        arguments |= {"positions_from_two": offset == PUBLISHED_OFFSET, "type_row": True}
+        if offset == PUBLISHED_OFFSET or _POSITION not in tensors or not tensors[_POSITION].ndim:
+            return tensors
+        position = tensors[_POSITION]
+        if position[:offset].any():
+            notes.append(f"the first {offset} rows of the position embedding, which no token reads, are left out")
+        return tensors | {_POSITION: position[offset:]}
+
+    def write(
+        self,
+        body: dict[str, Tensor],
+        head: dict[str, Tensor],
+        config: dict[str, Any],
+        *,
+        arguments: Mapping[str, Any],
+        pad_id: int,
+    ) -> None:
+        """See ``Quirks``."""
+        offset = pad_id + 1
+        config |= {"max_position_embeddings": arguments["max_length"] + offset, "type_vocab_size": 1}
+        published = arguments["positions_from_two"]
+        if published and arguments["type_row"] and offset == PUBLISHED_OFFSET:
+            return
+        if published and offset != PUBLISHED_OFFSET:
+            body[_POSITION] = body[_POSITION][PUBLISHED_OFFSET:]
+        body |= with_published_tables(body, offset=0 if published and offset == PUBLISHED_OFFSET else offset)
+
+
+def _pad(config: Mapping[str, Any]) -> int | None:
+    pad = config.get("pad_token_id", 1)
+    return pad if isinstance(pad, int) and not isinstance(pad, bool) and pad >= 0 else None
+
+
+_MLM = PretrainingHead(
+    loss="mlm",
+    objective=MaskedLanguageModel,
+    key_map=MLM_HEAD,
+    repeats={"lm_head.decoder.weight": "embeddings.word_embeddings.weight", "lm_head.decoder.bias": "lm_head.bias"},
+    settings=(NORM_EPS,),
+    implied={"activation": "gelu"},
+    per_token=("mlm.bias",),
+)
+_SETTINGS = (*SIZES, HIDDEN_ACT, NORM_EPS, *DROPOUTS)
+_FIXED = (
+    *FIXED,
+    Fixed("type_vocab_size", 1, "RoBERTa tells no segments apart in lmtransfer"),
+)
+_OUTPUT = linear("output", "classifier")
+
+
+def _tasks(kind: str) -> dict[TaskKind, TaskArchitecture | str]:
+    classifier = TaskArchitecture(
+        name=f"{kind}ForSequenceClassification",
+        key_map=[*linear("hidden", "classifier.dense"), *linear("output", "classifier.out_proj")],
+        dropouts=("classifier_dropout",),
+    )
+    return {
+        "classification": classifier,
+        "regression": classifier,
+        "tagging": TaskArchitecture(
+            name=f"{kind}ForTokenClassification", key_map=_OUTPUT, dropouts=("classifier_dropout",)
+        ),
+        "span": TaskArchitecture(name=f"{kind}ForQuestionAnswering", key_map=linear("output", "qa_outputs")),
+    }
+
+
+def _family(kind: str, model_types: tuple[str, ...], prefix: str, norm: str, key_map: list[Rewrite]) -> Family:
+    return Family(
+        model_types=model_types,
+        encoder=RobertaEncoder,
+        prefix=prefix,
+        config=ConfigTable(_SETTINGS, _FIXED, implied={"norm": norm}),
+        key_map=[*key_map, *POOLER],
+        ignored=IGNORED,
+        pooler=True,
+        body=f"{kind}Model",
+        heads=(_MLM,),
+        pretraining=(PretrainingArchitecture(f"{kind}ForMaskedLM", ("mlm",)),),
+        tasks=_tasks(kind),
+        specials={"bos_token_id": "cls", "eos_token_id": "sep"},
+        quirks=CountedPositions(),
+    )
+
+
+ROBERTA_FAMILY = _family("Roberta", ("roberta", "xlm-roberta", "camembert"), "roberta.", "post", ROBERTA)
+ROBERTA_PRE_NORM_FAMILY = _family(
+    "RobertaPreLayerNorm", ("roberta-prelayernorm",), "roberta_prelayernorm.", "pre", ROBERTA_PRE_NORM
+)

@@ -1,0 +1,93 @@
+"""Transformer-XL in the layout of Hugging Face transformers 4, as TransfoXL; transformers 5 has no such class.
+
+Read is what our encoder computes: one embedding of all words (no adaptive ones) and one pair of biases for all layers.
+The published WikiText-103 model has adaptive embeddings, so it is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lmtransfer.interop.families.base import Family, Quirks
+from lmtransfer.interop.families.config_table import ConfigTable, Fixed, Setting
+from lmtransfer.interop.families.key_map import Rewrite, linear
+from lmtransfer.models.transformer_xl import TransformerXlEncoder
+
+_OURS, _THEIRS = "stack.layers.{i}", "layers.{i}"
+_ATTENTION = f"{_THEIRS}.dec_attn"
+
+#: ``transformers.TransfoXLModel`` with its fused projection cut in three, and our post-norm ``TransformerXlEncoder``.
+TRANSFORMER_XL = [
+    Rewrite("token_embedding.weight", ("word_emb.emb_layers.0.weight",)),
+    Rewrite("stack.biases.content", ("r_w_bias",), "heads_out"),
+    Rewrite("stack.biases.position", ("r_r_bias",), "heads_out"),
+    Rewrite(f"{_OURS}.attention.query.weight", (f"{_ATTENTION}.q_net.weight",)),
+    Rewrite(f"{_OURS}.attention.key_value.weight", (f"{_ATTENTION}.k_net.weight", f"{_ATTENTION}.v_net.weight")),
+    Rewrite(f"{_OURS}.attention.position.weight", (f"{_ATTENTION}.r_net.weight",)),
+    Rewrite(f"{_OURS}.attention.output.weight", (f"{_ATTENTION}.o_net.weight",)),
+    *linear(f"{_OURS}.attention_norm", f"{_ATTENTION}.layer_norm"),
+    *linear(f"{_OURS}.feed_forward.expand", f"{_THEIRS}.pos_ff.CoreNet.0"),
+    *linear(f"{_OURS}.feed_forward.contract", f"{_THEIRS}.pos_ff.CoreNet.3"),
+    *linear(f"{_OURS}.feed_forward_norm", f"{_THEIRS}.pos_ff.layer_norm"),
+]
+
+
+class FusedAndRepeated(Quirks):
+    """Queries, keys and values are one matrix there, and files repeat the biases of all layers in each of them."""
+
+    def read_tensors(
+        self, tensors: dict[str, Tensor], arguments: dict[str, Any], config: Mapping[str, Any], notes: list[str]
+    ) -> dict[str, Tensor]:
+        """See ``Quirks``."""
+        found: dict[str, Tensor] = {}
+        for name, tensor in tensors.items():
+            bias = re.fullmatch(r"layers\.\d+\.dec_attn\.(r_[wr]_bias)", name)
+            if bias and bias[1] in tensors and torch.equal(tensors[bias[1]], tensor):
+                continue
+            if name.endswith("dec_attn.qkv_net.weight") and tensor.ndim and len(tensor) % 3 == 0:
+                for part, piece in zip("qkv", tensor.chunk(3), strict=True):
+                    found[name.replace("qkv_net", f"{part}_net")] = piece
+                continue
+            found[name] = tensor
+        return found
+
+
+TRANSFORMER_XL_FAMILY = Family(
+    model_types=("transfo-xl",),
+    encoder=TransformerXlEncoder,
+    prefix="transformer.",
+    config=ConfigTable(
+        (
+            Setting("dim", "d_model"),
+            Setting("num_layers", "n_layer"),
+            Setting("num_heads", "n_head"),
+            Setting("hidden_dim", "d_inner"),
+            Setting("memory_length", "mem_len", 1600, int, reads={0: 0}),
+            Setting("clamp_length", "clamp_len", 1000, int, names={None: -1}, reads={0: None}),
+            Setting("same_length", "same_length", True, bool),
+            Setting("norm_eps", "layer_norm_epsilon", 1e-5, float),
+            Setting("dropout", "dropout", 0.1, float),
+            Setting("attention_dropout", "dropatt", 0.0, float, taken_over=False),
+        ),
+        (
+            Fixed("div_val", 1, "lmtransfer reads one embedding of all words, no adaptive ones", default=4),
+            Fixed("cutoffs", ([], None), "lmtransfer reads one embedding of all words, no adaptive ones"),
+            Fixed("untie_r", False, "lmtransfer has one pair of biases for all layers", default=True),
+            Fixed("pre_lnorm", False, "lmtransfer's Transformer-XL normalises once more after pre-norm layers"),
+            Fixed("attn_type", 0, "lmtransfer computes the relative attention of the paper only"),
+        ),
+        implied={"norm": "post", "activation": "relu"},
+        assumed={"max_length": 512},
+    ),
+    key_map=TRANSFORMER_XL,
+    ignored=(r"pos_emb\.inv_freq",),
+    token="token_embedding.weight",
+    body="TransfoXLModel",
+    no_class="version 5 has no class for Transformer-XL",
+    quirks=FusedAndRepeated(),
+)

@@ -1,0 +1,119 @@
+"""XLNet in the layout of Hugging Face transformers.
+
+Its projections are stored with heads apart, (in, heads, width), and its output projection is (out, heads, width).
+
+Shape legend: D width, H heads, K head width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from lmtransfer.interop.families.base import Family, PretrainingArchitecture, PretrainingHead, Quirks, TaskArchitecture
+from lmtransfer.interop.families.bert import activation
+from lmtransfer.interop.families.config_table import ConfigTable, Fixed, Setting
+from lmtransfer.interop.families.key_map import Rewrite, linear
+from lmtransfer.models.xlnet import XlnetEncoder
+from lmtransfer.objectives.permutation_lm import PermutationLanguageModel
+
+_OURS, _THEIRS = "stack.layers.{i}", "layer.{i}"
+_ATTENTION = f"{_THEIRS}.rel_attn"
+
+#: ``transformers.XLNetModel`` and our post-norm ``XlnetEncoder``.
+XLNET = [
+    Rewrite("token_embedding.weight", ("word_embedding.weight",)),
+    Rewrite("query", ("mask_emb",), "one_row"),
+    Rewrite(f"{_OURS}.attention.query.weight", (f"{_ATTENTION}.q",), "in_heads"),
+    Rewrite(f"{_OURS}.attention.key_value.weight", (f"{_ATTENTION}.k", f"{_ATTENTION}.v"), "in_heads"),
+    Rewrite(f"{_OURS}.attention.position.weight", (f"{_ATTENTION}.r",), "in_heads"),
+    Rewrite(f"{_OURS}.attention.output.weight", (f"{_ATTENTION}.o",), "heads_out"),
+    Rewrite(f"{_OURS}.biases.content", (f"{_ATTENTION}.r_w_bias",), "heads_out"),
+    Rewrite(f"{_OURS}.biases.position", (f"{_ATTENTION}.r_r_bias",), "heads_out"),
+    Rewrite(f"{_OURS}.biases.segment", (f"{_ATTENTION}.r_s_bias",), "heads_out"),
+    Rewrite(f"{_OURS}.biases.same_or_different", (f"{_ATTENTION}.seg_embed",), "heads_out"),
+    *linear(f"{_OURS}.attention_norm", f"{_ATTENTION}.layer_norm"),
+    *linear(f"{_OURS}.feed_forward.expand", f"{_THEIRS}.ff.layer_1"),
+    *linear(f"{_OURS}.feed_forward.contract", f"{_THEIRS}.ff.layer_2"),
+    *linear(f"{_OURS}.feed_forward_norm", f"{_THEIRS}.ff.layer_norm"),
+]
+
+
+class SegmentsAlways(Quirks):
+    """The published layers always have vectors for segments; zeros where ours have none."""
+
+    def write(
+        self,
+        body: dict[str, Tensor],
+        head: dict[str, Tensor],
+        config: dict[str, Any],
+        *,
+        arguments: Mapping[str, Any],
+        pad_id: int,
+    ) -> None:
+        """See ``Quirks``."""
+        if arguments["num_segments"] > 1:
+            return
+        for layer in range(arguments["num_layers"]):
+            place = f"layer.{layer}.rel_attn"
+            content = body[f"{place}.r_w_bias"]
+            body[f"{place}.r_s_bias"] = content.new_zeros(content.shape)
+            body[f"{place}.seg_embed"] = content.new_zeros(2, *content.shape)
+
+
+_CLASSIFIER = TaskArchitecture(
+    name="XLNetForSequenceClassification",
+    key_map=[*linear("hidden", "sequence_summary.summary"), *linear("output", "logits_proj")],
+    dropouts=("summary_last_dropout",),
+    config={"summary_type": "last", "summary_use_proj": True, "summary_activation": "tanh"},
+)
+
+XLNET_FAMILY = Family(
+    model_types=("xlnet",),
+    encoder=XlnetEncoder,
+    prefix="transformer.",
+    config=ConfigTable(
+        (
+            Setting("dim", "d_model"),
+            Setting("num_layers", "n_layer"),
+            Setting("num_heads", "n_head"),
+            Setting("hidden_dim", "d_inner"),
+            Setting("memory_length", "mem_len", None, int, names={0: None}, reads={0: 0}),
+            Setting("clamp_length", "clamp_len", -1, int, names={None: -1}, reads={0: None}),
+            activation("ff_activation"),
+            Setting("norm_eps", "layer_norm_eps", 1e-12, float),
+            Setting("dropout", "dropout", 0.1, float),
+        ),
+        (
+            Fixed("attn_type", "bi", "lmtransfer's XLNet is bidirectional"),
+            Fixed("bi_data", False, "lmtransfer reverses no half of a batch"),
+            Fixed("same_length", False, "lmtransfer's XLNet sees all of its memory"),
+            Fixed("untie_r", True, "each layer of lmtransfer's XLNet has biases of its own"),
+        ),
+        implied={"norm": "post"},
+        assumed={"max_length": 512, "num_segments": 2},
+    ),
+    key_map=XLNET,
+    token="token_embedding.weight",
+    body="XLNetModel",
+    heads=(
+        PretrainingHead(
+            loss="plm",
+            objective=PermutationLanguageModel,
+            key_map=[Rewrite("plm.bias", ("lm_loss.bias",))],
+            repeats={"lm_loss.weight": "word_embedding.weight"},
+            per_token=("plm.bias",),
+        ),
+    ),
+    pretraining=(PretrainingArchitecture("XLNetLMHeadModel", ("plm",)),),
+    tasks={
+        "classification": _CLASSIFIER,
+        "regression": _CLASSIFIER,
+        "tagging": TaskArchitecture(name="XLNetForTokenClassification", key_map=linear("output", "classifier")),
+        "span": TaskArchitecture(name="XLNetForQuestionAnsweringSimple", key_map=linear("output", "qa_outputs")),
+    },
+    specials={"bos_token_id": "cls", "eos_token_id": "sep"},
+    quirks=SegmentsAlways(),
+)

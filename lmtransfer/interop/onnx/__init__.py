@@ -1,0 +1,1 @@
+"""An encoder as an ONNX graph."""

@@ -1,0 +1,187 @@
+"""Encoders and heads as ONNX files, compared with the packed model before they are called done.
+
+PyTorch's tracing exporter writes them. The newer one, over ``torch.export``, gives the same numbers, but takes forty
+times as long (4 s instead of 0.1 s for two small layers), needs a third package, and writes the paths of this machine
+into the file. What tracing could get wrong, a size that is burned in, the comparison finds: it runs the file on other
+numbers of rows and tokens than were traced.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from lmtransfer.data.batch import pack
+from lmtransfer.errors import CheckpointError
+from lmtransfer.interop.onnx.graph import OUTPUTS, DenseModel, Kind
+from lmtransfer.interop.onnx.operators import missing_operators
+from lmtransfer.models.base import Encoder
+from lmtransfer.system.optional import missing, optional
+
+#: Largest difference from the packed model, as a share of the output's largest magnitude (of 1, or of what cancels in a
+#: head, where that is more).
+TOLERANCE = 1e-5
+#: Version of the operators: the first with LayerNorm as one of them; runtimes read it from 2022 on.
+OPSET = 17
+#: A file of one piece holds no more (protobuf), less what is no weight.
+_MAX_BYTES = 2**31 - 2**24
+#: Tokens of the rows that are compared, batch by batch, as far as the model reads so many.
+_COMPARED = ((1,), (6,), (3, 40, 1, 17), (130, 9, 64))
+
+
+@dataclass(frozen=True, slots=True)
+class OnnxFile:
+    """A graph on disk.
+
+    Attributes:
+        path: the file.
+        inputs: names of its inputs, int64, (batch, length).
+        outputs: names of its outputs, float32.
+        difference: from the packed model, in the measure of ``TOLERANCE``; None: not compared.
+        notes: what the user should know.
+    """
+
+    path: Path
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    difference: float | None
+    notes: tuple[str, ...]
+
+
+def export_onnx(
+    *,
+    encoder: Encoder,
+    kind: Kind,
+    folder: Path,
+    head: nn.Module | None = None,
+    reading: nn.Module | None = None,
+    composition: nn.Module | None = None,
+    use_pooler: bool = False,
+    name: str = "model.onnx",
+) -> OnnxFile:
+    """Write ``folder/name``, check it, and compare it with the packed model where onnxruntime is installed.
+
+    Rows and tokens of a batch are free; rows are padded on the right. The file appears only when all is well.
+
+    Args:
+        encoder: float32, on the CPU; left in evaluation mode, as all modules given.
+        kind: what is asked of it; ``onnx_graph.OUTPUTS`` has the outputs.
+        folder: where; made if it is not there.
+        head: of the learner of a task, or the bound objective of kinds "mlm" and "rtd"; None for "encoder" and "lm".
+        reading: of the learner of a task.
+        composition: of the learner of a task.
+        use_pooler: of the learner of a task.
+        name: of the file.
+
+    Raises:
+        CheckpointError: a package is missing; the model has no such graph; it is too large; or the file computes
+            something else than the packed model.
+    """
+    onnx = optional("onnx", work="ONNX export", error=CheckpointError)
+    model = DenseModel(
+        encoder=encoder, kind=kind, head=head, reading=reading, composition=composition, use_pooler=use_pooler
+    ).eval()
+    size = sum(tensor.nbytes for tensor in model.state_dict().values())
+    if size > _MAX_BYTES:
+        raise CheckpointError(f"no ONNX export: {size / 2**30:.1f} GB of weights, and a file of one piece holds 2 GB")
+    folder.mkdir(parents=True, exist_ok=True)
+    path, unchecked = folder / name, folder / f".{name}.unchecked"
+    inputs = ("input_ids", "attention_mask", "token_type_ids")[: 3 if model.has_segments else 2]
+    try:
+        _write(model, unchecked, inputs)
+        onnx.checker.check_model(str(unchecked), full_check=True)
+        difference, notes = compare(model, unchecked)
+        os.replace(unchecked, path)
+    finally:
+        unchecked.unlink(missing_ok=True)
+    return OnnxFile(path, inputs, OUTPUTS[kind], difference, notes)
+
+
+def compare(model: DenseModel, path: Path) -> tuple[float | None, tuple[str, ...]]:
+    """The file's largest difference from the packed model on rows of mixed lengths, in the measure of ``TOLERANCE``.
+
+    Returns:
+        The difference, or None and a note where onnxruntime is not installed.
+
+    Raises:
+        CheckpointError: it exceeds the tolerance.
+    """
+    unavailable = missing("onnxruntime")
+    if unavailable is not None:
+        return None, (f"{path.name} was not compared: {unavailable}",)
+    runtime = optional("onnxruntime", work="ONNX export", error=CheckpointError)
+    session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    encoder: Any = model.encoder
+    rng, worst = np.random.default_rng(0), 0.0
+    scale = max(1.0, getattr(model.head, "cancelling", 0.0))
+    for lengths in _COMPARED:
+        lengths = tuple(min(length, encoder.max_length) for length in lengths)
+        tokens = [rng.integers(0, encoder.vocab_size, length) for length in lengths]
+        segments = [np.arange(length) * encoder.num_segments // length for length in lengths]
+        with torch.no_grad():
+            expected = [output.numpy() for output in model.packed(pack(tokens, segments))]
+        fed = padded_rows(tokens, segments, filler=rng.integers(0, encoder.vocab_size))
+        real = fed["attention_mask"].astype(bool)
+        found = session.run(None, {wanted.name: fed[wanted.name] for wanted in session.get_inputs()})
+        for mine, theirs in zip(expected, found, strict=True):
+            theirs = theirs if model.per_row else theirs[real]
+            if theirs.shape != mine.shape or not np.isfinite(theirs).all():
+                worst = float("inf")
+            else:
+                worst = max(worst, float(np.abs(theirs - mine).max()) / max(scale, float(np.abs(mine).max())))
+    if worst > TOLERANCE:
+        raise CheckpointError(
+            f"the ONNX graph of {type(encoder).__name__} ({model.kind}) differs from the model by {worst:.1e} of its "
+            f"largest output, more than {TOLERANCE:.0e}: nothing was written; please report it"
+        )
+    return worst, ()
+
+
+def padded_rows(
+    tokens: list[np.ndarray], segments: list[np.ndarray] | None = None, *, filler: int = 0
+) -> dict[str, np.ndarray]:
+    """Rows as the inputs of a graph: filled up on the right to the longest.
+
+    Args:
+        tokens: token ids of each row.
+        segments: segment ids of each row; all 0 if omitted.
+        filler: token id of padding; any will do.
+    """
+    shape = (len(tokens), max(map(len, tokens)))
+    fed = {name: np.zeros(shape, np.int64) for name in ("input_ids", "attention_mask", "token_type_ids")}
+    fed["input_ids"][:] = filler
+    for row, ids in enumerate(tokens):
+        fed["input_ids"][row, : len(ids)] = ids
+        fed["attention_mask"][row, : len(ids)] = 1
+        if segments is not None:
+            fed["token_type_ids"][row, : len(ids)] = segments[row]
+    return fed
+
+
+def _write(model: DenseModel, path: Path, inputs: tuple[str, ...]) -> None:
+    fed = padded_rows([np.zeros(4, np.int64), np.zeros(3, np.int64)])
+    outputs = OUTPUTS[model.kind]
+    sizes = {0: "batch", 1: "length"}
+    with torch.no_grad(), missing_operators(OPSET), warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # see the top of this file
+        warnings.simplefilter("ignore", torch.jit.TracerWarning)  # of sizes that may be burned in: the same
+        torch.onnx.export(
+            model,
+            tuple(torch.from_numpy(fed[name]) for name in inputs),
+            str(path),
+            input_names=list(inputs),
+            output_names=list(outputs),
+            dynamic_axes={
+                **dict.fromkeys(inputs, sizes),
+                **dict.fromkeys(outputs, {0: "batch"} if model.per_row else sizes),
+            },
+            opset_version=OPSET,
+            dynamo=False,
+        )

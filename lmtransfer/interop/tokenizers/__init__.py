@@ -1,0 +1,1 @@
+"""Published tokenizer files, read and written."""

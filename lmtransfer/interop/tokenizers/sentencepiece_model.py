@@ -1,0 +1,125 @@
+"""A sentencepiece model file read as data: its pieces, its algorithm, and how it normalises text.
+
+Fields and their numbers are those of sentencepiece_model.proto in google/sentencepiece, whose library does not give
+them away. ``library_tokenizer`` in ``sentencepiece_library`` makes a tokenizer of the ``tokenizers`` library of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import Final, Literal
+
+from lmtransfer.errors import CheckpointError
+from lmtransfer.interop.tokenizers.charsmap import read_charsmap
+from lmtransfer.interop.tokenizers.protobuf import Message
+
+PieceKind = Literal["normal", "unknown", "control", "user_defined", "unused", "byte"]
+Algorithm = Literal["unigram", "bpe"]
+
+_PIECE_KINDS: Final[Mapping[int, PieceKind]] = {
+    1: "normal", 2: "unknown", 3: "control", 4: "user_defined", 5: "unused", 6: "byte",
+}  # fmt: skip
+_ALGORITHMS: Final[Mapping[int, Algorithm]] = {1: "unigram", 2: "bpe"}
+_OTHER_ALGORITHMS: Final = {3: "word", 4: "char"}
+_PIECES, _TRAINER, _NORMALIZER = 1, 2, 3
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One entry of the vocabulary.
+
+    Attributes:
+        text: with U+2581 for a space.
+        score: log-probability (unigram), or the rank of its merge, negative (bpe).
+        kind: which of them text can become: "normal" and "user_defined" ones, and "byte" ones in place of "unknown".
+    """
+
+    text: str
+    score: float
+    kind: PieceKind
+
+
+@dataclass(frozen=True, slots=True)
+class SentencePieceModel:
+    """What a model file says about text to ids.
+
+    Attributes:
+        pieces: the vocabulary, by id.
+        algorithm: how a text is cut into pieces.
+        unk_id: id of the unknown piece.
+        byte_fallback: spell unknown characters by byte pieces.
+        charsmap: compiled rules of the normalisation; empty where text stays as it is.
+        rules: the same, readable: what each string becomes.
+        add_dummy_prefix: let a text begin with a space.
+        remove_extra_whitespaces: drop spaces at both ends and make several one.
+    """
+
+    pieces: tuple[Piece, ...]
+    algorithm: Algorithm
+    unk_id: int
+    byte_fallback: bool
+    charsmap: bytes
+    rules: Mapping[str, str] = field(repr=False)
+    add_dummy_prefix: bool
+    remove_extra_whitespaces: bool
+
+
+def read_sentencepiece_model(model: bytes, *, source: str) -> SentencePieceModel:
+    """Read a model file.
+
+    Args:
+        model: its content.
+        source: its path, for messages.
+
+    Raises:
+        CheckpointError: it is torn or no sentencepiece model, or of a sort without counterpart: whole words or
+            characters, spaces kept as they are, or spaces at the ends of words.
+    """
+    try:
+        return _model(Message(model), source)
+    except ValueError as error:  # a piece that is no UTF-8 is one too
+        raise CheckpointError(f"{source}: not a sentencepiece model ({error}); copy it again") from None
+
+
+def _model(message: Message, source: str) -> SentencePieceModel:
+    trainer, normalizer = Message(message.data(_TRAINER)), Message(message.data(_NORMALIZER))
+    algorithm = trainer.integer(3, 1)
+    if algorithm not in _ALGORITHMS:
+        raise CheckpointError(
+            f"{source}: model_type={_OTHER_ALGORITHMS.get(algorithm, algorithm)}: unigram and bpe can be read"
+        )
+    if not normalizer.integer(5, 1):
+        raise CheckpointError(f"{source}: escape_whitespaces=false: only models that mark spaces by U+2581 can be read")
+    if trainer.integer(24, 0):
+        raise CheckpointError(
+            f"{source}: treat_whitespace_as_suffix=true: only models whose words begin with their space can be read"
+        )
+    pieces = tuple(_piece(piece) for piece in message.messages(_PIECES))
+    unknown = [i for i, piece in enumerate(pieces) if piece.kind == "unknown"]
+    if len(unknown) != 1:
+        raise ValueError(f"{len(unknown)} of its {len(pieces)} pieces stand for the unknown, must be one")
+    if len({piece.text for piece in pieces}) < len(pieces):
+        raise ValueError("a piece is there twice")
+    charsmap = normalizer.data(2)
+    return SentencePieceModel(
+        pieces=pieces,
+        algorithm=_ALGORITHMS[algorithm],
+        unk_id=unknown[0],
+        byte_fallback=bool(trainer.integer(35, 0)),
+        charsmap=charsmap,
+        rules=read_charsmap(charsmap) if charsmap else {},
+        add_dummy_prefix=bool(normalizer.integer(3, 1)),
+        remove_extra_whitespaces=bool(normalizer.integer(4, 1)),
+    )
+
+
+def _piece(message: Message) -> Piece:
+    text, kind = message.data(1).decode(), message.integer(3, 1)
+    if not text or kind not in _PIECE_KINDS:
+        raise ValueError("a piece has no text" if not text else f"the piece {text} is of kind {kind}")
+    score = message.real(2, 0.0)
+    if not isfinite(score):
+        raise ValueError(f"the piece {text} has the score {score}")
+    return Piece(text, score, _PIECE_KINDS[kind])

@@ -1,0 +1,232 @@
+"""A tokenizer as the files that ``transformers.AutoTokenizer`` loads with no code of ours.
+
+``tokenizer.json`` holds all of it, as the ``tokenizers`` library writes it; ``tokenizer_config.json`` and
+``special_tokens_map.json`` say what its special tokens are for. Ids are those of ``encode_ids``, in the frame of our
+tasks: ``[CLS] x [SEP]`` and ``[CLS] a [SEP] b [SEP]``, whatever the family's own frame is.
+
+What differs is intended: a special token that is written out in a text is that token, while ours spell it as they would
+any text, so that "[MASK]" can be typed for a model to fill in. And ``truncation=True`` cuts a pair by the library's
+rule, which takes the first text's token where ours takes the second's.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+import tokenizers
+
+from lmtransfer.errors import CheckpointError
+from lmtransfer.interop.tokenizers.library_tokenizers import as_library
+from lmtransfer.tokenizers.base import Tokenizer
+
+TOKENIZER_FILE: Final = "tokenizer.json"
+
+#: Families whose models are published with two segments.
+_SEGMENTED: Final = ("albert", "bert", "electra", "megatron-bert", "xlnet")
+#: Families that go on with text: what begins and ends it has a name of its own there.
+_CAUSAL: Final = ("gpt2", "openai-gpt")
+#: Families whose classifier reads the last place of a row, so that padding has to come first.
+_PADDED_LEFT: Final = ("xlnet",)
+_BLOCK = 256
+_SINGLE_ROUNDING = 2.0**-24  # relative error of one float32 operation
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenTokenizer:
+    """What else a folder has to know about its tokenizer.
+
+    Attributes:
+        pad_id: id of the padding token; the tokenizer's ``vocab_size`` where the model has no spare row for it.
+        specials: ids by role: "cls", "sep", "mask" and "unk".
+        notes: where it is not the tokenizer of ours, for the user.
+    """
+
+    pad_id: int
+    specials: dict[str, int]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenDifference:
+    """A text that two tokenizers read differently.
+
+    Attributes:
+        line: the text.
+        ours: its ids, [CLS] and [SEP] included.
+        written: its ids by the files.
+    """
+
+    line: str
+    ours: tuple[int, ...]
+    written: tuple[int, ...]
+
+    def __str__(self) -> str:
+        place = next((i for i, (a, b) in enumerate(zip(self.ours, self.written, strict=False)) if a != b), None)
+        place = min(len(self.ours), len(self.written)) if place is None else place
+        around = slice(max(0, place - 2), place + 4)
+        return (
+            f"{self.line[:80]!r}: token {place} differs, {list(self.ours[around])} by the run's tokenizer and "
+            f"{list(self.written[around])} by {TOKENIZER_FILE}"
+        )
+
+
+def write_tokenizer(
+    tokenizer: Tokenizer, folder: Path, *, model_type: str, max_length: int, num_segments: int | None = None
+) -> WrittenTokenizer:
+    """Write the three files into ``folder``, which exists.
+
+    A vocabulary without a token for padding gets "[PAD]" at its first unused id, or else at ``vocab_size``.
+
+    Args:
+        tokenizer: of any kind but whole words.
+        folder: where to.
+        model_type: of the ``config.json`` beside it.
+        max_length: longest input of the model in tokens, specials included.
+        num_segments: how many segment ids the model tells apart; None: as many as published models of its type.
+
+    Raises:
+        CheckpointError: files like these cannot hold the tokenizer.
+    """
+    written = as_library(tokenizer)
+    segments = (2 if model_type in _SEGMENTED else 1) if num_segments is None else num_segments
+    specials, notes = dict(written.specials), []
+    content = written.content
+    pad_id = written.pad_id
+    if pad_id is None:
+        pad_id = tokenizer.num_pieces
+        specials["pad"] = _unused_name(content, tokenizer)
+        missing = "" if tokenizer.num_pieces < tokenizer.vocab_size else ", for which the model needs one more row"
+        notes.append(f"{specials['pad']} (id {pad_id}) was added for padding{missing}")
+    if "mask" in specials:
+        notes.append(f"{specials['mask']} in a text is the special token; here it would be spelt like other text")
+    if written.ties:
+        notes.append(
+            "of two equally likely ways to cut a word, such as '...', '.' and '.', '...', transformers may take the "
+            "other: both sum up scores, but round them differently"
+        )
+    roles = {role: int(getattr(tokenizer, f"{role}_id")) for role in ("cls", "sep", "mask", "unk")}
+    ids = {**roles, "pad": pad_id}
+    content["added_tokens"] = _added_tokens(content.get("added_tokens") or [], specials, ids)
+    cls, sep = tokenizer.piece(tokenizer.cls_id), tokenizer.piece(tokenizer.sep_id)
+    content["post_processor"] = _frame((cls, tokenizer.cls_id), (sep, tokenizer.sep_id), second=min(1, segments - 1))
+    content["truncation"] = content["padding"] = None
+    text = json.dumps(content, ensure_ascii=False)
+    _check(content, text)
+    names = {f"{role}_token": token for role, token in specials.items()}
+    if model_type in _CAUSAL:
+        names |= {"bos_token": cls, "eos_token": sep}
+    settings: dict[str, Any] = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": max_length,
+        "model_input_names": ["input_ids", *(["token_type_ids"] if segments > 1 else []), "attention_mask"],
+        "padding_side": "left" if model_type in _PADDED_LEFT else "right",
+        "clean_up_tokenization_spaces": False,
+        **names,
+    }
+    prefix = (content.get("pre_tokenizer") or {}).get("add_prefix_space")
+    if prefix is not None:  # else transformers 4 would overrule tokenizer.json
+        settings["add_prefix_space"] = prefix
+    (folder / TOKENIZER_FILE).write_text(text, encoding="utf-8")
+    for file, value in (("tokenizer_config.json", settings), ("special_tokens_map.json", names)):
+        (folder / file).write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    return WrittenTokenizer(pad_id, roles, tuple(notes))
+
+
+def tokens_differ(tokenizer: Tokenizer, folder: Path, lines: Iterable[str]) -> TokenDifference | None:
+    """The first text whose ids by the files are not ours, or None.
+
+    Texts that spell a special token are left out, and so are those that have no UTF-8 form; of a unigram vocabulary,
+    another cut of the same text is no difference if it is as likely but for rounding to float32.
+
+    Args:
+        tokenizer: what was written.
+        folder: with what ``write_tokenizer`` wrote.
+        lines: texts.
+
+    Raises:
+        CheckpointError: ``folder`` holds no such file.
+    """
+    path = Path(folder) / TOKENIZER_FILE
+    try:
+        text = path.read_text(encoding="utf-8")
+        library, content = tokenizers.Tokenizer.from_str(text), json.loads(text)
+    except Exception as error:  # the library raises Exception itself
+        raise CheckpointError(f"{path}: cannot be read ({error})") from None
+    specials = [entry["content"] for entry in content["added_tokens"] if entry["special"]]
+    model = content["model"]
+    is_unigram = model["type"] == "Unigram"
+    scores = [0.0 if piece in specials else score for piece, score in model["vocab"]] if is_unigram else []
+    remaining = (line for line in lines if _is_comparable(line, specials))
+    while block := list(islice(remaining, _BLOCK)):
+        encodings = library.encode_batch(block)
+        for line, ids, encoding in zip(block, tokenizer.encode_ids(block), encodings, strict=True):
+            ours, theirs = (tokenizer.cls_id, *ids.tolist(), tokenizer.sep_id), tuple(encoding.ids)
+            if ours != theirs and not (scores and _are_tied(library, scores, ours, theirs)):
+                return TokenDifference(line, ours, theirs)
+    return None
+
+
+def _is_comparable(line: str, specials: Iterable[str]) -> bool:
+    if any(special in line for special in specials):
+        return False
+    return line.isascii() or not any("\ud800" <= character <= "\udfff" for character in line)
+
+
+def _are_tied(
+    library: tokenizers.Tokenizer, scores: list[float], ours: tuple[int, ...], theirs: tuple[int, ...]
+) -> bool:
+    """Whether both spell the same, and sums of scores differ by no more than rounding each partial sum could."""
+    spelt, again = ("".join(library.id_to_token(i) or "" for i in ids) for ids in (ours, theirs))
+    total, other = (sum(scores[i] for i in ids if i < len(scores)) for ids in (ours, theirs))
+    return spelt == again and abs(total - other) <= _SINGLE_ROUNDING * len(ours) * abs(total)
+
+
+def _unused_name(content: Mapping[str, Any], tokenizer: Tokenizer) -> str:
+    """A name for padding that no piece has."""
+    taken = {tokenizer.piece(i) for i in range(tokenizer.num_pieces)} | {
+        entry["content"] for entry in content.get("added_tokens") or []
+    }
+    names = ["[PAD]", "<pad>", *(f"[PAD{number}]" for number in range(len(taken)))]
+    return next(name for name in names if name not in taken)
+
+
+def _added_tokens(
+    added: list[dict[str, Any]], specials: Mapping[str, str], ids: Mapping[str, int]
+) -> list[dict[str, Any]]:
+    """Those that are there, and the special ones, which are found in a text as it was before normalisation."""
+    entries = {entry["content"]: dict(entry) for entry in added}
+    for role, token in specials.items():
+        fresh = {"id": ids[role], "content": token, "single_word": False, "lstrip": False, "rstrip": False}
+        entries.setdefault(token, {**fresh, "normalized": False})["special"] = True
+    return sorted(entries.values(), key=lambda entry: int(entry["id"]))
+
+
+def _frame(cls: tuple[str, int], sep: tuple[str, int], *, second: int) -> dict[str, Any]:
+    """``cls a sep`` and ``cls a sep b sep``, the second text of segment ``second``; both tokens with their ids."""
+
+    def special(token: tuple[str, int], segment: int) -> dict[str, Any]:
+        return {"SpecialToken": {"id": token[0], "type_id": segment}}
+
+    first = [special(cls, 0), {"Sequence": {"id": "A", "type_id": 0}}, special(sep, 0)]
+    return {
+        "type": "TemplateProcessing",
+        "single": first,
+        "pair": [*first, {"Sequence": {"id": "B", "type_id": second}}, special(sep, second)],
+        "special_tokens": {name: {"id": name, "ids": [token_id], "tokens": [name]} for name, token_id in (cls, sep)},
+    }
+
+
+def _check(content: Mapping[str, Any], text: str) -> None:
+    library = tokenizers.Tokenizer.from_str(text)
+    ids = {entry["content"]: int(entry["id"]) for entry in content["added_tokens"]}
+    for token, token_id in ids.items():
+        if library.token_to_id(token) != token_id:
+            raise CheckpointError(
+                f"the token {token} has the id {token_id}, but {TOKENIZER_FILE} would give it "
+                f"{library.token_to_id(token)}: its name is another piece's too, or ids below it are not in use"
+            )

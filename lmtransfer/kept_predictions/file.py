@@ -1,0 +1,276 @@
+"""Kept predictions as a compressed ``.npz``: plain arrays that ``numpy.load`` reads, nothing that executes.
+
+Texts are UTF-8 bytes, what describes them is JSON. A label costs some 18 bytes an example, an answer with its text
+some 40. The same predictions are the same bytes.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import zipfile
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast, get_args
+
+import numpy as np
+
+from lmtransfer.errors import RunDirectoryError
+from lmtransfer.kept_predictions.scored import MOST_ID_BYTES, MOST_TEXT_BYTES, Kept, Kind, Ratio, ScoredExamples
+from lmtransfer.system.durable import staged_folder
+from lmtransfer.system.printable import printable
+
+#: The folder of predictions in a run directory.
+FOLDER = "predictions"
+#: More examples, or words of them, than this are not kept.
+MOST_EXAMPLES, MOST_ANSWERS = 500_000, 10_000_000
+#: Files that unpack to more than this are not read.
+_MOST_BYTES = 1 << 30
+_FORMAT = 1
+_ARRAYS = ("about", "ids", "keys", "clusters", "lengths", "predicted", "gold", "offsets", "classes", "answers",
+           "gold_answers")  # fmt: skip
+
+
+def is_kept(examples: ScoredExamples) -> bool:
+    """Whether predictions are few enough to be kept."""
+    return len(examples) <= MOST_EXAMPLES and len(examples.predicted) <= MOST_ANSWERS
+
+
+def write_predictions(run: Path, kept: Mapping[str, Kept]) -> None:
+    """Put predictions into a run directory, all or nothing, in the place of those that were there.
+
+    Args:
+        run: the run directory.
+        kept: by the name of the file, without its suffix.
+    """
+    with staged_folder(run / FOLDER) as folder:
+        for name, one in kept.items():
+            (folder / f"{name}.npz").write_bytes(_packed(one))
+
+
+def read_predictions(path: Path) -> Kept:
+    """The predictions in a file.
+
+    Raises:
+        RunDirectoryError: it is missing, damaged, or too large.
+    """
+    try:
+        return _unpacked(path)
+    except (OSError, zipfile.BadZipFile, zlib.error, ValueError, KeyError, TypeError, EOFError, RuntimeError) as error:
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise RunDirectoryError(
+            f"cannot read the predictions {path}: {printable(reason)[:200]}; remove the file to go on without them, or "
+            "score the run again with lmtransfer evaluate"
+        ) from error
+
+
+def prediction_files(run: Path) -> list[Path]:
+    """The files of a run, its seeds and its control, in the order of their paths."""
+    members = ("", "seed-*", "pretraining-*/seed-*")
+    folders = [folder for arm in ("", "control/") for member in members for folder in _found(run, f"{arm}{member}")]
+    files = {file for folder in folders for file in (folder / FOLDER).glob("*.npz")}
+    return sorted(files, key=lambda file: _natural(file.relative_to(run).as_posix()))
+
+
+def file_name(kept: Kept, *, alone: bool) -> str:
+    """What a file is called, without its suffix: ``dev``, or ``test-control-seed-1`` beside others.
+
+    Args:
+        kept: what is in it.
+        alone: whether it is the only one in its folder.
+    """
+    parts = [kept.split]
+    if not alone:
+        parts += ["control"] if kept.is_control else []
+        parts += [] if kept.pretraining_seed is None else [f"pretraining-{kept.pretraining_seed}"]
+        parts += [] if kept.seed is None else [f"seed-{kept.seed}"]
+    return re.sub(r"[^\w.-]+", "-", "-".join(parts)).strip(".") or "predictions"
+
+
+def _found(run: Path, pattern: str) -> list[Path]:
+    plain = pattern.rstrip("/")
+    return list(run.glob(plain)) if plain else [run]
+
+
+def _natural(name: str) -> list[tuple[int, int, str]]:
+    return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", name) if part]
+
+
+def _packed(kept: Kept) -> bytes:
+    examples = kept.examples
+    about = {
+        "format": _FORMAT,
+        **{name: getattr(kept, name) for name in _ABOUT_RUN},
+        "kind": examples.kind,
+        "labels": examples.labels,
+        "class_names": examples.class_names,
+        "positive": examples.positive,
+        "metrics": list(examples.ratios),
+    }
+    arrays = {
+        "about": np.frombuffer(json.dumps(about).encode(), dtype=np.uint8),
+        "ids": _texts(examples.ids),
+        "keys": examples.keys,
+        **{name: _small(getattr(examples, name)) for name in ("clusters", "lengths", "offsets", "classes")},
+        "predicted": _small(examples.predicted),
+        "gold": _small(examples.gold),
+        "answers": _texts(examples.answers),
+        "gold_answers": _texts(examples.gold_answers),
+    }
+    for number, ratio in enumerate(examples.ratios.values()):
+        arrays |= {f"parts_{number}": _small(ratio.parts), f"counts_{number}": _small(ratio.counts)}
+    target = io.BytesIO()
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, array in arrays.items():
+            packed = io.BytesIO()
+            np.lib.format.write_array(packed, array, version=(1, 0), allow_pickle=False)
+            member = zipfile.ZipInfo(f"{name}.npy")  # dated 1980: the same content is the same file
+            member.compress_type = zipfile.ZIP_DEFLATED
+            archive.writestr(member, packed.getvalue())
+    return target.getvalue()
+
+
+_ABOUT_RUN = ("task", "split", "main_metric", "seed", "pretraining_seed", "is_control")
+
+
+def _small(array: np.ndarray) -> np.ndarray:
+    """The same numbers in the smallest type of integers that holds them, else as they are."""
+    if len(array) == 0:
+        return array.astype(np.int8)
+    if not np.isfinite(array).all() or (array != np.rint(array)).any() or np.abs(array).max() > 2**53:
+        return array
+    low, high = int(array.min()), int(array.max())
+    return array.astype(np.result_type(np.min_scalar_type(low), np.min_scalar_type(high)))
+
+
+def _texts(texts: Sequence[str]) -> np.ndarray:
+    return np.array([text.encode() for text in texts] or [b""], dtype=np.bytes_)[: len(texts)]
+
+
+def _unpacked(path: Path) -> Kept:
+    with zipfile.ZipFile(path) as archive:
+        members = archive.infolist()
+        if sum(member.file_size for member in members) > _MOST_BYTES:
+            raise ValueError("it unpacks to more than 1 GiB")
+        arrays = {member.filename.removesuffix(".npy"): _array(archive.read(member)) for member in members}
+    missing = [name for name in _ARRAYS if name not in arrays]
+    if missing:
+        raise ValueError(f"it has no {missing[0]}")
+    about = json.loads(arrays["about"].astype(np.uint8).tobytes())
+    if not isinstance(about, dict) or about.get("format") != _FORMAT:
+        raise ValueError("it is of a later version of lmtransfer")
+    metrics = _names(about, "metrics")
+    ratios = {
+        name: Ratio(arrays[f"parts_{number}"].astype(np.float64), arrays[f"counts_{number}"].astype(np.float64))
+        for number, name in enumerate(metrics)
+    }
+    whole = {name: arrays[name].astype(np.int64) for name in ("clusters", "lengths", "offsets", "classes")}
+    kind = about.get("kind")
+    if kind not in get_args(Kind):
+        raise ValueError(f"kind is {kind!r}")
+    examples = ScoredExamples(
+        kind=cast(Kind, kind),
+        labels=_names(about, "labels"),
+        ids=_strings(arrays["ids"], MOST_ID_BYTES),
+        keys=arrays["keys"].astype(np.uint64),
+        predicted=arrays["predicted"].astype(np.float64 if kind == "regression" else np.int64),
+        gold=arrays["gold"].astype(np.float64 if kind == "regression" else np.int64),
+        ratios=ratios,
+        answers=_strings(arrays["answers"], MOST_TEXT_BYTES),
+        gold_answers=_strings(arrays["gold_answers"], MOST_TEXT_BYTES),
+        class_names=_names(about, "class_names"),
+        positive=int(about["positive"]),
+        **whole,
+    )
+    _check(examples)
+    return Kept(
+        task=_text(about, "task"),
+        split=_text(about, "split"),
+        main_metric=_text(about, "main_metric"),
+        seed=_whole(about, "seed"),
+        pretraining_seed=_whole(about, "pretraining_seed"),
+        is_control=about.get("is_control") is True,
+        examples=examples,
+    )
+
+
+def _text(about: Mapping[str, Any], key: str) -> str:
+    found = about.get(key)
+    if not isinstance(found, str):
+        raise ValueError(f"{key} is no text")
+    return printable(found)
+
+
+def _whole(about: Mapping[str, Any], key: str) -> int | None:
+    found = about.get(key)
+    if not isinstance(found, int | None):
+        raise ValueError(f"{key} is no whole number")
+    return found
+
+
+def _array(packed: bytes) -> np.ndarray:
+    """An array, whose header may claim no more than there is."""
+    file = io.BytesIO(packed)
+    if np.lib.format.read_magic(file) != (1, 0):
+        raise ValueError("it is no array of format 1.0")
+    shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+    rest = len(packed) - file.tell()
+    if dtype.hasobject or not dtype.itemsize or len(shape) != 1 or shape[0] * dtype.itemsize != rest:
+        raise ValueError("an array is not what its header says")
+    return np.frombuffer(packed, dtype=dtype, offset=file.tell()) if rest else np.zeros(0, dtype=dtype)
+
+
+def _names(about: Mapping[str, Any], key: str) -> tuple[str, ...]:
+    found = about.get(key)
+    if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
+        raise ValueError(f"{key} is no list of names")
+    return tuple(printable(name) for name in found)
+
+
+def _strings(array: np.ndarray, most_bytes: int) -> tuple[str, ...]:
+    if len(array) and (array.dtype.kind != "S" or array.dtype.itemsize > most_bytes):
+        raise ValueError("a text is no text, or longer than any that is kept")
+    return tuple(printable(text.decode("utf-8", "replace")) for text in array.tolist())
+
+
+def _check(examples: ScoredExamples) -> None:
+    """Refuse what does not fit together.
+
+    Raises:
+        ValueError: naming what.
+    """
+    size, answers = len(examples.ids), len(examples.predicted)
+    lengths = {
+        "keys": (examples.keys, size),
+        "clusters": (examples.clusters, size),
+        "lengths": (examples.lengths, size),
+        "classes": (examples.classes, size),
+        "offsets": (examples.offsets, size + 1),
+        "gold": (examples.gold, answers),
+        **{f"{name} parts": (ratio.parts, size) for name, ratio in examples.ratios.items()},
+        **{f"{name} counts": (ratio.counts, size) for name, ratio in examples.ratios.items()},
+    }
+    for name, (array, wanted) in lengths.items():
+        if len(array) != wanted:
+            raise ValueError(f"{name} has {len(array)} entries for {wanted}")
+    for name, texts in (("answers", examples.answers), ("gold_answers", examples.gold_answers)):
+        if texts and len(texts) != size:
+            raise ValueError(f"{name} has {len(texts)} entries for {size}")
+    offsets = examples.offsets
+    if offsets[0] != 0 or offsets[-1] != answers or (np.diff(offsets) < 0).any():
+        raise ValueError("offsets do not divide the answers")
+    if len(np.unique(examples.keys)) != size:
+        raise ValueError("keys has an example twice")
+    if (
+        not -1
+        <= examples.classes.min(initial=-1)
+        <= examples.classes.max(initial=-1)
+        < max(1, len(examples.class_names))
+    ):
+        raise ValueError("classes has one without a name")
+    if examples.kind in ("classification", "tagging"):
+        for name, array in (("predicted", examples.predicted), ("gold", examples.gold)):
+            if array.min(initial=0) < 0 or array.max(initial=0) >= len(examples.labels):
+                raise ValueError(f"{name} has a label without a name")

@@ -1,0 +1,104 @@
+"""A metric from kept predictions: over all examples, over some, and what each example contributes to it.
+
+Shape legend: N examples, C labels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from lmtransfer.kept_predictions.scored import ScoredExamples
+from lmtransfer.metrics.confusion import F1, Accuracy, ConfusionMetric, Matthews
+from lmtransfer.metrics.correlation import Pearson, Spearman
+
+#: Up to so many examples a metric is computed once without each of them, where there is no shorter way.
+_MOST_LEFT_OUT = 5_000
+
+
+def metric_value(examples: ScoredExamples, metric: str, rows: np.ndarray | None = None) -> float | None:
+    """A metric, computed anew from the predictions; None where they do not tell.
+
+    Args:
+        examples: the predictions.
+        metric: its name.
+        rows: of which examples, as a bootstrap draws them (some several times); None for all.
+    """
+    if metric in examples.ratios:
+        return examples.ratios[metric].value(rows)
+    compute = _of_answers(examples, metric)
+    if compute is None or (rows is None and not len(examples)) or (rows is not None and not len(rows)):
+        return None
+    said, gold = examples.predicted, examples.gold
+    return compute(said, gold) if rows is None else compute(said[rows], gold[rows])
+
+
+def contributions(examples: ScoredExamples, metric: str) -> np.ndarray | None:
+    """What each example contributes to a metric: float64, shape (N,), whose mean is the metric.
+
+    Of a mean these are its terms. Of a ratio of sums they are its linearisation, of anything else the jackknife's
+    pseudo-values without its correction of bias (Efron & Tibshirani 1993, chapter 11), so that in all three cases
+    their deviation over the root of N is a standard error of the metric.
+
+    Args:
+        examples: the predictions.
+        metric: its name.
+
+    Returns:
+        None where the predictions do not tell, or the metric is not defined on them.
+    """
+    value, num = metric_value(examples, metric), len(examples)
+    if value is None or not math.isfinite(value):
+        return None
+    ratio = examples.ratios.get(metric)
+    if ratio is not None:
+        return value + (ratio.parts - value * ratio.counts) / ratio.counts.mean()
+    left_out = _left_out(examples, metric)
+    if left_out is None:
+        return None
+    return value + (num - 1) * (left_out.mean() - left_out)
+
+
+def _left_out(examples: ScoredExamples, metric: str) -> np.ndarray | None:
+    """The metric without each example in turn, shape (N,)."""
+    compute, num = _of_answers(examples, metric), len(examples)
+    if compute is None or num < 2:
+        return None
+    said, gold = examples.predicted, examples.gold
+    if examples.kind == "classification":  # examples of one label and one answer are alike
+        _, firsts, which = np.unique(np.stack([said, gold]), axis=1, return_index=True, return_inverse=True)
+        values = [compute(np.delete(said, row), np.delete(gold, row)) for row in firsts]
+        return np.array(values)[which.reshape(-1)]
+    if num > _MOST_LEFT_OUT:
+        return None
+    return np.array([compute(np.delete(said, row), np.delete(gold, row)) for row in range(num)])
+
+
+def _of_answers(examples: ScoredExamples, metric: str) -> Callable[[np.ndarray, np.ndarray], float] | None:
+    """How a metric of one answer an example is computed from answers and gold ones; None where it is none such."""
+    num_labels = len(examples.labels)
+    if examples.kind == "classification":
+        confusions: dict[str, Callable[[], ConfusionMetric]] = {
+            "accuracy": lambda: Accuracy(num_labels=num_labels),
+            "f1": lambda: F1(num_labels=num_labels, positive=examples.positive),
+            "macro_f1": lambda: F1(num_labels=num_labels, positive="macro"),
+            "matthews": lambda: Matthews(num_labels=num_labels),
+        }
+        return _computed(confusions[metric]) if metric in confusions else None
+    correlations: dict[str, Callable[[], Pearson | Spearman]] = {"pearson": Pearson, "spearman": Spearman}
+    if examples.kind == "regression" and metric in correlations:
+        return _computed(correlations[metric])
+    return None
+
+
+def _computed(
+    make: Callable[[], ConfusionMetric | Pearson | Spearman],
+) -> Callable[[np.ndarray, np.ndarray], float]:
+    def compute(said: np.ndarray, gold: np.ndarray) -> float:
+        metric = make()
+        metric.update(said, gold)
+        return metric.compute()
+
+    return compute

@@ -1,0 +1,122 @@
+"""How the sequences of a packed batch are laid out for attention: decided once a batch, used by every layer.
+
+Shape legend: T packed keys, N packed queries, B sequences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lmtransfer.layers.attention.blocks import Block, DenseBlocks, Slots
+from lmtransfer.layers.attention.joined_rows import JoinedRows
+from lmtransfer.layers.attention.row_ranges import RowRange, row_ranges
+
+#: A processor computes sequences one by one where the longest is longer than this and the mean at least half of it;
+#: shorter ones share rows. On two AVX512-BF16 cores both take as long at 60 to 200 tokens, 32 sequences.
+_LONG = 192
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Packed queries over packed keys; what a backend needs is made when it asks.
+
+    Attributes:
+        lengths: packed keys of each of the B sequences.
+        counts: packed queries of each, where they are a selection of its tokens; None: every token is a query. Only
+            attention that sees everything may use a selection.
+        device: where the indices are needed.
+    """
+
+    lengths: tuple[int, ...]
+    counts: tuple[int, ...] | None
+    device: torch.device
+
+    @classmethod
+    def of(
+        cls,
+        num_keys: Sequence[int],
+        num_queries: Sequence[int] | None = None,
+        device: torch.device | str = "cpu",
+    ) -> Layout:
+        """Lay out B sequences; see the attributes."""
+        counts = None if num_queries is None else tuple(int(count) for count in num_queries)
+        return cls(tuple(int(length) for length in num_keys), counts, torch.device(device))
+
+    @property
+    def selected(self) -> bool:
+        """Whether the queries are a selection of the tokens."""
+        return self.counts is not None
+
+    @cached_property
+    def is_ragged(self) -> bool:
+        """Whether sequences differ in length."""
+        return len(set(self.lengths)) > 1
+
+    @property
+    def is_long(self) -> bool:
+        """Whether every token is a query, and the sequences are ragged and of many tokens."""
+        many = max(self.lengths, default=0) > _LONG and 2 * sum(self.lengths) >= _LONG * len(self.lengths)
+        return self.is_ragged and many and not self.selected
+
+    @cached_property
+    def cu_keys(self) -> Tensor:
+        """Offsets of the sequences' keys, (B + 1) int32, for the variable-length kernels."""
+        return _offsets(self.lengths).to(self.device)
+
+    @cached_property
+    def cu_queries(self) -> Tensor:
+        """Offsets of their queries."""
+        return self.cu_keys if self.counts is None else _offsets(self.counts).to(self.device)
+
+    @property
+    def max_keys(self) -> int:
+        """The longest sequence's keys."""
+        return max(self.lengths, default=0)
+
+    @property
+    def max_queries(self) -> int:
+        """The most queries of a sequence."""
+        return self.max_keys if self.counts is None else max(self.counts, default=0)
+
+    @cached_property
+    def dense(self) -> DenseBlocks:
+        """Sequences of like length in dense blocks."""
+        counts = None if self.counts is None else np.asarray(self.counts, dtype=np.int64)
+        return DenseBlocks.of(np.asarray(self.lengths, dtype=np.int64), counts, self.device)
+
+    @cached_property
+    def joined(self) -> JoinedRows:
+        """Several sequences in a row; all rows have as many key slots, and as many query slots."""
+        return JoinedRows.of(self.lengths, self.counts, self.device)
+
+    @cached_property
+    def ranges(self) -> list[RowRange]:
+        """The rows around each sequence, where each is computed by itself."""
+        return row_ranges(self.lengths)
+
+    @property
+    def queries(self) -> Slots:
+        """The queries' slots in the dense blocks."""
+        return self.dense.queries
+
+    @property
+    def keys(self) -> Slots:
+        """The keys' slots in the dense blocks."""
+        return self.dense.keys
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        """The dense blocks."""
+        return self.dense.blocks
+
+
+def _offsets(counts: Sequence[int]) -> Tensor:
+    offsets = np.zeros(len(counts) + 1, dtype=np.int32)
+    np.cumsum(counts, out=offsets[1:])
+    return torch.from_numpy(offsets)

@@ -1,0 +1,101 @@
+"""Attention of long sequences on a processor: each by itself, on views of the packed rows.
+
+A processor multiplies one long sequence's matrices as fast as those of a block of several, so there is nothing to
+gain from blocks; and without them no row is copied, and hardly a spare slot computed or masked. On two AVX512-BF16
+cores, forward and backward in bfloat16, 32 sequences of 100 to 384 tokens, 4 heads of 64: 42 ms, in blocks 93 ms.
+
+A sequence is computed in a range of rows (``layers.row_ranges``) that extends into its neighbours, whose keys are
+hidden and whose queries weigh nothing.
+
+Shape legend: T packed rows, H heads, K head width, P rows of a range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lmtransfer.layers.attention.row_ranges import RowRange
+from lmtransfer.layers.attention.visibility import hiding, unseen_keys
+
+
+def long_attention(
+    query_THK: Tensor,
+    key_THK: Tensor,
+    value_THK: Tensor,
+    ranges: Sequence[RowRange],
+    *,
+    causal: bool = False,
+    reach: int | None = None,
+) -> Tensor:
+    """Softmax(q k^T / sqrt(K)) v within each sequence.
+
+    Args:
+        query_THK: packed queries.
+        key_THK: packed keys.
+        value_THK: packed values.
+        ranges: one around each sequence.
+        causal: a query sees keys at its own position and before.
+        reach: a query sees keys at most this many positions away; None: all.
+
+    Returns:
+        (T, H, K).
+    """
+    return _LongAttention.apply(query_THK, key_THK, value_THK, ranges, causal, reach)
+
+
+class _LongAttention(torch.autograd.Function):
+    """One node of the graph for all sequences: what the backward pass needs of a sequence is its weights alone."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        ranges: Sequence[RowRange],
+        causal: bool,
+        reach: int | None,
+    ) -> Tensor:
+        query = query * query.shape[-1] ** -0.5
+        output = torch.empty_like(query)
+        unseen: dict[int, Tensor] = {}
+        kept = []
+        for around in ranges:
+            q, k, v = (around.heads_first(rows) for rows in (query, key, value))
+            scores_HPP = torch.bmm(q, k.transpose(1, 2))
+            for strangers in around.strangers():
+                scores_HPP[:, :, strangers] = float("-inf")
+            if causal or reach is not None:
+                if around.size not in unseen:
+                    hidden_PP = unseen_keys(torch.arange(around.size), causal=causal, reach=reach)
+                    unseen[around.size] = hiding(hidden_PP, scores_HPP.dtype)
+                scores_HPP += unseen[around.size]
+            weights_HPP = scores_HPP.softmax(-1)
+            for strangers in around.strangers():
+                weights_HPP[:, strangers] = 0
+            output[around.start : around.stop] = around.own(torch.bmm(weights_HPP, v))
+            kept.append(weights_HPP)
+        ctx.ranges = ranges
+        ctx.save_for_backward(query, key, value, *kept)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        query, key, value, *kept = ctx.saved_tensors
+        grads = [torch.empty_like(rows) for rows in (query, key, value)]
+        for around, weights_HPP in zip(ctx.ranges, kept, strict=True):
+            q, k, v, g = (around.heads_first(rows) for rows in (query, key, value, grad))
+            by_weight = torch.bmm(g, v.transpose(1, 2))
+            by_score = torch.ops.aten._softmax_backward_data(by_weight, weights_HPP, -1, weights_HPP.dtype)
+            found = (
+                torch.bmm(by_score, k),
+                torch.bmm(by_score.transpose(1, 2), q),
+                torch.bmm(weights_HPP.transpose(1, 2), g),
+            )
+            for target, rows in zip(grads, found, strict=True):
+                target[around.start : around.stop] = around.own(rows)
+        return grads[0].mul_(query.shape[-1] ** -0.5), grads[1], grads[2], None, None, None

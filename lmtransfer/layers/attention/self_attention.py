@@ -1,0 +1,100 @@
+"""Multi-head self-attention over packed sequences.
+
+Shape legend: T tokens, N read positions, D width, H heads, K head width.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from lmtransfer.layers.attention.layout import Layout
+from lmtransfer.layers.attention.packed import attention
+from lmtransfer.layers.attention.rotary import Rotation
+
+
+class HeadNorm(nn.RMSNorm):
+    """Root-mean-square norm over the features of each head, in the states' own number format under autocast."""
+
+    def forward(self, states: Tensor) -> Tensor:
+        """(T, H, K) -> (T, H, K)."""
+        assert self.weight is not None
+        return nn.functional.rms_norm(states, self.normalized_shape, self.weight.to(states.dtype), self.eps)
+
+
+class SelfAttention(nn.Module):
+    """Multi-head self-attention (Vaswani et al. 2017, section 3.2) with one fused projection.
+
+    Args:
+        dim: width D.
+        num_heads: heads H; must divide ``dim``.
+        dropout: probability of dropping an attention weight. 0 by default, where the papers have 0.1: the flash
+            kernels have none, and it takes the slower dense blocks.
+        causal: a token sees itself and what is before it.
+        window: a token sees others at most this many positions away; None: all.
+        bias: add biases to the projections.
+        query_key_norm: normalise the queries and keys of each head by their root mean square, with a gain (Henry et
+            al. 2020; with a gain a feature as in Qwen3), so that no score grows without bound.
+        norm_eps: its epsilon.
+    """
+
+    def __init__(
+        self,
+        *,
+        dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        causal: bool = False,
+        window: int | None = None,
+        bias: bool = True,
+        query_key_norm: bool = False,
+        norm_eps: float = 1e-6,
+    ) -> None:
+        super().__init__()
+        self.dim, self.num_heads, self.head_dim = dim, num_heads, dim // num_heads
+        self.attention_dropout, self.causal, self.window = dropout, causal, window
+        self.query_key_value = nn.Linear(dim, 3 * dim, bias=bias)
+        self.query_key_value.muon_splits = 3  # type: ignore[assignment]  # three matrices, stored as one
+        self.query_norm = HeadNorm(self.head_dim, eps=norm_eps) if query_key_norm else nn.Identity()
+        self.key_norm = HeadNorm(self.head_dim, eps=norm_eps) if query_key_norm else nn.Identity()
+        self.output = nn.Linear(dim, dim, bias=bias)
+
+    def forward(
+        self, hidden_TD: Tensor, layout: Layout, reads_N: Tensor | None = None, rotation: Rotation | None = None
+    ) -> Tensor:
+        """Attend.
+
+        Args:
+            hidden_TD: token states.
+            layout: of the batch; of the batch and the read positions where those are given.
+            reads_N: the only positions whose result is wanted, or None for all; attention that does not see
+                everything, causal or within a window, must be asked for all.
+            rotation: turns the queries and keys; None: positions are in the states.
+
+        Returns:
+            (T, D), or (N, D) for read positions.
+        """
+        if reads_N is None:
+            query, key, value = self.query_key_value(hidden_TD).view(-1, 3, self.num_heads, self.head_dim).unbind(1)
+        else:
+            weight, bias = self.query_key_value.weight, self.query_key_value.bias
+            query_bias, key_value_bias = (None, None) if bias is None else (bias[: self.dim], bias[self.dim :])
+            query = nn.functional.linear(hidden_TD[reads_N], weight[: self.dim], query_bias)
+            query = query.view(-1, self.num_heads, self.head_dim)
+            projected = nn.functional.linear(hidden_TD, weight[self.dim :], key_value_bias)
+            key, value = projected.view(-1, 2, self.num_heads, self.head_dim).unbind(1)
+        query, key = self.query_norm(query), self.key_norm(key)
+        if rotation is not None:
+            query = (rotation if reads_N is None else rotation.at(reads_N)).turn(query)
+            key = rotation.turn(key)
+        dropout = self.attention_dropout if self.training else 0.0
+        attended = attention(query, key, value, layout, causal=self.causal, reach=self.window, dropout=dropout)
+        return self.output(attended.flatten(1))
+
+
+def truncated_normal_(module: nn.Module, *, std: float = 0.02) -> None:
+    """BERT's initialisation: weights from a normal cut at two deviations, biases 0, norms 1 and 0."""
+    if isinstance(module, nn.Linear | nn.Embedding):
+        torch.nn.init.trunc_normal_(module.weight, std=std, a=-2 * std, b=2 * std)
+    if isinstance(module, nn.Linear) and module.bias is not None:
+        torch.nn.init.zeros_(module.bias)

@@ -1,0 +1,143 @@
+"""Multi-head attention with relative positions over packed sequences with memories.
+
+Shape legend: N packed queries, X packed keys, P distances, D width, H heads, K head width, G sequences of a block, Q
+and S its query and key slots.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from lmtransfer.layers.attention.packed import from_blocks, to_blocks
+from lmtransfer.layers.attention.visibility import hiding
+from lmtransfer.layers.dropout import dropout as drop
+from lmtransfer.layers.relative.layout import RelativeBlock, RelativeLayout
+from lmtransfer.layers.relative.positions import add_shifted
+
+
+class RelativeBiases(nn.Module):
+    """What is added to every query: u before it meets keys, v before distances, s before segments.
+
+    Dai et al. 2019, section 3.3 (u, v); Yang et al. 2019, section 2.5 (s and the two segment vectors).
+
+    Args:
+        dim: width D.
+        segments: with s and the vectors of same and different segments.
+    """
+
+    def __init__(self, *, dim: int, segments: bool = False) -> None:
+        super().__init__()
+        self.content = nn.Parameter(0.02 * torch.randn(dim))
+        self.position = nn.Parameter(0.02 * torch.randn(dim))
+        self.segment = nn.Parameter(0.02 * torch.randn(dim)) if segments else None
+        self.same_or_different = nn.Parameter(0.02 * torch.randn(2, dim)) if segments else None
+
+    def unused(self) -> Tensor | float:
+        """0, with a gradient of zero for what rows of one segment do not use."""
+        if self.segment is None or self.same_or_different is None:
+            return 0.0
+        return 0.0 * (self.segment.sum() + self.same_or_different.sum())
+
+
+class RelativeAttention(nn.Module):
+    """Attention whose scores are (q + u) k + (q + v) r, and (q + s) e where segments count; without linear biases.
+
+    r is a projection of the sinusoids of the distance from query to key, e a vector for same or different segments
+    (the difference of the two is what counts in a softmax, and all that is computed).
+
+    Args:
+        dim: width D.
+        num_heads: heads H; must divide ``dim``.
+        dropout: probability of dropping an attention weight.
+    """
+
+    def __init__(self, *, dim: int, num_heads: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.dim, self.num_heads, self.attention_dropout = dim, num_heads, dropout
+        self.query = nn.Linear(dim, dim, bias=False)
+        self.key_value = nn.Linear(dim, 2 * dim, bias=False)
+        self.key_value.muon_splits = 2  # type: ignore[assignment]  # two matrices, stored as one
+        self.position = nn.Linear(dim, dim, bias=False)
+        self.output = nn.Linear(dim, dim, bias=False)
+
+    def forward(
+        self,
+        queries_ND: Tensor,
+        key_value_X2D: Tensor,
+        by_distance_PD: Tensor,
+        biases: RelativeBiases,
+        at: RelativeLayout,
+    ) -> Tensor:
+        """Attend.
+
+        Args:
+            queries_ND: states that ask.
+            key_value_X2D: ``self.key_value`` of the states that are asked.
+            by_distance_PD: ``self.position`` of the sinusoids of ``at.distances()``.
+            biases: u, v and what segments need.
+            at: who asks whom.
+
+        Returns:
+            (N, D).
+        """
+        query_ND = self.query(queries_ND)
+        with torch.autocast(query_ND.device.type, enabled=False):
+            attended = self._attend(query_ND, key_value_X2D, by_distance_PD, biases, at)
+        return self.output(attended)
+
+    def _attend(
+        self,
+        query_ND: Tensor,
+        key_value_X2D: Tensor,
+        by_distance_PD: Tensor,
+        biases: RelativeBiases,
+        at: RelativeLayout,
+    ) -> Tensor:
+        dtype, layout, width = query_ND.dtype, at.layout, self.dim // self.num_heads
+        if not layout.blocks:
+            return query_ND  # of no queries
+        if dtype == torch.bfloat16 and query_ND.device.type == "cpu" and layout.keys.moves is not None:
+            # As in layers.attention: ragged blocks hardly repeat a shape, and each costs a bfloat16 kernel.
+            query_ND, key_value_X2D, by_distance_PD = query_ND.float(), key_value_X2D.float(), by_distance_PD.float()
+        counts_segments = biases.segment is not None and any(block.differs is not None for block in at.blocks)
+        slotted_u = to_blocks(_biased(query_ND, biases.content, width), layout.queries)
+        slotted_v = to_blocks(_biased(query_ND, biases.position, width), layout.queries)
+        keys_values = to_blocks(key_value_X2D, layout.keys)
+        if biases.segment is not None and counts_segments:
+            slotted_s = to_blocks(_biased(query_ND, biases.segment, width), layout.queries)
+        outputs = []
+        for place, (block, relative) in enumerate(zip(layout.blocks, at.blocks, strict=True)):
+            shape = (block.size, block.num_queries, self.num_heads, width)
+            key, value = keys_values[place].view(block.size, block.num_keys, 2, self.num_heads, width).unbind(2)
+            scores_GHQS = slotted_u[place].view(shape).transpose(1, 2) @ key.permute(0, 2, 3, 1)
+            row_PD = by_distance_PD[at.distances_of(place)]
+            scores_GHQS = self._add_positions(scores_GHQS, slotted_v[place], row_PD, relative)
+            if relative.differs is not None and biases.same_or_different is not None:
+                same, different = biases.same_or_different.to(query_ND.dtype)
+                more_GHQ1 = (slotted_s[place] * (different - same)).view(shape).sum(-1).transpose(1, 2)[..., None]
+                scores_GHQS = scores_GHQS + more_GHQ1 * relative.differs
+            if relative.hidden is not None:
+                scores_GHQS = scores_GHQS + hiding(relative.hidden, scores_GHQS.dtype)
+            weights_GHQS = scores_GHQS.softmax(-1)
+            if self.training and self.attention_dropout:
+                weights_GHQS = drop(weights_GHQS, self.attention_dropout)
+            outputs.append((weights_GHQS @ value.transpose(1, 2)).transpose(1, 2).reshape(-1, self.dim))
+        output = (outputs[0] if len(outputs) == 1 else torch.cat(outputs)).to(dtype)
+        return from_blocks(output, layout.queries)
+
+    def _add_positions(self, scores_GHQS: Tensor, query: Tensor, row_PD: Tensor, relative: RelativeBlock) -> Tensor:
+        """The scores with (q + v) r added; ``row_PD`` holds the block's distances."""
+        size, _, num_queries, _ = scores_GHQS.shape
+        row_HKP = row_PD.view(-1, self.num_heads, self.dim // self.num_heads).permute(1, 2, 0)
+        query_HNK = query.view(-1, self.num_heads, self.dim // self.num_heads).transpose(0, 1)
+        by_distance_HGQP = (query_HNK @ row_HKP).view(self.num_heads, size, num_queries, -1)
+        if relative.places is None:
+            return add_shifted(scores_GHQS, by_distance_HGQP, relative.num_tokens - 1)
+        places = relative.places.expand(self.num_heads, -1, -1, -1)
+        return scores_GHQS + by_distance_HGQP.gather(-1, places).transpose(0, 1)
+
+
+def _biased(query_ND: Tensor, bias_D: Tensor, width: int) -> Tensor:
+    """(q + bias) / sqrt(K)."""
+    return torch.add(bias_D.to(query_ND.dtype) * width**-0.5, query_ND, alpha=width**-0.5)

@@ -1,0 +1,205 @@
+"""Packed sequences with memories laid out for relative attention: decided once a batch, used by every layer.
+
+Shape legend: T tokens, N queries, X packed keys (of each sequence: its memory, then its tokens), B sequences, R real
+sequences, D width, G sequences of a block, Q and S its query and key slots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lmtransfer.data.batch import PackedBatch
+from lmtransfer.layers.attention.blocks import Slots
+from lmtransfer.layers.attention.layout import Layout
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """What is attended to: the tokens of each sequence behind its memory.
+
+    Attributes:
+        memory: memory rows of each sequence, the same for all.
+        lengths: tokens of each of the B sequences.
+        num_real: R, how many of them are real; the memories of filler are zeros.
+        order_X: row of [all memories; all tokens] at each packed key; None where all sequences are of one length, so
+            that a concatenation does.
+        device: where the indices are.
+    """
+
+    memory: int
+    lengths: tuple[int, ...]
+    num_real: int
+    order_X: Tensor | None
+    device: torch.device
+
+    @classmethod
+    def of(cls, batch: PackedBatch, *, memory: int) -> Keys:
+        """The keys of ``batch`` behind ``memory`` rows a sequence."""
+        device = batch.tokens_T.device
+        order = None
+        if memory and len(set(batch.lengths)) > 1:
+            places = np.arange(len(batch.lengths) * memory + sum(batch.lengths))
+            memories, tokens = np.split(places, [len(batch.lengths) * memory])
+            rows = zip(memories.reshape(-1, memory), np.split(tokens, np.cumsum(batch.lengths)[:-1]), strict=True)
+            order = torch.from_numpy(np.concatenate([part for row in rows for part in row])).to(device)
+        return cls(memory, batch.lengths, batch.num_real, order, device)
+
+    def behind(self, memory_RMD: Tensor | None, rows_TD: Tensor) -> Tensor:
+        """The packed keys (X, D) of token rows and the real sequences' memories; 1 dimension instead of D is fine."""
+        if not self.memory:
+            return rows_TD
+        assert memory_RMD is not None
+        filler = len(self.lengths) - self.num_real
+        memory_RMD = memory_RMD.to(rows_TD.dtype)
+        if filler:
+            memory_RMD = torch.cat([memory_RMD, memory_RMD.new_zeros(filler, *memory_RMD.shape[1:])])
+        if self.order_X is None:
+            together = torch.cat([memory_RMD, rows_TD.view(len(self.lengths), -1, *rows_TD.shape[1:])], 1)
+            return together.flatten(0, 1)
+        return torch.cat([memory_RMD.flatten(0, 1), rows_TD]).index_select(0, self.order_X)
+
+    def latest(self, keys_XD: Tensor, size: int) -> Tensor:
+        """The last keys of each real sequence, without history: at most ``size``, and as many of each, (R, M, D)."""
+        size = min(size, self.memory + min(self.lengths[: self.num_real]))
+        if len(set(self.lengths)) == 1:
+            return keys_XD.detach().view(len(self.lengths), -1, keys_XD.shape[1])[: self.num_real, -size:]
+        ends = np.cumsum(np.asarray(self.lengths) + self.memory)[: self.num_real]
+        places = torch.from_numpy((ends[:, None] - size + np.arange(size)).reshape(-1)).to(self.device)
+        return keys_XD.detach().index_select(0, places).view(self.num_real, size, -1)
+
+
+@dataclass(frozen=True, slots=True)
+class RelativeBlock:
+    """What queries of a dense block see, and how far it is.
+
+    Attributes:
+        num_tokens: token slots of each sequence; the other S - num_tokens keys are its memory.
+        hidden: True where a query does not see a key, broadcastable to (G, heads, Q, S); None where all is seen.
+        differs: True where a query and a key are of different segments, (G, 1, Q, S); None where segments do not count.
+        places: for a selection of queries, where in the row of distances those to each key lie, int64, (1, G, Q, S);
+            None where the queries are all tokens in order.
+    """
+
+    num_tokens: int
+    hidden: Tensor | None
+    differs: Tensor | None
+    places: Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class RelativeLayout:
+    """Packed queries over packed keys.
+
+    Attributes:
+        layout: the slots of both, and the dense blocks.
+        blocks: what is relative about each block.
+        causal: keys behind a query are hidden, so that distances below -1 are not needed.
+    """
+
+    layout: Layout
+    blocks: tuple[RelativeBlock, ...]
+    causal: bool
+
+    @classmethod
+    def of(
+        cls,
+        keys: Keys,
+        *,
+        causal: bool = False,
+        num_seen: int | None = None,
+        counts: Sequence[int] | None = None,
+        positions_N: Tensor | None = None,
+        segments_T: Tensor | None = None,
+        order_T: Tensor | None = None,
+        sees_itself: bool = True,
+    ) -> RelativeLayout:
+        """Lay out a batch.
+
+        Args:
+            keys: of the batch.
+            causal: a query sees no key after it.
+            num_seen: it sees at most so many keys, itself the nearest; None: all. Needs ``causal``.
+            counts: how many queries each sequence has, where they are a selection; None: every token is one.
+            positions_N: their positions within their sequences; ``None`` with ``counts=None`` only.
+            segments_T: segment of each token, where it counts; memory has segment 0.
+            order_T: place of each token in the order of factorisation, where not all is seen: a query sees the keys
+                of lower places, and all memory. For a selection of queries, the order must be that of tokens too.
+            sees_itself: it also sees those of its own place.
+        """
+        assert not (causal and counts is not None), "a selection of queries sees all that its order allows"
+        num_keys = [keys.memory + length for length in keys.lengths]
+        layout = Layout.of(num_keys, counts if counts is not None or not keys.memory else keys.lengths, keys.device)
+        of_query = None
+        if counts is not None:
+            assert positions_N is not None
+            starts_B = np.cumsum((0, *keys.lengths[:-1]))
+            of_query = positions_N + torch.from_numpy(np.repeat(starts_B, counts)).to(keys.device)
+        positions = None if positions_N is None else _slotted(positions_N, layout.queries)
+        pairs = [
+            None if per_token_T is None else _pairs(keys, layout, per_token_T, of_query, memory)
+            for per_token_T, memory in ((segments_T, 0), (order_T, -1))
+        ]
+        blocks = []
+        for place, block in enumerate(layout.blocks):
+            num_tokens = block.num_keys - keys.memory
+            hidden = None if block.key_mask is None else ~block.key_mask[:, None, :]
+            if causal:
+                ahead = block.positions[None, :] - keys.memory - block.positions[: block.num_queries, None]
+                unseen = ahead > 0 if num_seen is None else (ahead > 0) | (ahead <= -num_seen)
+                hidden = unseen if hidden is None else hidden | unseen
+            differs = places = None
+            if pairs[0] is not None:
+                segment_GQ, segment_GS = pairs[0][place]
+                differs = (segment_GQ[:, :, None] != segment_GS[:, None, :])[:, None]
+            if pairs[1] is not None:
+                order_GQ, order_GS = (order[:, :, None] for order in pairs[1][place])
+                order_GS = order_GS.transpose(1, 2)
+                unseen = order_GS > order_GQ if sees_itself else order_GS >= order_GQ
+                hidden = unseen if hidden is None else hidden | unseen
+            if positions is not None:
+                position_GQ = positions[place].view(block.size, block.num_queries)
+                places = (num_tokens - 1 - position_GQ[:, :, None] + block.positions)[None]
+            if hidden is not None:
+                hidden = hidden[:, None] if hidden.ndim == 3 else hidden
+            blocks.append(RelativeBlock(num_tokens, hidden, differs, places))
+        return cls(layout, tuple(blocks), causal)
+
+    def distances(self) -> Tensor:
+        """Every distance from a query back to a key that a block needs, the largest first, int64."""
+        farthest, nearest = self.layout.max_keys - 1, self._nearest(max(block.num_tokens for block in self.blocks))
+        return torch.arange(farthest, nearest - 1, -1, device=self.layout.device)
+
+    def distances_of(self, block: int) -> slice:
+        """Where in ``distances`` those of one block lie, from its first key's to its last query down."""
+        zero = self.layout.max_keys - 1
+        farthest = self.layout.blocks[block].num_keys - 1
+        return slice(zero - farthest, zero - self._nearest(self.blocks[block].num_tokens) + 1)
+
+    def _nearest(self, num_tokens: int) -> int:
+        """The least distance: that of the last of ``num_tokens`` from the first, and -1 where none of it is seen."""
+        return -1 if self.causal else 1 - num_tokens
+
+
+def _slotted(rows: Tensor, slots: Slots) -> tuple[Tensor, ...]:
+    if slots.moves is not None:
+        rows = rows.index_select(0, slots.moves.gather_S)
+    return rows.split(slots.sizes)
+
+
+def _pairs(
+    keys: Keys, layout: Layout, per_token_T: Tensor, of_query: Tensor | None, memory: int
+) -> list[tuple[Tensor, Tensor]]:
+    """A number of each query (G, Q) and of each key (G, S) by block; ``memory`` is that of all memory."""
+    per_query = per_token_T if of_query is None else per_token_T[of_query]
+    memory_RM = per_token_T.new_full((keys.num_real, keys.memory), memory)
+    per_key = keys.behind(memory_RM, per_token_T)
+    queries, slotted_keys = _slotted(per_query, layout.queries), _slotted(per_key, layout.keys)
+    return [
+        (q.view(block.size, -1), k.view(block.size, -1))
+        for block, q, k in zip(layout.blocks, queries, slotted_keys, strict=True)
+    ]

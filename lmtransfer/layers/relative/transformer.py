@@ -1,0 +1,88 @@
+"""The transformer layer with relative attention, for one or two streams of queries over the same keys.
+
+Shape legend: N queries, X packed keys, P distances, D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from lmtransfer.layers.dropout import Dropout
+from lmtransfer.layers.feed_forward import Activation, FeedForward
+from lmtransfer.layers.relative.attention import RelativeAttention, RelativeBiases
+from lmtransfer.layers.relative.layout import RelativeLayout
+from lmtransfer.layers.transformer import NormPlace
+
+#: States that ask, and whom they ask.
+Stream = tuple[Tensor, RelativeLayout]
+
+
+class RelativeLayer(nn.Module):
+    """Relative attention and feed-forward, each with a residual connection and LayerNorm.
+
+    Args:
+        dim: width D.
+        num_heads: attention heads.
+        hidden_dim: width of the feed-forward layer.
+        norm: "post" as published (Dai et al. 2019; Yang et al. 2019), or "pre".
+        norm_eps: LayerNorm's epsilon.
+        activation: of the feed-forward layer.
+        dropout: probability of dropping a feature of either branch.
+        attention_dropout: probability of dropping an attention weight.
+        biases: of its own; None where they are given with each call.
+    """
+
+    def __init__(
+        self,
+        *,
+        dim: int,
+        num_heads: int,
+        hidden_dim: int,
+        norm: NormPlace,
+        norm_eps: float,
+        activation: Activation,
+        dropout: float,
+        attention_dropout: float,
+        biases: RelativeBiases | None,
+    ) -> None:
+        super().__init__()
+        self.pre_norm = norm == "pre"
+        self.attention = RelativeAttention(dim=dim, num_heads=num_heads, dropout=attention_dropout)
+        self.biases = biases
+        self.attention_norm = nn.LayerNorm(dim, eps=norm_eps)
+        self.feed_forward = FeedForward(dim=dim, hidden_dim=hidden_dim, activation=activation)
+        self.feed_forward_norm = nn.LayerNorm(dim, eps=norm_eps)
+        self.dropout = Dropout(dropout)
+
+    def forward(
+        self, streams: Sequence[Stream], keys_XD: Tensor, distances_PD: Tensor, biases: RelativeBiases | None = None
+    ) -> list[Tensor]:
+        """The next states (N, D) of each stream.
+
+        Args:
+            streams: who asks.
+            keys_XD: the layer's input at all tokens and the memory: who is asked.
+            distances_PD: sinusoids of the distances.
+            biases: of the queries, where the layer has none of its own.
+        """
+        biases = self.biases or biases
+        assert biases is not None
+        asked_XD = self.attention_norm(keys_XD) if self.pre_norm else keys_XD
+        key_value = self.attention.key_value(asked_XD)
+        by_distance_PD = self.attention.position(distances_PD)
+        outputs = []
+        for hidden_ND, at in streams:
+            asking_ND = hidden_ND
+            if self.pre_norm:
+                asking_ND = asked_XD if hidden_ND is keys_XD else self.attention_norm(hidden_ND)
+            attended_ND = self.dropout(self.attention(asking_ND, key_value, by_distance_PD, biases, at))
+            if self.pre_norm:
+                hidden_ND = hidden_ND + attended_ND
+                hidden_ND = hidden_ND + self.dropout(self.feed_forward(self.feed_forward_norm(hidden_ND)))
+            else:
+                hidden_ND = self.attention_norm(hidden_ND + attended_ND)
+                hidden_ND = self.feed_forward_norm(hidden_ND + self.dropout(self.feed_forward(hidden_ND)))
+            outputs.append(hidden_ND)
+        return outputs

@@ -1,0 +1,1 @@
+"""``predict``: what is asked, what answers, where the answers go."""

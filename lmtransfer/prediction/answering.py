@@ -1,0 +1,118 @@
+"""What answers: a run's learner, several seeds of it together, or a pretraining run's masked head."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import numpy as np
+
+from lmtransfer.data.documents import Notes
+from lmtransfer.errors import ConfigError, RunDirectoryError
+from lmtransfer.models.base import Encoder
+from lmtransfer.runs.saved import SavedRun, open_saved, trained_folders
+from lmtransfer.tasks.base import Answer, Example, HeadKind, Task
+from lmtransfer.tasks.source import TaskSource
+from lmtransfer.tasks.tagging.tagged_example import TaggedExample
+from lmtransfer.tasks.text.text_example import TextExample
+from lmtransfer.training.hardware import Hardware
+from lmtransfer.transfer.evaluation import run_head
+from lmtransfer.transfer.experiment.data import encode_examples
+from lmtransfer.transfer.experiment.trained import open_trained
+from lmtransfer.zero_shot.masked_run import filled_line, mask_filler
+
+
+def answering_runs(path: str, *, ensemble: bool, trust: bool) -> list[SavedRun]:
+    """The run that is named; of one with several seeds, the first of them, or all.
+
+    Raises:
+        RunDirectoryError: no run of a task, or none that has a checkpoint.
+    """
+    folders = trained_folders(path)
+    if ensemble and len(folders) == 1:
+        raise RunDirectoryError(f"ensemble=true: the run {path} has one seed only; train several with seeds=5")
+    return [open_saved(folder, key="run", trust=trust) for folder in (folders if ensemble else folders[:1])]
+
+
+class TaskAnswers:
+    """Answers of a task.
+
+    Args:
+        runs: one run, or several seeds of it whose probabilities (scores for regression) are averaged.
+        task: what is asked.
+        hardware: where to compute.
+        notes: where inputs that are cut are counted.
+
+    Raises:
+        ConfigError: several runs whose answers have no mean.
+        DataError: the run answers other labels, or another kind of question.
+    """
+
+    def __init__(self, runs: Sequence[SavedRun], task: Task, hardware: Hardware, notes: Notes) -> None:
+        if len(runs) > 1 and task.head.kind not in ("classification", "regression"):
+            raise ConfigError(f"ensemble=true: {task.head.kind} has no mean over seeds; leave it out")
+        self._task, self._hardware, self._notes = task, hardware, notes
+        self._tokenizer = runs[0].tokenizer
+        self._learners = [open_trained(run, task, hardware) for run in runs]
+
+    def of(self, examples: Sequence[Example]) -> list[Answer]:
+        """One answer an example, in order."""
+        encoder = cast(Encoder, self._learners[0].encoder)
+        encoded = encode_examples(self._task, examples, self._tokenizer, encoder)
+        if encoded.num_truncated:
+            self._notes.add("inputs too long for the encoder, cut", examples[0].id, encoded.num_truncated)
+        source, device, autocast = TaskSource(encoded), self._hardware.device, self._hardware.precision.autocast
+        outputs = [run_head(learner, source, device=device, autocast=autocast).values for learner in self._learners]
+        return list(self._task.answers(encoded, mean_outputs(self._task.head.kind, outputs)))
+
+    def lines(self, examples: Sequence[Example]) -> list[dict[str, Any]]:
+        """As ``of``, as JSON with the examples' ids; of tagged sentences also the words."""
+        lines: list[dict[str, Any]] = []
+        for example, answer in zip(examples, self.of(examples), strict=True):
+            words = {"words": list(example.words)} if isinstance(example, TaggedExample) else {}
+            lines.append({"id": example.id, **words, **answer.plain()})
+        return lines
+
+
+class FilledMasks:
+    """What a pretraining run would put at each [MASK].
+
+    Args:
+        run: the run.
+        top_k: candidates of each mask.
+        hardware: where to compute.
+
+    Raises:
+        ConfigError: its objective cannot fill a mask, or ``top_k`` is out of range.
+    """
+
+    def __init__(self, run: SavedRun, top_k: int, hardware: Hardware) -> None:
+        self._filler = mask_filler(run, top_k, hardware)
+
+    def lines(self, examples: Sequence[TextExample]) -> list[dict[str, Any]]:
+        """One object an example.
+
+        Raises:
+            DataError: a text is longer than the encoder can read.
+        """
+        filled = self._filler.fill([example.text for example in examples])
+        return [
+            {"id": example.id, **filled_line(example.text, masks)}
+            for example, masks in zip(examples, filled, strict=True)
+        ]
+
+
+def mean_outputs(kind: HeadKind, outputs: Sequence[np.ndarray]) -> np.ndarray:
+    """The outputs of several heads as those of one: mean scores, or logits of the mean probabilities.
+
+    Args:
+        kind: of the heads; with one head, any.
+        outputs: of each, float32, shape (R, K).
+    """
+    if len(outputs) == 1:
+        return outputs[0]
+    if kind == "regression":
+        return np.mean(outputs, axis=0)
+    logits = np.stack(outputs).astype(np.float64)
+    logs = logits - np.logaddexp.reduce(logits, axis=2, keepdims=True)
+    return np.logaddexp.reduce(logs, axis=0) - np.log(len(outputs))

@@ -1,0 +1,99 @@
+"""Where answers go: standard output as they come, or a file that is complete when it is there."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TextIO
+
+from lmtransfer.errors import DataError, RunDirectoryError
+from lmtransfer.system.durable import remove
+from lmtransfer.system.machine import naming
+
+STANDARD_OUTPUT = "-"
+
+Write = Callable[[Sequence[dict[str, Any]]], None]
+
+
+@contextmanager
+def open_output(given: str, *, overwrite: bool) -> Iterator[Write]:
+    """What writes objects as JSON lines.
+
+    A file is written beside its place, as ``<output>.partial``, and put there at the end; after an error that is where
+    the answers until then are, unless they could not be written.
+
+    Args:
+        given: the file, or ``-``.
+        overwrite: whether a file that is there may be replaced.
+
+    Raises:
+        RunDirectoryError: the file is there already, or its folder is not.
+    """
+    if given == STANDARD_OUTPUT:
+        yield _writer(sys.stdout, "standard output")
+        return
+    path = free_place(given, overwrite=overwrite)
+    partial = path.with_name(f"{path.name}.partial")
+    try:
+        stream = partial.open("w", encoding="utf-8", newline="\n")
+    except OSError as error:
+        raise RunDirectoryError(f"output={given}: {partial} cannot be written ({error.strerror})") from None
+    try:
+        try:
+            yield _writer(stream, str(path))
+        finally:
+            with naming(path):
+                stream.close()
+    except BaseException as error:
+        is_torn = isinstance(error, OSError) and error.filename == str(path)
+        if is_torn or not partial.stat().st_size:
+            remove(partial)
+        raise
+    partial.replace(path)
+
+
+def free_place(given: str, *, overwrite: bool) -> Path:
+    """The file that ``output=`` names.
+
+    Raises:
+        RunDirectoryError: it is there already, or its folder is not.
+    """
+    path = Path(given).expanduser()
+    if path.is_dir():
+        raise RunDirectoryError(f"output={given}: is a folder; name a file in it, or - for standard output")
+    if path.exists() and not overwrite:
+        raise RunDirectoryError(f"output={given}: is there already; name another file, or set overwrite=true")
+    if not path.parent.is_dir():
+        raise RunDirectoryError(f"output={given}: there is no folder {path.parent}; make it first")
+    return path
+
+
+def _writer(stream: TextIO, name: str) -> Write:
+    """Writes each group at once, so that who reads along waits for nothing that is known."""
+    plain_ascii = (stream.encoding or "").lower().replace("-", "") != "utf8"
+
+    def write(lines: Sequence[dict[str, Any]]) -> None:
+        with naming(name):
+            for line in lines:
+                stream.write(json_line(line, ascii_only=plain_ascii) + "\n")
+            stream.flush()
+
+    return write
+
+
+def json_line(line: dict[str, Any], *, ascii_only: bool = False) -> str:
+    """One object as one line of JSON.
+
+    Raises:
+        DataError: it holds a number that is not finite, which JSON has no word for.
+    """
+    try:
+        return json.dumps(line, ensure_ascii=ascii_only, allow_nan=False)
+    except ValueError:
+        raise DataError(
+            f"{line.get('id')}: the run answers with numbers that are not finite; its weights are spoilt (did its "
+            "training diverge?)"
+        ) from None

@@ -1,0 +1,84 @@
+"""Writing the answers to a split as the file that its leaderboard takes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, cast
+
+from lmtransfer.errors import ConfigError
+from lmtransfer.prediction.output import STANDARD_OUTPUT, free_place
+from lmtransfer.system.durable import write_text
+from lmtransfer.tasks.answers import LabelAnswer, ScoreAnswer, SpanAnswer
+from lmtransfer.tasks.base import Answer, Example, Task
+from lmtransfer.tasks.submissions import (
+    check_complete,
+    glue_lines,
+    glue_table,
+    no_answer_probabilities,
+    squad_predictions,
+)
+
+SubmissionKind = Literal["glue", "squad"]
+
+
+class Submission:
+    """The official file of a split's predictions.
+
+    Args:
+        kind: whose.
+        task: the task.
+        split: its split.
+        output: the file, or a folder in which it gets its official name.
+        overwrite: whether a file that is there may be replaced.
+
+    Raises:
+        ConfigError: no such submission of this task.
+        RunDirectoryError: the file is there already, or its folder is not.
+    """
+
+    def __init__(self, kind: SubmissionKind, task: Task, split: str, output: str, *, overwrite: bool) -> None:
+        self.kind, self.task, self.split = kind, task, split
+        self._labels = list(task.labels)
+        if output == STANDARD_OUTPUT:
+            raise ConfigError("submission= needs output=: a file, or a folder in which it gets its official name")
+        if kind == "glue":
+            official = glue_table(task.name, split, self._labels).file
+        else:
+            _check_spans(task)
+            official = "predictions.json"
+        in_folder = output.endswith("/") or Path(output).expanduser().is_dir()
+        if in_folder:
+            Path(output).expanduser().mkdir(parents=True, exist_ok=True)
+            output = str(Path(output) / official)
+        self.path = free_place(output, overwrite=overwrite)
+        self.odds_path: Path | None = None
+        if kind == "squad" and getattr(task, "no_answer", False):
+            self.odds_path = free_place(str(self.path.with_suffix("")) + ".na_prob.json", overwrite=overwrite)
+
+    def write(self, examples: Sequence[Example], answers: Sequence[Answer]) -> list[Path]:
+        """Write the answers to all examples of the split, and say where.
+
+        Raises:
+            DataError: rows are missing, or ids are not unique.
+        """
+        ids = [example.id for example in examples]
+        if self.kind == "glue":
+            check_complete(ids, self.split)
+            table = glue_table(self.task.name, self.split, self._labels)
+            lines = glue_lines(table, cast("Sequence[LabelAnswer | ScoreAnswer]", answers))
+            write_text(self.path, "\n".join(lines) + "\n")
+            return [self.path]
+        spans = cast("Sequence[SpanAnswer]", answers)
+        write_text(self.path, json.dumps(squad_predictions(ids, spans)) + "\n")
+        if self.odds_path is None:
+            return [self.path]
+        write_text(self.odds_path, json.dumps(no_answer_probabilities(ids, spans)) + "\n")
+        return [self.path, self.odds_path]
+
+
+def _check_spans(task: Task) -> None:
+    if task.head.kind != "span" or task.labels:
+        what = f"{task.head.kind} task" if task.head.kind != "span" else "task with other answers than spans"
+        raise ConfigError(f"submission=squad: {task.name} is a {what}; its submissions are not SQuAD's")

@@ -1,0 +1,119 @@
+"""What a pretraining run reads: the stream it trains on, and the batches it is validated on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from lmtransfer.config.schema import TrainSettings
+from lmtransfer.data.corpora.mixture import MixedStore
+from lmtransfer.data.store.store import TokenStore
+from lmtransfer.data.stream.evaluation_batches import evaluation_batches
+from lmtransfer.data.stream.stream import PlannedStream
+from lmtransfer.errors import DataError
+from lmtransfer.objectives.learner import PretrainingLearner, needed_reads
+from lmtransfer.objectives.source import PretrainingSource
+from lmtransfer.pretraining.assembly import Parts, Text
+from lmtransfer.pretraining.unigrams import observe
+from lmtransfer.pretraining.validation import validate
+from lmtransfer.tokenizers.base import characters_of
+from lmtransfer.training import distributed
+from lmtransfer.training.evaluation import evaluate_losses
+from lmtransfer.training.hardware import Hardware
+
+#: Most tokens of a forward pass in validation.
+_EVALUATION_MICRO_BATCH = 8192
+#: Stretches of contiguous text that are read side by side in validation, whatever the batch size.
+_EVALUATION_LANES = 16
+
+
+class PretrainingData:
+    """The text as batches that fit the hardware: of one size for compiled models, of few sizes on a CPU.
+
+    Args:
+        text: the corpus.
+        parts: how rows are cut and hidden.
+        train: batch sizes.
+        hardware: where to compute.
+        seed: of rows, masks and order.
+
+    Attributes:
+        stream: the optimiser steps of this rank.
+    """
+
+    def __init__(self, text: Text, parts: Parts, *, train: TrainSettings, hardware: Hardware, seed: int) -> None:
+        self.parts, self.hardware = parts, hardware
+        observe(parts, text)
+        self.held_out = text.prepared.validation
+        self.characters = characters_of(text.tokenizer)
+        capacity = (train.micro_batch_tokens or train.batch_tokens) if hardware.compile else None
+        self.training = self._source(text.prepared.train, seed=seed, capacity=capacity)
+        self.stream = PlannedStream(
+            self.training,
+            seed=seed,
+            batch_tokens=train.batch_tokens,
+            micro_batch_tokens=train.micro_batch_tokens,
+            num_workers=train.num_workers,
+            rank=distributed.rank(),
+            world_size=distributed.world_size(),
+            pin_memory=hardware.device.type == "cuda",
+            contiguous=parts.rows.contiguous,
+        )
+
+    def has_validation(self, *, note: Callable[[str], None]) -> bool:
+        """Whether the held-out text gives rows; where it has too few documents for them, ``note`` is told why not.
+
+        A part of a mixture that gives none is left out.
+        """
+        if not isinstance(self.held_out, MixedStore):
+            return self._gives_rows(self.held_out, lambda why: note(f"no validation, and no best checkpoint: {why}"))
+        kept = {
+            name: store
+            for name, store in self.held_out.parts.items()
+            if self._gives_rows(store, partial(_note_of_part, note, name))
+        }
+        self.held_out = MixedStore(kept, self.held_out.alpha)
+        return bool(kept)
+
+    def _gives_rows(self, store: TokenStore, note: Callable[[str], None]) -> bool:
+        try:
+            return store.num_tokens > 0 and len(self._validation(store).plan(0).lengths) > 0
+        except DataError as error:
+            note(str(error))
+            return False
+
+    def validate(self, learner: PretrainingLearner, *, most_tokens: int | None) -> dict[str, float]:
+        """The losses on held-out text by name, on at most so many of its tokens."""
+
+        def measure(store: TokenStore, most_tokens: int | None) -> dict[str, float]:
+            fitting = min(self.stream.micro_batch_tokens or _EVALUATION_MICRO_BATCH, _EVALUATION_MICRO_BATCH)
+            batches = evaluation_batches(
+                self._validation(store),
+                micro_batch_tokens=self.training.capacity or fitting,
+                max_tokens=most_tokens,
+                rank=distributed.rank(),
+                world_size=distributed.world_size(),
+                num_lanes=_EVALUATION_LANES if self.parts.rows.contiguous else None,
+            )
+            return evaluate_losses(learner, batches, device=self.hardware.device, precision=self.hardware.precision)
+
+        return validate(measure, self.held_out, most_tokens=most_tokens)
+
+    def _validation(self, store: TokenStore | MixedStore) -> PretrainingSource:
+        return self._source(store, seed=0, capacity=self.training.capacity)
+
+    def _source(self, store: TokenStore | MixedStore, *, seed: int, capacity: int | None) -> PretrainingSource:
+        return PretrainingSource(
+            store=store,
+            rows=self.parts.rows,
+            corruption=self.parts.corruption,
+            seed=seed,
+            reads=needed_reads(self.parts.objectives),
+            characters=self.characters,
+            capacity=capacity,
+            few_shapes=self.hardware.device.type == "cpu",
+        )
+
+
+def _note_of_part(note: Callable[[str], None], part: str, why: str) -> None:
+    note(f"no validation on {part}: {why}")

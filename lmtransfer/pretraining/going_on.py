@@ -1,0 +1,120 @@
+"""Going on with a run in pretraining: its model, the arguments of its heads, and their weights where they fit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from omegaconf import DictConfig, OmegaConf, open_dict
+from torch import Tensor
+
+from lmtransfer.config.overrides import of_command_line, parse
+from lmtransfer.errors import ConfigError
+from lmtransfer.objectives.learner import PretrainingLearner
+from lmtransfer.reporting.runs.labels import model_label
+from lmtransfer.runs.saved import SavedRun
+
+
+def go_on_from(saved: SavedRun, cfg: DictConfig) -> None:
+    """Make the config that of going on with a run.
+
+    The model is the run's; only its dropout may be set anew, as it has no weights. A loss that the run had too keeps
+    the arguments that its head was trained with, but for weights in the total and for what the user sets.
+
+    Args:
+        saved: the run.
+        cfg: the config; changed in place.
+
+    Raises:
+        ConfigError: settings of a model or a tokenizer, which are the run's.
+    """
+    given = _given()
+    model = dict(saved.config["model"])
+    problems = []
+    for key, text in given.items():
+        group, _, name = key.partition(".")
+        if group == "model" and name.endswith("dropout") and name in model:
+            model[name] = cfg.model[name]
+        elif group == "model":
+            settable = ", ".join(f"model.{known}" for known in model if known.endswith("dropout"))
+            problems.append(
+                f"{text}: with init= the model is that of the run ({model_label(model)}); leave it out"
+                + (f" (only {settable} can be set)" if settable else "")
+            )
+        elif group == "tokenizer" and name != "add":
+            problems.append(
+                f"{text}: with init= the tokenizer is the run's; leave it out (tokenizer.add=<file> adds words to it)"
+            )
+    if problems:
+        raise ConfigError(problems)
+    with open_dict(cfg):
+        cfg.init = str(saved.path)
+        cfg.model = OmegaConf.create(model)
+        for name, node in ((saved.config.get("objective") or {}).get("losses") or {}).items():
+            if name in cfg.objective.losses and cfg.objective.losses[name].get("_target_") == node.get("_target_"):
+                place = f"objective.losses.{name}."
+                kept = {key: value for key, value in node.items() if f"{place}{key}" not in given}
+                kept = {key: value for key, value in kept.items() if not key.endswith("weight")}
+                cfg.objective.losses[name] = {**cfg.objective.losses[name], **kept}
+
+
+def recipe_remark() -> str | None:
+    """What to say where weights are gone on with by a recipe that is made for random ones, unasked for."""
+    chosen = {key.partition(".")[0] for key in _given()}
+    if not chosen or chosen & {"experiment", "optimizer"}:
+        return None
+    return (
+        "the default recipe is made for random weights, and its rates make an encoder forget: experiment=adapt goes on "
+        "more gently"
+    )
+
+
+def _given() -> dict[str, str]:
+    """What the user set on the command line: the words by their key or group."""
+    words = [parse(word) for word in of_command_line()]
+    return {word.key_or_group: str(word.input_line) for word in words}
+
+
+@dataclass(frozen=True, slots=True)
+class TakenHeads:
+    """Which heads came along.
+
+    Attributes:
+        taken: objectives all of whose weights are the run's.
+        in_part: those that have some of them.
+        new: those with random weights.
+    """
+
+    taken: tuple[str, ...]
+    in_part: tuple[str, ...]
+    new: tuple[str, ...]
+
+    def __str__(self) -> str:
+        found = (("came along", self.taken), ("came along in part", self.in_part), ("begin anew", self.new))
+        return "heads: " + "; ".join(f"{', '.join(names)} {what}" for what, names in found if names)
+
+
+@torch.no_grad()
+def take_heads(learner: PretrainingLearner, heads: Mapping[str, Tensor]) -> TakenHeads:
+    """Give the objectives the weights of another run's heads, where names and shapes fit.
+
+    Args:
+        learner: whose encoder has that run's weights already.
+        heads: by name under ``objectives`` (``mlm.dense.weight``).
+    """
+    found: dict[str, list[str]] = {"taken": [], "in_part": [], "new": []}
+    own_encoder = {id(tensor) for tensor in learner.encoder.state_dict(keep_vars=True).values()}
+    for name, objective in learner.objectives.items():
+        own: dict[str, Any] = {
+            key: tensor
+            for key, tensor in objective.state_dict(prefix=f"{name}.", keep_vars=True).items()
+            if id(tensor) not in own_encoder
+        }
+        fitting = [key for key, tensor in own.items() if key in heads and heads[key].shape == tensor.shape]
+        for key in fitting:
+            own[key].copy_(heads[key])
+        kind = "taken" if len(fitting) == len(own) else "in_part" if fitting else "new"
+        found[kind].append(name)
+    return TakenHeads(**{kind: tuple(names) for kind, names in found.items()})

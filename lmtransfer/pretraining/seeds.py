@@ -1,0 +1,121 @@
+"""Pretraining several times with different seeds: a folder each, and one result over them."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from omegaconf import DictConfig, OmegaConf, open_dict
+from rich import box
+from rich.table import Table
+
+from lmtransfer.pretraining.assembly import with_absolute_paths
+from lmtransfer.reporting.render.units import shown
+from lmtransfer.runs.resume import MAY_CHANGE, check_resumable
+from lmtransfer.runs.run_directory import RunDirectory
+from lmtransfer.system.console import Console
+from lmtransfer.tokenizers.load import load_tokenizer
+from lmtransfer.training import distributed
+from lmtransfer.transfer.experiment.table import short
+
+Train = Callable[[DictConfig, str, bool], RunDirectory]
+
+
+def pretrain_seeds(cfg: DictConfig, name: str, train: Train, *, resume: bool) -> Path:
+    """Train with the seeds ``seed`` to ``seed + seeds - 1``, and leave one run directory with a folder for each.
+
+    Args:
+        cfg: the command's, checked; its ``seeds`` is more than 1.
+        name: of the run.
+        train: trains one run by its configuration, name, and whether it may go on with one that exists.
+        resume: go on with a run of this name, which may have had fewer seeds.
+
+    Returns:
+        The run directory.
+
+    Raises:
+        RunDirectoryError: it exists and ``resume`` is false.
+        ConfigError: settings that may not change on resume did.
+    """
+    plain = with_absolute_paths(cast(dict[str, Any], OmegaConf.to_container(cfg, resolve=True)))
+    directory = RunDirectory.create(cfg.output_root, "pretrain", name, resume=resume)
+    if directory.config_path.is_file():
+        begun = directory.read_config()
+        several = isinstance(begun.get("seeds"), int) and begun["seeds"] > 1
+        check_resumable(begun, plain, allowed=[*MAY_CHANGE, "seeds"] if several else MAY_CHANGE)
+    directory.write_config(plain)
+    runs = []
+    for seed in range(cfg.seed, cfg.seed + cfg.seeds):
+        own = cfg.copy()
+        with open_dict(own):
+            own.seed, own.seeds = seed, 1
+        if distributed.is_main():
+            print(f"\npretraining seed {seed}, {seed - cfg.seed + 1} of {cfg.seeds}", flush=True)
+        runs.append(train(own, f"{name}/seed-{seed}", True))
+    if distributed.is_main():
+        load_tokenizer(runs[0].tokenizer).save(directory.tokenizer)
+    directory.write_versions(runs[0].read_versions())
+    seeds = range(cfg.seed, cfg.seed + cfg.seeds)
+    result = joint_result([(seed, run.read_result()) for seed, run in zip(seeds, runs, strict=True)])
+    directory.write_result(result)
+    if distributed.is_main():
+        _print(result, directory.path, Path(cfg.output_root), Console(highlight=False))
+    return directory.path
+
+
+def joint_result(results: Sequence[tuple[int, Mapping[str, Any]]]) -> dict[str, Any]:
+    """The ``result.json`` over seeds: means of the metrics, sums of what they cost, and each seed's own.
+
+    Args:
+        results: seed and ``result.json`` of each.
+    """
+    first, each = results[0][1], [result for _, result in results]
+    metric = first["main_metric"]
+    values = [float(result["metrics"][metric]) for result in each] if metric else []
+    seconds, tokens = (sum(float(result[key]) for result in each) for key in ("seconds", "tokens"))
+    return {
+        **first,
+        "metrics": {
+            name: statistics.fmean(result["metrics"][name] for result in each)
+            for name in first["metrics"]
+            if all(name in result["metrics"] for result in each)
+        },
+        **{key: statistics.fmean(result[key] for result in each) for key in ("checkpoint_step", "steps", "epochs")},
+        "seconds": seconds,
+        "tokens": tokens,
+        "tokens_per_second": tokens / seconds if seconds else None,
+        "seeds": [
+            {"seed": seed, "metrics": result["metrics"], "tokens": result["tokens"], "seconds": result["seconds"]}
+            for seed, result in results
+        ],
+        "n": len(results),
+        **(
+            {
+                "mean": statistics.fmean(values),
+                "median": statistics.median(values),
+                "deviation": statistics.stdev(values) if len(values) > 1 else None,
+            }
+            if values
+            else {}
+        ),
+    }
+
+
+def _print(result: Mapping[str, Any], path: Path, output_root: Path, console: Console) -> None:
+    """One row a seed, and what to do next."""
+    metric = result["main_metric"]
+    if metric:
+        table = Table("seed", f"validation {metric}", box=box.SIMPLE_HEAD)
+        for seed in result["seeds"]:
+            table.add_row(str(seed["seed"]), shown(seed["metrics"][metric], metric))
+        deviation = "" if result["deviation"] is None else f" +- {shown(result['deviation'], metric)}"
+        table.add_row("mean", f"{shown(result['mean'], metric)}{deviation}", style="bold")
+        console.print(table)
+    run = short(path)
+    console.print(
+        f"next, each of them transferred: lmtransfer finetune init={run} task=sst2 seeds=5 control=true\n"
+        f"                               lmtransfer report {short(output_root.absolute())}",
+        soft_wrap=True,
+    )

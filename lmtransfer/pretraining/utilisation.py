@@ -1,0 +1,89 @@
+"""The arithmetic of pretraining a token, for the share of a GPU's peak that a run reaches."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import Any, cast
+
+from torch import nn
+
+from lmtransfer.layers.attention.self_attention import SelfAttention
+from lmtransfer.layers.relative.attention import RelativeAttention
+from lmtransfer.models.base import Encoder
+from lmtransfer.objectives.base import Objective
+from lmtransfer.objectives.bidirectional_lm import OutputEmbedding
+from lmtransfer.objectives.learner import PretrainingLearner
+from lmtransfer.pretraining.data import PretrainingData
+from lmtransfer.training.flops import training_flops_per_token
+
+
+def pretraining_flops(data: PretrainingData, learner: PretrainingLearner) -> float:
+    """About how much arithmetic a token of training takes, in FLOP: see ``learning_flops``."""
+    sample = 1 << 16
+    share = data.parts.corruption.expected_targets(sample) / sample or 1.0  # all, where nothing is hidden
+    return learning_flops(learner, mean_length=data.stream.mean_length, target_share=share)
+
+
+def learning_flops(learner: PretrainingLearner, *, mean_length: float, target_share: float) -> float:
+    """Forward and backward arithmetic of a token, in FLOP, every layer computed at every token.
+
+    Each matrix counts as often as a token passes through it: layers that share weights count one by one, and so does a
+    generator of an objective's own. Heads and the output matrix count where they are read: at the share of tokens
+    that are predicted, or once a row. Tables that are looked up cost nothing. Not counted: the second stream of
+    permutation language models, relative positions, and the convolutions over characters but for one place.
+
+    Args:
+        learner: encoder and objectives.
+        mean_length: of the rows, in tokens.
+        target_share: of the tokens that are predicted.
+    """
+    places = {"all": 1.0, "masked": target_share, "starts": 1 / mean_length}
+    encoder = cast(Any, learner.encoder)
+    listed = [objective for objective in learner.modules() if hasattr(objective, "reads")]
+    encoders = [encoder, *(module for module in learner.modules() if getattr(module, "is_encoder", False))]
+    total = sum(_encoder_flops(module, mean_length) for module in encoders)
+    if encoder.pooler is not None and any(objective.uses_pooler for objective in listed):
+        total += 6 * places["starts"] * _num_weights(encoder.pooler)
+    for objective in cast("list[Any]", listed):
+        inner = [module for module in (*encoders, *listed) if module is not objective]
+        where = "starts" if objective.reads == "starts" else getattr(objective, "head_reads", "masked")
+        total += 6 * places[where] * _num_weights(objective, without=inner)
+        total += 6 * places["masked"] * _output_weights(objective, encoder)
+    return total
+
+
+def _encoder_flops(encoder: nn.Module, mean_length: float) -> float:
+    """Of a token in the layers of an encoder, without its pooler."""
+    pooler = [] if encoder.pooler is None else [encoder.pooler]
+    total = training_flops_per_token(
+        num_weights=_num_weights(encoder, without=cast("list[nn.Module]", pooler)), num_layers=0, dim=0, mean_length=0
+    )
+    for _, module in encoder.named_modules(remove_duplicate=False):
+        if isinstance(module, SelfAttention | RelativeAttention):
+            window = getattr(module, "window", None)
+            seen = mean_length if window is None else min(mean_length, 2 * window + 1)
+            total += training_flops_per_token(num_weights=0, num_layers=1, dim=module.dim, mean_length=seen)
+    return total
+
+
+def _num_weights(module: nn.Module, *, without: Collection[nn.Module] = ()) -> int:
+    """Entries of the matrices of a module, those of shared parts as often as they stand in it."""
+    return sum(p.numel() for part in _parts(module, set(without)) for p in part.parameters(recurse=False) if p.ndim > 1)
+
+
+def _parts(module: nn.Module, without: set[nn.Module]) -> Iterator[nn.Module]:
+    """The module and all below it, shared ones as often as they stand there; no tables, and nothing of ``without``."""
+    yield module
+    for child in module._modules.values():
+        if child is not None and child not in without and not isinstance(child, nn.Embedding):
+            yield from _parts(child, without)
+
+
+def _output_weights(objective: Objective, encoder: Encoder) -> int:
+    """Entries of the output matrix that a prediction of an objective passes through; 0 where it predicts no words."""
+    output = getattr(objective, "output", None)
+    if isinstance(output, OutputEmbedding):
+        return 2 * output.weight.numel()  # in either direction
+    if objective.reads == "starts" or encoder.attention == "none" or hasattr(objective, "head_reads"):
+        return 0
+    return 0 if encoder.token_embedding is None else encoder.token_embedding.weight.numel()

@@ -1,0 +1,1 @@
+"""Two runs, or two groups of runs, held against each other."""

@@ -1,0 +1,136 @@
+"""The examples that one side answers rightly and the other does not.
+
+Shape letters: ``S`` training runs of a side, ``N`` examples.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from lmtransfer.kept_predictions.scored import Kept, ScoredExamples
+
+#: A side answers an example rightly where its runs' mean score is above this, and wrongly where it is below.
+_HALF = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Flip:
+    """One example.
+
+    Attributes:
+        id: of the example.
+        gold: what is right; empty where that is not a word or two.
+        one: what the first side answers, most of its training runs.
+        other: what the second side does.
+        scores: mean score of each side, 0 to 1; the mean squared error where scores are asked for.
+    """
+
+    id: str
+    gold: str
+    one: str
+    other: str
+    scores: tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Flipped:
+    """All of them.
+
+    Attributes:
+        score: what an example's score is: accuracy, f1, squared_error.
+        counts: examples that both answer rightly, the first alone, the second alone, and neither; None where an answer
+            is neither right nor wrong.
+        to_one: those that the first side answers better, the clearest first.
+        to_other: those that the second side does.
+    """
+
+    score: str
+    counts: tuple[int, int, int, int] | None
+    to_one: tuple[Flip, ...]
+    to_other: tuple[Flip, ...]
+
+
+def flipped(one: Sequence[Kept], other: Sequence[Kept]) -> Flipped | None:
+    """Compare the answers of two sides to the same examples, in the same order.
+
+    Args:
+        one: each training run of the first side.
+        other: of the second.
+    """
+    examples = one[0].examples
+    ratios = examples.ratios
+    named = [name for name in (one[0].main_metric, "accuracy", "f1", "squared_error") if name in ratios]
+    if not named or not all(named[0] in kept.examples.ratios for kept in (*one, *other)):
+        return None
+    score = named[0]
+    first, second = (_mean_scores(side, score) for side in (one, other))
+    gain = second - first if score == "squared_error" else first - second
+    counted = np.isfinite(gain)
+    counts = None
+    better, worse = counted & (gain > 0), counted & (gain < 0)
+    if score != "squared_error":
+        rights = first > _HALF, second > _HALF
+        wrongs = first < _HALF, second < _HALF
+        better, worse = rights[0] & wrongs[1], wrongs[0] & rights[1]
+        counts = (
+            int((rights[0] & rights[1]).sum()),
+            int(better.sum()),
+            int(worse.sum()),
+            int((wrongs[0] & wrongs[1]).sum()),
+        )
+
+    def flips(chosen: np.ndarray) -> tuple[Flip, ...]:
+        rows = np.flatnonzero(chosen)
+        rows = rows[np.argsort(-np.abs(gain[rows]), kind="stable")]
+        return tuple(
+            Flip(
+                examples.ids[row], _gold(examples, row), _said(one, row), _said(other, row),
+                (float(first[row]), float(second[row])),
+            )
+            for row in rows.tolist()
+        )  # fmt: skip
+
+    return Flipped(score, counts, flips(better), flips(worse))
+
+
+def _mean_scores(side: Sequence[Kept], score: str) -> np.ndarray:
+    """The score of each example in the mean over the runs of a side, shape (N,); NaN where it does not count."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        found = [kept.examples.ratios[score].parts / kept.examples.ratios[score].counts for kept in side]
+    return np.mean(found, axis=0)
+
+
+def _gold(examples: ScoredExamples, row: int) -> str:
+    if examples.kind == "classification":
+        return examples.labels[examples.gold[row]]
+    if examples.kind == "regression":
+        return f"{examples.gold[row]:g}"
+    if examples.kind == "tagging":
+        gold = examples.gold[examples.offsets[row] : examples.offsets[row + 1]]
+        return " ".join(examples.labels[tag] for tag in gold)
+    return examples.gold_answers[row] if examples.gold_answers else ""
+
+
+def _said(side: Sequence[Kept], row: int) -> str:
+    """What most of the runs say; how many of them, where they do not agree."""
+    if side[0].examples.kind == "regression":
+        return f"{np.mean([kept.examples.predicted[row] for kept in side]):.3f}"
+    answers = Counter(_answer(kept.examples, row) for kept in side)
+    answer, times = answers.most_common(1)[0]
+    return answer if times == len(side) else f"{answer} ({times} of {len(side)})"
+
+
+def _answer(examples: ScoredExamples, row: int) -> str:
+    if examples.kind == "classification":
+        return examples.labels[examples.predicted[row]]
+    if examples.kind == "tagging":
+        said = examples.predicted[examples.offsets[row] : examples.offsets[row + 1]]
+        return " ".join(examples.labels[tag] for tag in said)
+    if examples.kind == "pairs":
+        ratio = examples.ratios["accuracy"]
+        return "right" if ratio.parts[row] > 0 else "wrong"
+    return examples.answers[row] or "(no answer)"

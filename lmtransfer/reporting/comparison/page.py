@@ -1,0 +1,97 @@
+"""A comparison on the terminal, and as a page that needs nothing else."""
+
+from __future__ import annotations
+
+import os
+import re
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lmtransfer.errors import RunDirectoryError
+from lmtransfer.reporting.comparison.comparison import Comparison
+from lmtransfer.reporting.comparison.tables import Section, headline, remarks, sections, to_json
+from lmtransfer.reporting.render.page import cell, page, table
+from lmtransfer.reporting.render.terminal import plus_minus
+
+if TYPE_CHECKING:
+    from lmtransfer.system.console import Console
+
+
+def print_comparison(found: Comparison, console: Console, *, most: int) -> None:
+    """Print the difference, what is missing, and the tables."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    console.print(headline(found), style="bold", markup=False, soft_wrap=True)
+    for line in remarks(found):
+        console.print(line, markup=False, soft_wrap=True)
+    for section in sections(found, most=most, plus_minus=plus_minus(console)):
+        shown = Table(
+            title=Text(section.title, style="bold"), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False,
+            padding=(0, 1, 0, 0), caption=section.note or None, caption_justify="left",
+        )  # fmt: skip
+        for heading in section.headings:
+            shown.add_column(Text(heading), overflow="fold")
+        for row in section.rows:
+            shown.add_row(*map(Text, row))
+        console.print(shown)
+
+
+def write_comparison(found: Comparison, folder: Path | None, *, most: int) -> Path:
+    """Write the page and a JSON beside it; the page.
+
+    Args:
+        found: the comparison.
+        folder: where to; None: ``compare`` in the folder that holds both sides, and is no run itself.
+        most: so many flipped examples are shown on each side.
+
+    Raises:
+        RunDirectoryError: they cannot be written.
+    """
+    folder = _beside(found) if folder is None else folder
+    path = folder / f"{_slug(found.sides[0].name)}-against-{_slug(found.sides[1].name)}.html"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        path.write_text(html_comparison(found, most=most), encoding="utf-8")
+        path.with_suffix(".json").write_text(to_json(found), encoding="utf-8")
+    except OSError as error:
+        raise RunDirectoryError(
+            f"to={folder}: the comparison cannot be written ({error.strerror or error}); give another folder with to="
+        ) from error
+    return path
+
+
+def html_comparison(found: Comparison, *, most: int) -> str:
+    """The page."""
+    title = f"{found.sides[0].name} against {found.sides[1].name}"
+    missing = "".join(f"<li>{escape(line)}</li>" for line in remarks(found))
+    return page(
+        title,
+        [
+            f"<h1>{escape(title)}</h1>",
+            f'<p class="answer">{escape(headline(found))}</p>',
+            f"<ul>{missing}</ul>" if missing else "",
+            *(_section(section) for section in sections(found, most=most)),
+        ],
+    )
+
+
+def _section(section: Section) -> str:
+    rows = [f"<tr>{''.join(map(cell, row))}</tr>" for row in section.rows]
+    note = f'<p class="quiet">{escape(section.note)}</p>' if section.note else ""
+    return f"<h2>{escape(section.title)}</h2>{table(section.headings, rows)}{note}"
+
+
+def _beside(found: Comparison) -> Path:
+    """``compare`` in the nearest folder above both sides that is no run."""
+    tops = [entry.run.path.resolve() for side in found.sides for entry in side.entries]
+    common = Path(os.path.commonpath([top.parent for top in tops]))
+    while (common / "config.yaml").is_file() and common != common.parent:
+        common = common.parent
+    return common / "compare"
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^\w.=-]+", "-", text).strip("-.")[:60] or "run"

@@ -1,0 +1,221 @@
+"""A comparison as headings and cells, which the terminal and the page both show."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lmtransfer.reporting.comparison.comparison import Comparison, GroupDifference
+from lmtransfer.reporting.comparison.flipped import Flip
+from lmtransfer.reporting.render.tables import PLUS_MINUS, metric_heading, score_text
+from lmtransfer.reporting.render.units import in_percent, shown, shown_difference
+from lmtransfer.reporting.render.verdict_text import grounds, interval_text, reach, verdict_text
+from lmtransfer.system.printable import printable
+from lmtransfer.verdicts.difference import JUDGED, Difference
+from lmtransfer.verdicts.spread import spread
+
+#: Longer texts in a table are cut.
+_LONGEST = 60
+#: More settings than this are counted, not named.
+_MOST_SETTINGS = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A table.
+
+    Attributes:
+        title: what is in it.
+        headings: of the columns.
+        rows: the cells.
+        note: a line below it.
+    """
+
+    title: str
+    headings: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    note: str = ""
+
+
+def headline(found: Comparison) -> str:
+    """The difference in a sentence."""
+    one, other = found.sides
+    difference, metric = found.difference, one.metric
+    where = ", ".join(filter(None, (one.first.task, one.first.split)))
+    if difference is None:
+        return f"{one.name} and {other.name} have no difference that could be told."
+    points = " points" if in_percent(metric) else ""
+    lead = f"On {where}, {one.name} against {other.name}: {shown_difference(difference.delta, metric)}{points} {metric}"
+    if difference.verdict in JUDGED:
+        return f"{lead}, {verdict_text(difference)} ({grounds(difference, metric)})."
+    known = f" ({grounds(difference, metric)})" if difference.interval else ""
+    return f"{lead}{known}: no verdict."
+
+
+def remarks(found: Comparison) -> list[str]:
+    """What was not compared and why, and what the design could show; one line each."""
+    if found.difference is None:
+        return [printable(line) for line in found.missing]
+    one, other = (side.name for side in found.sides)
+    alike = "answers one and the same label, or scores what the majority does"
+    why = {
+        "collapsed": f"no verdict: every seed of {one} {alike}",
+        "control collapsed": f"no verdict: every seed of {other} {alike}",
+        "seeds all alike": "no verdict: the seeds of a side, or the differences of all pairs, are alike",
+    }.get(found.difference.verdict, "")
+    said = [why, reach(found.difference, found.sides[0].metric), _variance(found.difference)]
+    return [printable(line) for line in (*found.missing, *said) if line]
+
+
+def _variance(difference: Difference) -> str:
+    """Where the variance of the difference comes from; empty where that is not known."""
+    shares: dict[str, float] = {}
+    for part in difference.parts:
+        shares[part.source] = shares.get(part.source, 0.0) + part.variance
+    whole = sum(shares.values())
+    if not whole:
+        return ""
+    listed = ", ".join(f"{source} {100 * share / whole:.0f} %" for source, share in shares.items())
+    return f"variance of the difference: {listed}"
+
+
+def sections(found: Comparison, *, most: int, plus_minus: str = PLUS_MINUS) -> list[Section]:
+    """The tables, those without rows left out.
+
+    Args:
+        found: the comparison.
+        most: so many flipped examples are shown on each side.
+        plus_minus: the sign.
+    """
+    made = [
+        _scores(found, plus_minus),
+        _groups(found, "By class", found.classes),
+        _groups(found, "By length of the input", found.lengths),
+        *_flips(found, most),
+        _settings(found),
+    ]
+    return [section for section in made if section.rows]
+
+
+def to_json(found: Comparison) -> str:
+    """Everything in plain units."""
+
+    def groups(rows: Sequence[GroupDifference]) -> list[dict[str, Any]]:
+        return [
+            {
+                "name": row.name, "examples": row.num, "metric": row.metric, "one": row.one, "other": row.other,
+                "difference": None if row.difference is None else row.difference.as_values(),
+            }
+            for row in rows
+        ]  # fmt: skip
+
+    def flips(rows: Sequence[Flip]) -> list[dict[str, Any]]:
+        return [{"id": f.id, "gold": f.gold, "one": f.one, "other": f.other, "scores": f.scores} for f in rows]
+
+    content = {
+        "sides": [
+            {
+                "name": side.name,
+                "runs": [str(entry.run.path) for entry in side.entries],
+                "task": side.first.task,
+                "split": side.first.split,
+                "metric": side.metric,
+                "scores": [
+                    {"value": value, "seed": member.seed, "pretraining": member.pretraining}
+                    for value, member in zip(values, side.members, strict=True)
+                ],
+            }
+            for side, values in zip(found.sides, found.values, strict=True)
+        ],
+        "difference": None if found.difference is None else found.difference.as_values(),
+        "examples": found.num_examples,
+        "missing": remarks(found),
+        "classes": groups(found.classes),
+        "lengths": groups(found.lengths),
+        "flipped": None
+        if found.flips is None
+        else {
+            "score": found.flips.score,
+            "counts": found.flips.counts,
+            "to_one": flips(found.flips.to_one),
+            "to_other": flips(found.flips.to_other),
+        },
+        "settings": [{"key": s.key, "one": s.one, "other": s.other} for s in found.settings],
+    }
+    return json.dumps(content, indent=1, allow_nan=False, default=str) + "\n"
+
+
+def _scores(found: Comparison, plus_minus: str) -> Section:
+    rows = []
+    for side, values in zip(found.sides, found.values, strict=True):
+        pretrainings = {member.pretraining for member in side.members}
+        weights = "random" if pretrainings == {None} else f"{len(pretrainings)} pretrained"
+        metric = side.metric
+        what = ", ".join(filter(None, (side.first.task, side.first.split)))
+        cell = score_text(spread(values), metric, plus_minus=plus_minus)
+        rows.append((side.name, what, metric_heading(metric), cell, str(len(values)), weights))
+    number = "" if not found.num_examples else f" on {found.num_examples:,} examples"
+    return Section(f"Scores{number}", ("", "scored on", "metric", "mean", "seeds", "weights"), tuple(rows))
+
+
+def _groups(found: Comparison, title: str, groups: Sequence[GroupDifference]) -> Section:
+    names = [side.name for side in found.sides]
+    rows = []
+    for group in groups:
+        d, metric = group.difference, group.metric
+        rows.append(
+            (
+                _cut(group.name),
+                f"{group.num:,}",
+                shown(group.one, metric),
+                shown(group.other, metric),
+                "" if d is None else shown_difference(d.delta, metric),
+                "" if d is None else interval_text(d, metric),
+                "" if d is None else d.verdict if d.verdict in JUDGED else "",
+            )
+        )
+    heading = metric_heading(groups[0].metric) if groups else ""
+    note = "Intervals and verdicts are corrected for the rows of the table."
+    return Section(
+        f"{title}: {heading}", ("", "examples", *names, "difference", "95 % interval", "verdict"), tuple(rows), note
+    )
+
+
+def _flips(found: Comparison, most: int) -> list[Section]:
+    if found.flips is None:
+        return []
+    one, other = (side.name for side in found.sides)
+    flips, made = found.flips, []
+    if flips.counts is not None:
+        both, first, second, neither = flips.counts
+        counted = ((f"{both:,}", f"{first:,}", f"{second:,}", f"{neither:,}"),)
+        headings = ("both", f"{one} alone", f"{other} alone", "neither")
+        note = f"An example counts as right where a side's seeds reach more than half of its {flips.score} in the mean."
+        made.append(Section("Examples answered rightly by", headings, counted, note))
+    better = "closer" if flips.counts is None else "right"
+    for name, rows_of in ((one, flips.to_one), (other, flips.to_other)):
+        rows = tuple((_cut(f.id), _cut(f.gold), _cut(f.one), _cut(f.other)) for f in rows_of[:most])
+        more = f"{len(rows_of) - most:,} more are in the .json" if len(rows_of) > most else ""
+        made.append(Section(f"{name} alone is {better}", ("example", "gold", one, other), rows, more))
+    return made
+
+
+def _settings(found: Comparison) -> Section:
+    rows = tuple((_cut(s.key), _value(s.one), _value(s.other)) for s in found.settings[:_MOST_SETTINGS])
+    more = len(found.settings) - _MOST_SETTINGS
+    note = f"{more} more are in the .json" if more > 0 else ""
+    return Section("Settings that differ", ("", *(side.name for side in found.sides)), rows, note)
+
+
+def _value(value: object) -> str:
+    text = "" if value is None else str(value)
+    if text.startswith("/") and len(text) > _LONGEST:  # the end of a path says more than its beginning
+        text = f"...{text[3 - _LONGEST :]}"
+    return _cut(text)
+
+
+def _cut(text: str) -> str:
+    clean = " ".join(printable(text).split())
+    return clean if len(clean) <= _LONGEST else f"{clean[: _LONGEST - 3]}..."

@@ -1,0 +1,1 @@
+"""Figures, drawn from the rows of a report."""

@@ -1,0 +1,126 @@
+"""Comparison of ways to the same task: what each scores, and its difference to the control."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from lmtransfer.reporting.figures.style import (
+    GREY,
+    INK,
+    PALETTE,
+    SavedFigure,
+    drawing,
+    new_figure,
+    save,
+    shorten,
+    subtitle,
+)
+from lmtransfer.reporting.render.units import in_percent, shown, shown_difference
+from lmtransfer.verdicts.difference import Difference
+from lmtransfer.verdicts.spread import Spread
+
+BarKind = Literal["majority", "control", "frozen", "finetuned"]
+
+_FILL: dict[BarKind, str] = {
+    "majority": "#D9D9D9",
+    "control": GREY,
+    "frozen": PALETTE[4],
+    "finetuned": PALETTE[0],
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One way to the task.
+
+    Attributes:
+        label: what it is called.
+        kind: decides its colour.
+        score: the metric over seeds.
+        difference: against its control; None for baselines and where there is no control.
+    """
+
+    label: str
+    kind: BarKind
+    score: Spread
+    difference: Difference | None = None
+
+
+def draw_comparison(bars: Sequence[Bar], folder: Path, *, name: str, title: str, metric: str) -> SavedFigure:
+    """Bars from zero with every seed as a dot; beside them the difference to the control with its interval.
+
+    Args:
+        bars: from top to bottom.
+        folder: where the files go.
+        name: file name without suffix.
+        title: what is compared.
+        metric: the metric's name, for its unit.
+    """
+    factor = 100.0 if in_percent(metric) else 1.0
+    differences = any(bar.difference is not None for bar in bars)
+    with drawing(name):
+        figure = new_figure(title, width=9.2 if differences else 6.6, height=1.25 + 0.42 * len(bars))
+        if differences:
+            left, right = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
+            _draw_differences(right, bars, metric, factor)
+        else:
+            left = figure.subplots()
+        _draw_scores(left, bars, metric, factor)
+        return save(figure, folder, name, title)
+
+
+def _draw_scores(axes: Any, bars: Sequence[Bar], metric: str, factor: float) -> None:
+    places = list(range(len(bars)))
+    axes.barh(places, [factor * bar.score.mean for bar in bars], height=0.62, color=[_FILL[bar.kind] for bar in bars])
+    furthest = 0.0
+    for place, bar in zip(places, bars, strict=True):
+        values = [factor * value for value in bar.score.values]
+        end = max([factor * bar.score.mean, *values])
+        text = shown(bar.score.mean, metric)
+        if bar.score.deviation is not None:
+            deviation = factor * bar.score.deviation
+            axes.errorbar(factor * bar.score.mean, place, xerr=deviation, color=INK, linewidth=1.2, capsize=3)
+            end = max(end, factor * bar.score.mean + deviation)
+            text += f" \u00b1 {shown(bar.score.deviation, metric)}"
+        if len(values) > 1:
+            axes.plot(values, [place] * len(values), "o", color="white", markeredgecolor=INK, markersize=3.4, zorder=5)
+        axes.annotate(text, (end, place), xytext=(5, 0), textcoords="offset points", va="center", fontsize=8.5)
+        furthest = max(furthest, end)
+    axes.set_yticks(places, [shorten(bar.label) for bar in bars], color=INK)
+    axes.set_ylim(len(bars) - 0.5, -0.5)
+    axes.set_xlim(min(0.0, *(factor * bar.score.mean for bar in bars)), 1.3 * furthest or 1.0)
+    axes.grid(visible=False, axis="y")
+    axes.set_xlabel(f"{metric} (%)" if factor == 100.0 else metric)
+    if any(bar.score.n > 1 for bar in bars):
+        subtitle(axes, "bar: mean, whisker: deviation, dots: seeds")
+
+
+def _draw_differences(axes: Any, bars: Sequence[Bar], metric: str, factor: float) -> None:
+    axes.axvline(0.0, color=GREY, linewidth=1.2)
+    low = high = 0.0
+    for place, bar in enumerate(bars):
+        if bar.difference is None:
+            continue
+        delta = factor * bar.difference.delta
+        interval = bar.difference.interval
+        error = 0.0 if interval is None else factor * (interval[1] - interval[0]) / 2
+        ink = _FILL[bar.kind]
+        axes.errorbar(delta, place, xerr=error or None, fmt="o", color=ink, markersize=7, linewidth=2, capsize=4)
+        axes.annotate(
+            f"{shown_difference(bar.difference.delta, metric)}  {bar.difference.verdict}",
+            (delta, place),
+            xytext=(0, 8),
+            textcoords="offset points",
+            ha="center",
+            fontsize=8,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5},
+        )
+        low, high = min(low, delta - error), max(high, delta + error)
+    room = 0.35 * (high - low) or 1.0  # for the words beside the outermost dots
+    axes.set_xlim(low - room, high + room)
+    axes.grid(visible=False, axis="y")
+    axes.set_xlabel("difference to control" + (" (points)" if factor == 100.0 else ""))
+    subtitle(axes, "whisker: the interval that decides")

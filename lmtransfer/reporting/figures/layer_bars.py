@@ -1,0 +1,143 @@
+"""What a learnt mixture of layers weighs, layer by layer, as bars."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lmtransfer.reporting.figures.style import (
+    GREY,
+    INK,
+    SavedFigure,
+    colour,
+    drawing,
+    new_figure,
+    save,
+    shorten,
+    subtitle,
+)
+from lmtransfer.reporting.render.rows import group_name, run_name
+from lmtransfer.reporting.runs.entries import Entry
+from lmtransfer.reporting.runs.scores import number
+
+#: More runs than this side by side tell nothing apart; the rest is left out.
+_MOST = 6
+
+
+@dataclass(frozen=True, slots=True)
+class LayerWeights:
+    """The mixture of one run (Peters et al. 2018, equation 1).
+
+    Attributes:
+        label: the run's name.
+        gamma: its scale, mean over seeds.
+        weights: softmax s_j of each layer from the embeddings up, mean over seeds; they add up to 1.
+        deviations: over seeds, one a layer; None with a single seed.
+        is_control: drawn grey.
+        seeds: the weights of each seed, where they are known one by one.
+    """
+
+    label: str
+    gamma: float
+    weights: tuple[float, ...]
+    deviations: tuple[float, ...] | None
+    is_control: bool = False
+    seeds: tuple[tuple[float, ...], ...] = ()
+
+
+def layer_figures(entries: Sequence[Entry], folder: Path) -> list[SavedFigure]:
+    """One figure for each task and number of layers: runs that learnt a mixture, side by side."""
+    groups: dict[tuple[str, int], list[LayerWeights]] = {}
+    for entry in entries:
+        results = [(entry.run.result, run_name(entry), entry.is_control, entry.seeds)]
+        control = entry.run.result.get("control") or {}
+        results.append((control, f"{run_name(entry)} control", True, entry.controls))
+        for result, label, is_control, seeds in results:
+            found = read_layer_weights(result, label, is_control=is_control, seeds=[seed.result for seed in seeds])
+            if found is not None:
+                groups.setdefault((group_name(entry), len(found.weights)), []).append(found)
+    return [
+        draw_layer_weights(drawn[:_MOST], folder, name=f"layers-{number}", title=f"{group}: weight of each layer")
+        for number, ((group, _), drawn) in enumerate(groups.items(), start=1)
+    ]
+
+
+def read_layer_weights(
+    result: Any, label: str, *, is_control: bool = False, seeds: Sequence[Mapping[str, Any]] = ()
+) -> LayerWeights | None:
+    """The mixture in a ``result.json`` or in a control's part of one; None where there is none.
+
+    Args:
+        result: the result, or its part.
+        label: the run's name.
+        is_control: whether it is a control.
+        seeds: the results of the seeds' own run directories.
+    """
+    node = result.get("layer_weights") if isinstance(result, Mapping) else None
+    if not isinstance(node, Mapping) or not isinstance(node.get("weights"), list):
+        return None
+    gamma, weights = number(node.get("gamma")), [number(weight) for weight in node["weights"]]
+    if gamma is None or None in weights:
+        return None
+    spread = node.get("deviation")
+    deviations = [number(value) for value in spread["weights"]] if isinstance(spread, Mapping) else [None]
+    return LayerWeights(
+        label=label,
+        gamma=gamma,
+        weights=tuple(weight for weight in weights if weight is not None),
+        deviations=None if None in deviations else tuple(value for value in deviations if value is not None),
+        is_control=is_control,
+        seeds=tuple(
+            one.weights
+            for one in (read_layer_weights(seed, label) for seed in seeds)
+            if one is not None and len(one.weights) == len(weights)
+        ),
+    )
+
+
+def draw_layer_weights(mixtures: Sequence[LayerWeights], folder: Path, *, name: str, title: str) -> SavedFigure:
+    """A group of bars a layer, one bar a run, deviation and dots over seeds; a dashed line where all weigh alike."""
+    num_layers = len(mixtures[0].weights)
+    width = 0.8 / len(mixtures)
+    with drawing(name):
+        figure = new_figure(
+            title, width=max(5.2, 1.9 + 0.75 * num_layers + 0.16 * num_layers * len(mixtures)), height=3.6
+        )
+        axes = figure.subplots()
+        coloured = iter(range(len(mixtures)))
+        for place, mixture in enumerate(mixtures):
+            ink = GREY if mixture.is_control else colour(next(coloured))
+            xs = [layer + (place - (len(mixtures) - 1) / 2) * width for layer in range(num_layers)]
+            label = f"{shorten(mixture.label)}  (gamma {mixture.gamma:.2f})"
+            axes.bar(xs, mixture.weights, width=0.9 * width, color=ink, label=label)
+            if mixture.deviations is not None:
+                axes.errorbar(
+                    xs, mixture.weights, yerr=mixture.deviations, fmt="none", color=INK, elinewidth=1, capsize=2
+                )
+            for of_seed in mixture.seeds if len(mixture.seeds) > 1 else ():
+                axes.plot(
+                    xs, of_seed, "o", color="white", markeredgecolor=INK, markersize=3, linestyle="none", zorder=5
+                )
+            if len(mixtures) == 1:
+                tops = mixture.deviations or (0.0,) * num_layers
+                for x, weight, more in zip(xs, mixture.weights, tops, strict=True):
+                    axes.annotate(
+                        f"{weight:.2f}", (x, weight + more), xytext=(0, 3), textcoords="offset points", ha="center",
+                        fontsize=8,
+                    )  # fmt: skip
+        axes.axhline(1 / num_layers, color=INK, linewidth=0.9, linestyle=(0, (4, 3)), zorder=0.5)
+        axes.annotate(
+            "all alike", (1.0, 1 / num_layers), xycoords=("axes fraction", "data"), xytext=(4, 0),
+            textcoords="offset points", va="center", fontsize=8, color="#666666",
+        )  # fmt: skip
+        axes.set_xticks(range(num_layers), ["embeddings", *(f"layer {n}" for n in range(1, num_layers))])
+        axes.set_xlim(-0.6, num_layers - 0.4)
+        axes.grid(visible=False, axis="x")
+        axes.set_ylabel("softmax weight")
+        axes.margins(y=0.15)
+        if any(mixture.deviations is not None for mixture in mixtures):
+            subtitle(axes, "mean and deviation over seeds, dots: seeds")
+        figure.legend(loc="outside lower left", frameon=False, fontsize=8.5, ncols=2 if len(mixtures) > 1 else 1)
+        return save(figure, folder, name, title)

@@ -1,0 +1,133 @@
+"""The validation loss of each part of a mixture of corpora (a language, for example), and what each part has of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lmtransfer.reporting.figures.style import (
+    GREY,
+    INK,
+    SavedFigure,
+    colour,
+    drawing,
+    label_ends,
+    new_figure,
+    save,
+    shorten,
+)
+from lmtransfer.reporting.render.units import count_formatter, shown
+from lmtransfer.reporting.runs.collect import Run
+from lmtransfer.reporting.runs.scores import number
+
+_PREFIX = "validation/"
+#: What is shown of each part beside its loss: key in ``result.json``, heading.
+_SHARES = (
+    ("share", "of the text"),
+    ("sampled", "of what is sampled"),
+    ("own", "of the vocabulary: pieces most frequent there"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PartCurves:
+    """One pretraining run on a mixture.
+
+    Attributes:
+        loss: name of the loss.
+        curves: (tokens seen, loss) at each validation, by part.
+        shares: by part, those of ``share``, ``sampled`` and ``own`` that are known.
+    """
+
+    loss: str
+    curves: Mapping[str, tuple[tuple[float, float], ...]]
+    shares: Mapping[str, Mapping[str, float]]
+
+
+def part_curves(run: Run) -> PartCurves | None:
+    """What a run logged of its parts: of its first named loss, or else of the total; None for a single corpus."""
+    names = list(
+        dict.fromkeys(key for line in run.metrics for key in line if key.startswith(_PREFIX) and "/" in key[11:])
+    )
+    losses = list(dict.fromkeys(name.removeprefix(_PREFIX).partition("/")[0] for name in names))
+    losses = [loss for loss in losses if not loss.endswith("_accuracy")]
+    if not losses:
+        return None
+    loss = next((loss for loss in losses if loss != "loss"), "loss")
+    curves: dict[str, list[tuple[float, float]]] = {}
+    for line in run.metrics:
+        tokens = number(line.get("tokens"))
+        for name in names:
+            found, _, part = name.removeprefix(_PREFIX).partition("/")
+            value = number(line.get(name))
+            if found == loss and value is not None and tokens is not None:
+                curves.setdefault(part, []).append((tokens, value))
+    told = run.result.get("parts")
+    shares = {
+        part: {key: value for key, _ in _SHARES if (value := number(node.get(key))) is not None}
+        for part, node in (told.items() if isinstance(told, Mapping) else ())
+        if isinstance(node, Mapping)
+    }
+    return PartCurves(loss, {part: tuple(points) for part, points in curves.items()}, shares)
+
+
+def part_figures(runs: Sequence[tuple[Run, str]], folder: Path) -> list[SavedFigure]:
+    """One figure a run that was pretrained on a mixture.
+
+    Args:
+        runs: pretraining runs with their names.
+        folder: where the files go.
+    """
+    figures: list[SavedFigure] = []
+    for run, label in runs:
+        found = part_curves(run)
+        if found is not None:
+            name = f"parts-{len(figures) + 1}"
+            figures.append(draw_part_curves(found, folder, name=name, title=f"{label}: loss on each part"))
+    return figures
+
+
+def draw_part_curves(found: PartCurves, folder: Path, *, name: str, title: str) -> SavedFigure:
+    """The loss of each part against tokens on the left; the parts' shares as bars on the right."""
+    parts = list(found.curves)
+    with drawing(name):
+        figure = new_figure(title, width=9.2 if found.shares else 6.4, height=3.9)
+        if found.shares:
+            left, right = figure.subplots(1, 2, width_ratios=(5, 4))
+        else:
+            left = figure.subplots()
+        ends = []
+        for place, part in enumerate(parts):
+            tokens, losses = zip(*found.curves[part], strict=True)
+            left.plot(tokens, losses, "o-", color=colour(place), markersize=3.5, linewidth=1.8)
+            ends.append((losses[-1], f"{shorten(part, 18)}  {shown(losses[-1], found.loss)}", colour(place)))
+        left.set_xlabel("tokens")
+        left.set_ylabel(f"validation {found.loss} (nats)")
+        left.xaxis.set_major_formatter(count_formatter())
+        left.set_xlim(left=0)
+        if found.shares:
+            _draw_shares(right, parts, found.shares)
+            figure.legend(loc="outside lower right", frameon=False, fontsize=8, ncols=3)
+        figure.canvas.draw()
+        label_ends(left, ends)
+        return save(figure, folder, name, title)
+
+
+def _draw_shares(axes: Any, parts: Sequence[str], shares: Mapping[str, Mapping[str, float]]) -> None:
+    fills = (GREY, "#B9D6EA", INK)
+    height = 0.26
+    for place, ((key, heading), fill) in enumerate(zip(_SHARES, fills, strict=True)):
+        ys = [row + (place - 1) * height for row in range(len(parts))]
+        values = [100 * shares.get(part, {}).get(key, 0.0) for part in parts]
+        axes.barh(ys, values, height=0.9 * height, color=fill, label=heading)
+        for y, value in zip(ys, values, strict=True):
+            axes.annotate(
+                f"{value:.1f}", (value, y), xytext=(3, 0), textcoords="offset points", va="center", fontsize=7.5
+            )
+    axes.set_yticks(range(len(parts)), [shorten(part, 18) for part in parts])
+    axes.set_ylim(len(parts) - 0.5, -0.5)
+    axes.grid(visible=False, axis="y")
+    axes.set_xlabel("share (%)")
+    axes.margins(x=0.14)

@@ -1,0 +1,173 @@
+"""A metric against something that was varied: the number of labels, or a swept key such as the masking rate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lmtransfer.reporting.figures.style import (
+    GREY,
+    SavedFigure,
+    colour,
+    drawing,
+    label_ends,
+    new_figure,
+    save,
+    shorten,
+    subtitle,
+)
+from lmtransfer.reporting.render.units import count_formatter, in_percent, shown
+from lmtransfer.verdicts.spread import Spread
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One line through points.
+
+    Attributes:
+        label: what the line is.
+        points: (value of the varied key, score), numbers ascending or names in any order.
+        is_control: drawn grey.
+    """
+
+    label: str
+    points: tuple[tuple[float | str, Spread], ...]
+    is_control: bool = False
+
+
+def draw_points(
+    series: Sequence[Series], folder: Path, *, name: str, title: str, key: str, metric: str, counts: bool = False
+) -> SavedFigure:
+    """One line a series, whiskers of one standard deviation over seeds, every seed as a small dot.
+
+    Args:
+        series: the lines.
+        folder: where the files go.
+        name: file name without suffix.
+        title: what is shown.
+        key: what was varied.
+        metric: the metric's name, for its unit.
+        counts: whether the key counts things, to show 1000 as 1k.
+    """
+    with drawing(name):
+        figure = new_figure(title, width=7.2, height=3.9)
+        axes = figure.subplots()
+        ends = draw_on(axes, series, key=key, metric=metric, counts=counts)
+        figure.canvas.draw()
+        if len(series) > 1:
+            label_ends(axes, ends)
+        return save(figure, folder, name, title)
+
+
+def draw_on(
+    axes: Any, series: Sequence[Series], *, key: str, metric: str, counts: bool = False
+) -> list[tuple[float, str, str]]:
+    """Draw the lines into axes of a figure that is being drawn; see ``draw_points``.
+
+    Returns:
+        For ``label_ends``: where each line ends, its label, its colour.
+    """
+    factor = 100.0 if in_percent(metric) else 1.0
+    keys = sorted({point[0] for line in series for point in line.points}, key=_order)
+    numeric = all(isinstance(value, int | float) for value in keys)
+    place = {value: float(value) if numeric else float(index) for index, value in enumerate(keys)}
+    ends, spreads = [], False
+    coloured = iter(range(len(series)))
+    for line in series:
+        ink = GREY if line.is_control else colour(next(coloured))
+        style: Any = (0, (4, 2)) if line.is_control else "-"
+        if not numeric:
+            style = "none"  # names have no order that a line could follow
+        xs = [place[value] for value, _ in line.points]
+        means = [factor * score.mean for _, score in line.points]
+        deviations = [factor * (score.deviation or 0.0) for _, score in line.points]
+        spreads = spreads or any(deviations)
+        axes.errorbar(
+            xs,
+            means,
+            yerr=deviations if any(deviations) else None,
+            fmt="o",
+            color=ink,
+            linewidth=1.2 if line.is_control else 1.8,
+            linestyle=style,
+            markersize=5,
+            elinewidth=1.2,
+            capsize=3,
+        )
+        for x, (_, score) in zip(xs, line.points, strict=True):
+            if len(score.values) > 1:
+                ys = [factor * value for value in score.values]
+                axes.plot(
+                    [x] * len(ys),
+                    ys,
+                    "o",
+                    color="white",
+                    markeredgecolor=ink,
+                    markersize=3.4,
+                    linestyle="none",
+                    zorder=5,
+                )
+        ends.append((means[-1], shorten(line.label, 26), ink))
+    shown_places = _set_places(axes, [place[value] for value in keys], keys, numeric=numeric, counts=counts)
+    if len(series) == 1:
+        points = tuple(point for point in series[0].points if place[point[0]] in shown_places)
+        _label_values(axes, [place[value] for value, _ in points], points, metric, factor)
+    axes.margins(y=0.18)
+    axes.set_xlabel(key)
+    axes.set_ylabel(f"{metric} (%)" if factor == 100.0 else metric)
+    if spreads:
+        subtitle(axes, "mean and deviation over seeds, small dots: seeds")
+    return ends
+
+
+def _order(value: float | str) -> tuple[int, float, str]:
+    return (1, 0.0, value) if isinstance(value, str) else (0, float(value), "")
+
+
+def _set_places(axes: Any, places: list[float], keys: list[float | str], *, numeric: bool, counts: bool) -> set[float]:
+    """Scale, limits and ticks of the varied key; the places that have a tick, which is all but for crowded ones."""
+    ticks = places
+    if numeric and places[0] > 0 and places[-1] / places[0] >= 8:
+        axes.set_xscale("log")
+        axes.minorticks_off()
+        room = (places[-1] / places[0]) ** 0.06
+        axes.set_xlim(places[0] / room, places[-1] * room)
+    elif numeric:
+        ticks = _far_apart(places, 0.055 * (places[-1] - places[0]))
+    axes.set_xticks(ticks)
+    if numeric:
+        formatter = count_formatter() if counts else (lambda value, _: f"{value:g}")
+        axes.xaxis.set_major_formatter(formatter)
+    else:
+        axes.set_xticklabels([shorten(str(value), 22) for value in keys], rotation=20 if len(keys) > 4 else 0)
+        axes.set_xlim(-0.3, len(keys) - 0.7)
+    return set(ticks)
+
+
+def _far_apart(places: Sequence[float], gap: float) -> list[float]:
+    """Ascending places, the first and the last of them, and in between those at least ``gap`` from the one before."""
+    kept = [places[0]]
+    for place in places[1:-1]:
+        if place - kept[-1] >= gap and places[-1] - place >= gap:
+            kept.append(place)
+    return [*kept, *places[1:][-1:]]
+
+
+def _label_values(
+    axes: Any, xs: list[float], points: Sequence[tuple[float | str, Spread]], metric: str, factor: float
+) -> None:
+    for x, (_, score) in zip(xs, points, strict=True):
+        top = factor * (score.mean + (score.deviation or 0.0))
+        if math.isfinite(top):
+            axes.annotate(
+                shown(score.mean, metric),
+                (x, top),
+                xytext=(0, 7),
+                textcoords="offset points",
+                ha="center",
+                fontsize=8,
+                bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.4},
+            )

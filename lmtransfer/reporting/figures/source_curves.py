@@ -1,0 +1,98 @@
+"""What a setting of pretraining does: the loss of pretraining and the scores on tasks, against its values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lmtransfer.reporting.figures.points import Series, draw_on
+from lmtransfer.reporting.figures.style import SavedFigure, drawing, label_ends, new_figure, save, subtitle
+from lmtransfer.reporting.render.rows import group_name
+from lmtransfer.reporting.runs.entries import Entry
+from lmtransfer.reporting.runs.sweeps import swept_values
+from lmtransfer.verdicts.spread import Spread
+
+
+@dataclass(frozen=True, slots=True)
+class SourceCurves:
+    """Runs that were pretrained alike but for one number, and what began from them.
+
+    Attributes:
+        key: the setting, a dotted key.
+        metric: of pretraining.
+        losses: validation metric at each value.
+        task: what was learnt from them.
+        task_metric: its metric.
+        series: its scores at each value, a line for each way of transfer and for the controls.
+    """
+
+    key: str
+    metric: str
+    losses: tuple[tuple[float, Spread], ...]
+    task: str
+    task_metric: str
+    series: tuple[Series, ...]
+
+
+def source_figures(entries: Sequence[Entry], folder: Path) -> list[SavedFigure]:
+    """One figure for each folder of pretraining runs that differ in one number, and each task learnt from them."""
+    return [draw_source_curves(found, folder, name=f"setting-{n}") for n, found in enumerate(source_curves(entries), 1)]
+
+
+def source_curves(entries: Sequence[Entry]) -> list[SourceCurves]:
+    """What there is to draw."""
+    folders: dict[str, list[Entry]] = {}
+    for entry in entries:
+        if entry.is_pretraining and entry.score is not None:
+            folders.setdefault(entry.run.key.rpartition("/")[0], []).append(entry)
+    found = []
+    for members in folders.values():
+        keys, table = swept_values([entry.run for entry in members])
+        values = [row[0] for row in table] if len(keys) == 1 else []
+        if len(set(values)) < 2 or not all(isinstance(v, int | float) and not isinstance(v, bool) for v in values):
+            continue
+        by_run = {entry.run.path: float(value) for entry, value in zip(members, values, strict=True)}
+        losses = sorted((by_run[entry.run.path], entry.score) for entry in members if entry.score is not None)
+        groups: dict[tuple[str, str], list[Entry]] = {}
+        for entry in entries:
+            if entry.source is not None and entry.source.path in by_run and entry.score and entry.metric:
+                groups.setdefault((group_name(entry), entry.metric), []).append(entry)
+        for (task, metric), learnt in groups.items():
+            series = _series(learnt, by_run)
+            if max(len(line.points) for line in series) > 1:
+                loss = members[0].metric or "loss"
+                found.append(SourceCurves(keys[0], loss, tuple(losses), task, metric, series))
+    return found
+
+
+def _series(entries: Sequence[Entry], by_run: dict[Path, float]) -> tuple[Series, ...]:
+    lines: dict[tuple[str, bool], dict[float | str, Spread]] = {}
+    for entry in entries:
+        if entry.source is None or entry.score is None:
+            continue
+        place = by_run[entry.source.path]
+        lines.setdefault((entry.transfer, False), {})[place] = entry.score
+        if entry.control is not None:
+            lines.setdefault((f"{entry.transfer}, control", True), {})[place] = entry.control
+    return tuple(Series(label, tuple(sorted(points.items())), control) for (label, control), points in lines.items())
+
+
+def draw_source_curves(found: SourceCurves, folder: Path, *, name: str) -> SavedFigure:
+    """The loss on the left, the scores on the right, against the setting."""
+    title = f"{found.key}: the loss of pretraining, and what it is worth on {found.task}"
+    with drawing(name):
+        figure = new_figure(title, width=9.6, height=3.9)
+        left, right = figure.subplots(1, 2, width_ratios=(4, 5))
+        loss = [Series("pretraining", found.losses)]
+        ends = [
+            draw_on(axes, series, key=found.key, metric=metric)
+            for axes, series, metric in (
+                (left, loss, f"validation {found.metric}"),
+                (right, found.series, found.task_metric),
+            )
+        ]
+        subtitle(left, "other values may be another task: scores decide")
+        figure.canvas.draw()
+        label_ends(right, ends[1])
+        return save(figure, folder, name, title)

@@ -1,0 +1,177 @@
+"""How every figure looks: colours safe for colour-blind readers, quiet axes, labels beside what they name.
+
+matplotlib is imported inside the functions, so that importing this file costs nothing. Nothing here touches
+``pyplot`` or any other global state: figures are objects, drawn by the Agg canvas.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lmtransfer.system.durable import write_bytes
+
+#: Okabe and Ito (2008), "Color Universal Design"; yellow is left out since it vanishes on white.
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+GREY = "#8A8A8A"
+INK = "#222222"
+
+_RC = {
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans", "Arial", "Helvetica", "sans-serif"],
+    "font.size": 9.0,
+    "axes.titlesize": 10.0,
+    "axes.titlelocation": "left",
+    "axes.labelcolor": INK,
+    "axes.edgecolor": "#BBBBBB",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#E6E6E6",
+    "grid.linewidth": 0.8,
+    "xtick.color": "#666666",
+    "ytick.color": "#666666",
+    "xtick.major.size": 0,
+    "ytick.major.size": 0,
+    "text.color": INK,
+    "text.parse_math": False,  # a run called "$x$" is shown as it is written
+    "svg.fonttype": "none",  # text stays text: small, searchable, testable
+    "figure.dpi": 100,
+    "savefig.dpi": 160,
+    "savefig.facecolor": "white",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SavedFigure:
+    """A figure on disk.
+
+    Attributes:
+        name: file name without suffix; ``<name>.svg`` and ``<name>.png`` lie side by side.
+        title: what it shows, one line (its caption and alternative text).
+        svg: path of the SVG.
+        png: path of the PNG.
+    """
+
+    name: str
+    title: str
+    svg: Path
+    png: Path
+
+
+@contextmanager
+def drawing(name: str) -> Iterator[None]:
+    """Apply the house style while a figure is made and saved; ids inside the SVG depend on ``name`` only."""
+    chosen = os.environ.pop("MPLBACKEND", None)  # no window is opened, and an unknown one would stop the import
+    import matplotlib
+
+    if chosen is not None:
+        os.environ["MPLBACKEND"] = chosen
+    with matplotlib.rc_context({**_RC, "svg.hashsalt": f"lmtransfer-{name}"}):
+        yield
+
+
+def new_figure(title: str, *, width: float, height: float) -> Any:
+    """A figure of ``width`` x ``height`` inches with its title only, on the Agg canvas; layout is solved when drawn."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    figure.suptitle(title, x=0.008, ha="left", fontsize=10.5, fontweight="bold")
+    return figure
+
+
+def subtitle(axes: Any, text: str) -> None:
+    """How to read the marks, in small grey letters above the axes."""
+    axes.set_title(text, color="#666666", fontsize=8.5)
+
+
+def save(figure: Any, folder: Path, name: str, title: str) -> SavedFigure:
+    """Write ``<name>.svg`` and ``<name>.png`` into ``folder``, the same bytes for the same figure."""
+    folder.mkdir(parents=True, exist_ok=True)
+    svg, png = folder / f"{name}.svg", folder / f"{name}.png"
+    nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    for path, metadata in ((svg, nothing), (png, {"Software": None})):
+        drawn = io.BytesIO()
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Glyph ")  # letters that the font lacks are shown as boxes
+            figure.savefig(drawn, format=path.suffix[1:], metadata=metadata)
+        write_bytes(path, drawn.getvalue())
+    return SavedFigure(name=name, title=title, svg=svg, png=png)
+
+
+def colour(index: int) -> str:
+    """The colour of the ``index``-th line or bar, repeating after seven."""
+    return PALETTE[index % len(PALETTE)]
+
+
+def spread_apart(positions: Sequence[float], gap: float) -> list[float]:
+    """Moves label positions as little as needed so that neighbours are at least ``gap`` apart.
+
+    Overlapping labels are merged into blocks that are laid out around the mean of what they name (the pool of
+    adjacent violators), so that the order stays and no label drifts further than its block needs.
+
+    Args:
+        positions: wanted positions, in any order.
+        gap: smallest distance, in the same unit.
+
+    Returns:
+        New positions, in the order given.
+    """
+    order = sorted(range(len(positions)), key=lambda index: positions[index])
+    blocks: list[list[float]] = []  # [sum of wanted block starts, number of labels]
+    for rank, index in enumerate(order):
+        blocks.append([positions[index] - rank * gap, 1.0])
+        while len(blocks) > 1 and blocks[-2][0] / blocks[-2][1] > blocks[-1][0] / blocks[-1][1]:
+            total, count = blocks.pop()
+            blocks[-1][0] += total
+            blocks[-1][1] += count
+    starts = [total / count for total, count in blocks for _ in range(int(count))]
+    moved = [0.0] * len(positions)
+    for rank, index in enumerate(order):
+        moved[index] = starts[rank] + rank * gap
+    return moved
+
+
+def label_ends(axes: Any, ends: Sequence[tuple[float, str, str]], *, font_size: float = 8.5) -> None:
+    """Write each line's label just right of the axes, at the height where the line ends.
+
+    Args:
+        axes: the axes, with their final limits.
+        ends: (y in data units, text, colour) of each line.
+        font_size: in points.
+    """
+    if not ends:
+        return
+    low, high = axes.get_ylim()
+    height = axes.get_window_extent().height * 72 / axes.figure.dpi
+    gap = 1.45 * font_size / max(height, 1.0)
+    wanted = [min(max((y - low) / (high - low), 0.0), 1.0) for y, _, _ in ends]
+    for (_, text, ink), y in zip(ends, spread_apart(wanted, gap), strict=True):
+        axes.text(
+            1.02,
+            y,
+            text,
+            transform=axes.transAxes,
+            color=ink,
+            fontsize=font_size,
+            va="center",
+            ha="left",
+            clip_on=False,
+        )
+
+
+def shorten(text: str, limit: int = 34) -> str:
+    """``text`` with its middle left out where it is longer than ``limit`` characters."""
+    if len(text) <= limit:
+        return text
+    head = (limit - 3) // 2
+    return f"{text[:head]}...{text[len(text) - (limit - 3 - head) :]}"

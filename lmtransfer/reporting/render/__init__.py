@@ -1,0 +1,1 @@
+"""A report as text in the terminal and as a page."""

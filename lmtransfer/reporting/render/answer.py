@@ -1,0 +1,112 @@
+"""The question that every run is for, answered in words: did pretraining help, by how much, how certain is it?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lmtransfer.reporting.render.rows import group_name, run_name
+from lmtransfer.reporting.render.units import in_percent, shown, shown_difference
+from lmtransfer.reporting.render.verdict_text import grounds, reach
+from lmtransfer.reporting.runs.before_after import before_and_after, going_on
+from lmtransfer.reporting.runs.choices import chosen_on_what_is_scored
+from lmtransfer.reporting.runs.entries import Entry
+from lmtransfer.verdicts.difference import NO_VERDICT
+from lmtransfer.verdicts.spread import Spread
+
+
+def answer(entries: Sequence[Entry]) -> str:
+    """Whether pretraining helped, over all comparisons with a control, and whether going on with it did."""
+    return " ".join([_helped(entries), *_not_compared(entries), *map(going_on, before_and_after(entries))])
+
+
+def _not_compared(entries: Sequence[Entry]) -> list[str]:
+    """A sentence on each run that has no verdict though there is something like a control of it."""
+    named = [entry for entry in entries if entry.without_control]
+    said = [f"No verdict on {run_name(entry)}: {entry.without_control}." for entry in named[:3]]
+    return said + ([f"The same holds for {len(named) - 3} more runs."] if len(named) > 3 else [])
+
+
+def _helped(entries: Sequence[Entry]) -> str:
+    """One sentence on whether pretraining helped."""
+    compared = [entry for entry in entries if entry.difference is not None]
+    if not compared:
+        if any(entry.without_control for entry in entries):
+            return "Whether pretraining helped is not known: no run has a control that is the same but for the weights."
+        if any(entry.score is not None and not entry.is_pretraining for entry in entries):
+            return (
+                "Whether pretraining helped is not known: no run has a control. Train the same model without "
+                "pretraining with control=true."
+            )
+        return "Whether pretraining helped is not known yet: no finished probe or finetuning is among these runs."
+    if len(compared) == 1:
+        return comparison(compared[0])
+    verdicts = [entry.difference.verdict for entry in compared if entry.difference is not None]
+    better, worse = verdicts.count("better"), verdicts.count("worse")
+    single, unclear = verdicts.count("one seed, no spread"), verdicts.count("no difference shown")
+    parts = [f"Pretraining helped in {better} of {len(verdicts)} comparisons"]
+    parts += [f"hurt in {worse}"] if worse else []
+    parts += [f"showed no difference in {unclear}"] if unclear else []
+    parts += [f"cannot be judged from a single seed in {single}"] if single else []
+    alike, collapsed = verdicts.count("seeds all alike"), verdicts.count("collapsed")
+    parts += [f"cannot be judged from seeds that are all alike in {alike}"] if alike else []
+    parts += [f"collapsed to one label in {collapsed}"] if collapsed else []
+    controls = verdicts.count("control collapsed")
+    parts += [f"cannot be judged from a control that collapsed in {controls}"] if controls else []
+    text = parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + " and " + parts[-1]
+    return f"{text}. The clearest: {_measured(max(compared, key=_certainty))}"
+
+
+def comparison(entry: Entry) -> str:
+    """One comparison in a sentence.
+
+    Raises:
+        ValueError: the entry has nothing to be compared with.
+    """
+    lead = {
+        "better": "Pretraining helped",
+        "worse": "Pretraining hurt",
+        "no difference shown": "No difference is shown",
+        "one seed, no spread": "A single seed cannot tell whether pretraining helped",
+        "seeds all alike": "Seeds that are all alike cannot tell whether pretraining helped",
+        "collapsed": "Collapsed: every seed answers one and the same label",
+        "control collapsed": "The control collapsed, every seed of it answering one and the same label: no verdict",
+        "settings differ": "More than the weights differs: no verdict",
+    }
+    if entry.difference is None:
+        raise ValueError(f"{entry.run.key} has nothing to be compared with")
+    return f"{lead[entry.difference.verdict]}: {_measured(entry)}"
+
+
+def _measured(entry: Entry) -> str:
+    """What was measured, and how certain it is."""
+    difference, score, control, metric = entry.difference, entry.score, entry.control, entry.metric
+    if difference is None or score is None or control is None or metric is None:
+        raise ValueError(f"{entry.run.key} has nothing to be compared with")
+    points = " points" if in_percent(metric) else ""
+    sentence = (
+        f"on {group_name(entry)}, {run_name(entry)} ({entry.transfer}) reaches {_value(score, metric)} "
+        f"{metric} against {_value(control, metric)} without pretraining, a difference of "
+        f"{shown_difference(difference.delta, metric)}{points}"
+    )
+    if chosen_on_what_is_scored(entry.run.config):
+        sentence += f", both chosen on the split that scores them ({entry.split})"
+    if difference.standard_error is None:
+        return f"{sentence}. Train several with seeds=5."
+    if difference.verdict in NO_VERDICT:
+        return f"{sentence}. Train longer, or with another learning rate."
+    found = reach(difference, metric)
+    grounded = f"{sentence} ({grounds(difference, metric)}; of {difference.scope})."
+    return f"{grounded} {found[0].upper()}{found[1:]}." if found else grounded
+
+
+def _value(score: Spread, metric: str) -> str:
+    unit = " %" if in_percent(metric) else ""
+    return shown(score.mean, metric) + unit
+
+
+def _certainty(entry: Entry) -> tuple[bool, float]:
+    """Orders comparisons: finetuned before frozen, then by the chance of the difference where there is none."""
+    difference = entry.difference
+    if difference is None or difference.p_value is None:
+        return (False, -1.0)
+    return (entry.transfer == "finetuned", -difference.p_value)

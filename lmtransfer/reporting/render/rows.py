@@ -1,0 +1,180 @@
+"""The rows of the report's table: for each task the majority, controls, probes, finetuned runs; then pretraining."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lmtransfer.reporting.runs.choices import edge_of_grid, edge_text, searched_text
+from lmtransfer.reporting.runs.collect import COMMANDS
+from lmtransfer.reporting.runs.entries import Entry
+from lmtransfer.reporting.runs.scores import num_collapsed, number
+from lmtransfer.verdicts.difference import Difference
+from lmtransfer.verdicts.spread import Spread, spread
+
+_TRANSFER_ORDER = ("majority", "control", "frozen", "finetuned")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the table, in plain numbers.
+
+    Attributes:
+        group: what it can be compared with: task, split and number of labels, or "pretraining".
+        run: name of the run, or "majority".
+        model: family and size.
+        objective: of pretraining.
+        corpus: of pretraining.
+        task: downstream task; empty for pretraining.
+        transfer: "majority", "control", "frozen", "finetuned", ...; empty for pretraining.
+        metric: name of the metric; empty where nothing was scored.
+        score: the metric over seeds.
+        difference: to the control.
+        pretraining_tokens: real tokens.
+        pretraining_seconds: seconds.
+        num_parameters: parameters.
+        tokens_per_second: real tokens a second.
+        state: "finished", "unfinished" or "torn".
+        note: what there is to say about an unfinished or torn run.
+    """
+
+    group: str
+    run: str
+    model: str = ""
+    objective: str = ""
+    corpus: str = ""
+    task: str = ""
+    transfer: str = ""
+    metric: str = ""
+    score: Spread | None = None
+    difference: Difference | None = None
+    pretraining_tokens: float | None = None
+    pretraining_seconds: float | None = None
+    num_parameters: float | None = None
+    tokens_per_second: float | None = None
+    state: str = "finished"
+    note: str = ""
+
+
+def table_rows(entries: Sequence[Entry]) -> list[Row]:
+    """All rows, tasks first, comparable rows together."""
+    groups: dict[tuple[bool, str, str, float], list[Row]] = {}
+    for entry in entries:
+        place = (entry.is_pretraining, entry.task, entry.split, float(entry.num_train or "inf"))
+        rows = groups.setdefault((True, "", "", 0.0) if entry.is_pretraining else place, [])
+        if entry.majority is not None and all(row.transfer != "majority" for row in rows):
+            rows.append(_baseline(entry, "majority", "majority", spread((entry.majority,))))
+        if entry.control is not None and not _is_elsewhere(entry, entries):
+            rows.append(_baseline(entry, _control_name(entry, entries), "control", entry.control))
+        rows.append(_row(entry))
+    return [row for group in sorted(groups) for row in sorted(groups[group], key=_position)]
+
+
+def group_name(entry: Entry) -> str:
+    """What an entry can be compared with: ``sst2, test, 1,000 labels``, or ``pretraining``."""
+    if entry.is_pretraining:
+        return "pretraining"
+    labels = f"{entry.num_train:,} labels" if entry.num_train else ""
+    return ", ".join(filter(None, (entry.task or "unknown task", entry.split, labels)))
+
+
+def run_name(entry: Entry) -> str:
+    """The run's name without the folder of its command."""
+    command, _, rest = entry.run.key.partition("/")
+    return rest if rest and command in COMMANDS else entry.run.key
+
+
+def _is_elsewhere(entry: Entry, entries: Sequence[Entry]) -> bool:
+    """Whether the control of an entry is a run with a row of its own."""
+    return any(other.is_control and other.score is entry.control for other in entries)
+
+
+def _position(row: Row) -> tuple[int, str]:
+    known = row.transfer in _TRANSFER_ORDER
+    return (_TRANSFER_ORDER.index(row.transfer) if known else len(_TRANSFER_ORDER), row.run)
+
+
+def _baseline(entry: Entry, name: str, transfer: str, score: Spread) -> Row:
+    is_control = transfer == "control"
+    return Row(
+        group=group_name(entry),
+        run=name,
+        model=entry.model if is_control else "",
+        task=entry.task,
+        transfer=transfer,
+        metric=entry.metric or "",
+        score=score,
+        num_parameters=entry.num_parameters if is_control else None,
+        note="; ".join(_remarks(entry, entry.run.result.get("control"), score)) if is_control else "",
+    )
+
+
+def _control_name(entry: Entry, entries: Sequence[Entry]) -> str:
+    """``<run> control``; where a probe and a finetuned run share a name, the probe's is ``<run> frozen control``."""
+    name = run_name(entry)
+    namesakes = [other for other in entries if other is not entry and run_name(other) == name]
+    shared = any(other.control is not None for other in namesakes)
+    return f"{name} frozen control" if shared and entry.transfer == "frozen" else f"{name} control"
+
+
+def _row(entry: Entry) -> Row:
+    return Row(
+        group=group_name(entry),
+        run=run_name(entry),
+        model=entry.model,
+        objective=entry.objective,
+        corpus=entry.corpus,
+        task=entry.task,
+        transfer=entry.transfer,
+        metric=entry.metric or "",
+        score=entry.score,
+        difference=entry.difference,
+        pretraining_tokens=entry.pretraining_tokens,
+        pretraining_seconds=entry.pretraining_seconds,
+        num_parameters=entry.num_parameters,
+        tokens_per_second=entry.tokens_per_second,
+        state=entry.run.state,
+        note=_note(entry),
+    )
+
+
+def _note(entry: Entry) -> str:
+    notes = [problem for run in (entry.run, *entry.seeds, *entry.controls) for problem in run.problems]
+    notes += _remarks(entry, entry.run.result, entry.score)
+    notes += [entry.without_control] if entry.without_control else []
+    if entry.run.state == "unfinished":
+        done = sum(seed.state == "finished" for seed in entry.seeds)
+        if entry.seeds:
+            notes.insert(0, f"{done} of {len(entry.seeds)} seeds so far finished")
+        elif entry.run.metrics:
+            last = entry.run.metrics[-1]
+            step, loss = number(last.get("step")), number(last.get("loss"))
+            notes.insert(0, "at step " + ("?" if step is None else f"{step:,.0f}") + _loss(loss))
+    return "; ".join(notes)
+
+
+def _remarks(entry: Entry, result: Any, score: Spread | None) -> list[str]:
+    """What speaks against a score; ``result`` may be a control's part."""
+    rate = number(result.get("learning_rate")) if isinstance(result, Mapping) else None
+    grid = None if entry.is_pretraining else entry.run.config.get("learning_rates")
+    edge, searched = edge_of_grid(rate, grid), searched_text(grid)
+    return [
+        *_collapse(result, score),
+        *([searched] if searched else []),
+        *([edge_text(rate, edge)] if rate is not None and edge is not None else []),
+    ]
+
+
+def _collapse(result: Any, score: Spread | None) -> list[str]:
+    """Says so where seeds answer every example alike (a mean can hide it); ``result`` may be a control's part."""
+    collapsed = num_collapsed(result)
+    if collapsed == 0:
+        return []
+    if score is None or score.n == 1:
+        return ["answers one and the same label"]
+    return [f"{collapsed} of {score.n} seeds answer one and the same label"]
+
+
+def _loss(loss: float | None) -> str:
+    return "" if loss is None else f", loss {loss:.3f}"

@@ -1,0 +1,92 @@
+"""A verdict in words: the interval that decides, what it is of, and what the design could have shown."""
+
+from __future__ import annotations
+
+from lmtransfer.reporting.render.units import in_percent, shown, shown_difference
+from lmtransfer.verdicts.difference import JUDGED, Difference, Verdict
+
+
+def interval_text(difference: Difference, metric: str) -> str:
+    """Both ends of the interval that decides: ``+6.1 to +13.9``; empty where there is none."""
+    if difference.interval is None:
+        return ""
+    low, high = difference.interval
+    return f"{shown_difference(low, metric)} to {shown_difference(high, metric)}"
+
+
+def grounds(difference: Difference, metric: str) -> str:
+    """What a verdict rests on: ``95 % interval +6.1 to +13.9 over 5 pairs of seeds, on these examples``."""
+    together = difference.num_comparisons
+    corrected = f", corrected for {together} comparisons," if together > 1 else ""
+    examples = "" if difference.counts_examples else ", on these examples"
+    return f"95 % interval{corrected} {interval_text(difference, metric)} over {seeds_text(difference)}{examples}"
+
+
+def seeds_text(difference: Difference) -> str:
+    """Such as ``5 pairs of seeds``, ``5 and 3 seeds`` or ``5 seeds each``."""
+    one, other = difference.num_seeds
+    if difference.paired:
+        return f"{one} pairs of seeds"
+    return f"{one} seeds each" if one == other else f"{one} and {other} seeds"
+
+
+def reach(difference: Difference, metric: str) -> str:
+    """What the design could show, and what would settle the difference observed; empty where nothing was judged."""
+    if difference.verdict not in JUDGED or difference.detectable is None:
+        return ""
+    points = " points" if in_percent(metric) else ""
+    text = f"differences from {shown(difference.detectable, metric)}{points} on are found in 80 of 100 cases"
+    if difference.verdict != "no difference shown":
+        return text
+    needed = difference.seeds_needed
+    delta = shown_difference(difference.delta, metric)
+    if needed is None:
+        return f"{text}; no number of seeds would settle {delta}"
+    return f"{text}; some {needed} seeds would settle {delta}"
+
+
+def detectable_text(difference: Difference | None, metric: str) -> str:
+    """The smallest difference that would have been found, for a table."""
+    found = None if difference is None or difference.verdict not in JUDGED else difference.detectable
+    return "" if found is None else shown(found, metric)
+
+
+def needed_text(difference: Difference | None) -> str:
+    """How many seeds would settle the difference observed, for a table; empty where it is settled."""
+    if difference is None or difference.verdict != "no difference shown":
+        return ""
+    return "none would" if difference.seeds_needed is None else str(difference.seeds_needed)
+
+
+def verdict_text(difference: Difference | None) -> str:
+    """The verdict for a table, with what it is of where one is given: ``better, of this checkpoint``."""
+    if difference is None:
+        return ""
+    given = difference.verdict in ("better", "worse")
+    return f"{difference.verdict}, of {difference.scope}" if given else difference.verdict
+
+
+def brief(difference: Difference, metric: str) -> str:
+    """A difference and its verdict in a few words: ``+2.8 (better)``."""
+    delta = shown_difference(difference.delta, metric)
+    return delta if difference.standard_error is None else f"{delta} ({difference.verdict})"
+
+
+def told(difference: Difference, metric: str) -> list[str]:
+    """A difference to the control as the console says it: the verdict and its grounds, then what could be shown."""
+    points = " points" if in_percent(metric) else ""
+    lead = f"difference to the control {shown_difference(difference.delta, metric)}{points}"
+    if difference.standard_error is None:
+        return [f"{lead}: one seed has no spread; seeds=5 can tell"]
+    if difference.verdict not in JUDGED:
+        return [f"{lead}: no verdict, since {_WHY_NO_VERDICT[difference.verdict]}"]
+    said = [f"{lead}: {verdict_text(difference)} ({grounds(difference, metric)})", reach(difference, metric)]
+    return [line for line in said if line]
+
+
+_WHY_NO_VERDICT: dict[Verdict, str] = {
+    "collapsed": "every seed answers one and the same label",
+    "control collapsed": "every seed of the control answers one and the same label",
+    "seeds all alike": "the seeds of a side, or the differences of all pairs, are alike",
+    "settings differ": "more than the weights differs",
+}

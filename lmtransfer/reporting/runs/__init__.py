@@ -1,0 +1,1 @@
+"""Runs read from their directories, and put beside their controls."""

@@ -1,0 +1,237 @@
+"""Reading run directories back, whole, unfinished or torn, without torch and without trusting what is in them.
+
+A run is a folder that holds ``config.yaml``, ``metrics.jsonl`` or ``result.json``. Runs nest: ``<name>/seed-0`` ...
+below a run of several seeds, ``<name>/control`` beside them, and ``<name>/<override>`` for the points of a sweep.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from lmtransfer.errors import RunDirectoryError
+from lmtransfer.former_names import current_config
+from lmtransfer.system.printable import printable, printable_values
+from lmtransfer.untrusted.documents import read_json, read_json_lines, read_yaml
+from lmtransfer.untrusted.schema import Fields
+
+#: The files that make a folder a run.
+RUN_FILES = ("config.yaml", "metrics.jsonl", "result.json")
+#: The commands that write runs.
+COMMANDS = ("import", "pretrain", "probe", "finetune", "evaluate")
+#: Folders inside a run that hold no run, so that reading stays fast beside large checkpoints.
+_NO_RUNS = frozenset({"checkpoints", "tokenizer", "published", "report", "figures", "tensorboard", "features",
+                      "predictions"})  # fmt: skip
+#: Deeper nesting than command / sweep / point / seed / control is not ours.
+MAX_DEPTH = 8
+
+_LARGEST_MEASURED = 1e300
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run directory as found on disk.
+
+    Attributes:
+        path: the directory.
+        key: its path relative to the root that was collected, with ``/`` (``finetune/imdb-ft/seed-0``).
+        state: "finished" with a readable ``result.json``, "unfinished" without one, "torn" where a file is damaged.
+        config: the resolved configuration ({} where missing).
+        result: ``result.json`` ({} where missing).
+        versions: ``versions.json`` ({} where missing).
+        metrics: the readable objects of ``metrics.jsonl``, in order.
+        problems: what could not be read, one message a problem.
+    """
+
+    path: Path
+    key: str
+    state: Literal["finished", "unfinished", "torn"]
+    config: Mapping[str, Any]
+    result: Mapping[str, Any]
+    versions: Mapping[str, Any]
+    metrics: tuple[Mapping[str, Any], ...]
+    problems: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """The last part of its key."""
+        return self.key.rsplit("/", 1)[-1]
+
+    @property
+    def command(self) -> str:
+        """The command that made it: from the result, else from the folders it lies in ("" where neither says)."""
+        command = self.result.get("command")
+        if isinstance(command, str):
+            return command
+        folders = [*self.key.split("/"), *(parent.name for parent in self.path.parents)]
+        return next((folder for folder in folders if folder in COMMANDS), "")
+
+    @property
+    def is_seed(self) -> bool:
+        """Whether it is one seed of a parent run."""
+        return re.fullmatch(r"seed-\d+", self.name) is not None
+
+
+def collect(*roots: Path) -> list[Run]:
+    """All runs at or below some folders, each once, in the order of their paths (seed-2 before seed-10).
+
+    Raises:
+        RunDirectoryError: a folder does not exist, or none holds a run.
+    """
+    for root in roots:
+        if not root.is_dir():
+            raise RunDirectoryError(f"runs={root}: no such folder; give the folder that holds your runs, such as runs/")
+    tops = [root.resolve() for root in roots]
+    seen: set[str] = set()
+    folders = [folder for top in tops for folder in _run_folders(top, 0, seen)]
+    if not folders:
+        raise RunDirectoryError(
+            f"runs={', '.join(map(str, roots))}: holds no run (a folder with one of {', '.join(RUN_FILES)}); "
+            "make one with lmtransfer pretrain, or give the folder that holds your runs"
+        )
+    base = Path(os.path.commonpath(tops))
+    if base in folders:
+        base = base.parent
+    return [read_run(folder, key=folder.relative_to(base).as_posix()) for folder in folders]
+
+
+def read_run(path: Path, *, key: str | None = None) -> Run:
+    """One run directory; whatever is missing or damaged is said in ``problems`` instead of raised.
+
+    Args:
+        path: the directory.
+        key: its name in the report; the folder's name by default.
+    """
+    problems: list[str] = []
+    try:
+        os.scandir(path).close()
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except OSError as error:
+        problems.append(f"the folder cannot be read: {(error.strerror or str(error)).lower()}")
+    config = _read_mapping(path / "config.yaml", problems)
+    result = _read_mapping(path / "result.json", problems)
+    versions = _read_mapping(path / "versions.json", problems)
+    torn = bool(problems)
+    metrics, metrics_torn = read_metrics(path / "metrics.jsonl", problems)
+    if torn or metrics_torn:
+        state: Literal["finished", "unfinished", "torn"] = "torn"
+    else:
+        state = "finished" if result else "unfinished"
+    return Run(
+        path=path,
+        key=printable(key or path.name),
+        state=state,
+        config=config,
+        result=result,
+        versions=versions,
+        metrics=metrics,
+        problems=tuple(problems),
+    )
+
+
+def read_metrics(path: Path, problems: list[str]) -> tuple[tuple[Mapping[str, Any], ...], bool]:
+    """The objects of a ``metrics.jsonl``.
+
+    A last line that was cut by a kill is expected and only noted; any other bad line makes the file torn.
+
+    Args:
+        path: the file; it may be missing.
+        problems: receives one message a kind of damage, with ``file:line``.
+
+    Returns:
+        The objects in order, and whether the file is torn.
+    """
+    if not os.path.lexists(path):
+        return (), False
+    objects: list[Mapping[str, Any]] = []
+    bad: list[int] = []
+    try:
+        lines = list(read_json_lines(path, Fields(), error=RunDirectoryError, finite=False))
+    except RunDirectoryError as error:
+        problems.append(_within(path, error))
+        return (), True
+    for number, line, value, problem in lines:
+        if problem is None:
+            objects.append(_measured(value))
+        elif not line.endswith(b"\n"):
+            problems.append(f"{path.name}:{number}: the last line is cut, it was left out")
+        else:
+            bad.append(number)
+    if bad:
+        problems.append(f"{path.name}:{bad[0]}: not a JSON object, left out ({len(bad)} such lines)")
+    return tuple(objects), bool(bad)
+
+
+def _run_folders(folder: Path, depth: int, seen: set[str]) -> Iterator[Path]:
+    """The runs at or below ``folder``, which is not read twice though links may lead to it again."""
+    real = os.path.realpath(folder)
+    if real in seen:
+        return
+    seen.add(real)
+    try:
+        entries = sorted(os.scandir(folder), key=lambda entry: _natural(entry.name))
+    except FileNotFoundError:  # it has gone meanwhile
+        return
+    except OSError:
+        if depth:
+            yield folder  # its row says why nothing is known of it
+        return
+    is_run = any(entry.name in RUN_FILES for entry in entries)
+    if is_run:
+        yield folder
+    if depth == MAX_DEPTH:
+        return
+    for entry in entries:
+        hidden = entry.name.startswith(".") or (is_run and entry.name in _NO_RUNS)
+        if not hidden and _is_below(entry, real):
+            yield from _run_folders(Path(entry.path), depth + 1, seen)
+
+
+def _is_below(entry: os.DirEntry[str], folder: str) -> bool:
+    """Whether an entry of ``folder`` is a folder to look into, which a link to one that it lies in is not."""
+    try:
+        if not entry.is_dir():
+            return False
+        return not entry.is_symlink() or os.path.commonpath([folder, os.path.realpath(entry.path)]) != os.path.realpath(
+            entry.path
+        )
+    except OSError:  # a link into what may not be read
+        return False
+
+
+def _natural(name: str) -> list[tuple[int, int, str]]:
+    return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", name) if part]
+
+
+def _read_mapping(path: Path, problems: list[str]) -> Mapping[str, Any]:
+    if not os.path.lexists(path):
+        return {}
+    try:
+        if path.suffix == ".yaml":
+            value = current_config(read_yaml(path, Fields(), error=RunDirectoryError))
+        else:
+            value = read_json(path, Fields(), error=RunDirectoryError)
+    except RunDirectoryError as error:
+        problems.append(_within(path, error))
+        return {}
+    return cast("Mapping[str, Any]", printable_values(value))
+
+
+def _within(path: Path, error: RunDirectoryError) -> str:
+    """What is wrong with a file of a run, as it is told beside the run's name."""
+    return printable(str(error).removeprefix(str(path.parent)).lstrip("/"))
+
+
+def _measured(record: Mapping[str, Any]) -> dict[str, Any]:
+    """A line of ``metrics.jsonl`` as it may be drawn: what is no number of a size that can be, is null."""
+    return {
+        printable(name): None
+        if isinstance(value, int | float) and not abs(value) <= _LARGEST_MEASURED
+        else printable_values(value)
+        for name, value in record.items()
+    }

@@ -1,0 +1,109 @@
+"""The predictions that runs keep, read back as what each example contributed to each score."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lmtransfer.errors import RunDirectoryError
+from lmtransfer.kept_predictions.file import prediction_files, read_predictions
+from lmtransfer.kept_predictions.scored import Kept
+from lmtransfer.kept_predictions.values import contributions
+from lmtransfer.reporting.runs import scores
+from lmtransfer.verdicts.arms import Examples
+
+
+def kept_answers(run: Path, problems: list[str] | None = None) -> list[Kept]:
+    """What a run, its seeds and its control have kept; files that cannot be read are left out.
+
+    Args:
+        run: the run directory.
+        problems: receives one message for each such file.
+    """
+    found = []
+    for file in prediction_files(run):
+        try:
+            found.append(read_predictions(file))
+        except RunDirectoryError as error:
+            if problems is not None:
+                problems.append(str(error))
+    return found
+
+
+def examples_of(kept: Sequence[Kept], metric: str) -> Examples | None:
+    """What each example contributed to each of some scores.
+
+    Args:
+        kept: the predictions, in the order of the scores.
+        metric: of the scores.
+
+    Returns:
+        None where they are not of the same examples, or do not tell the metric.
+    """
+    if not kept:
+        return None
+    keys, order = np.unique(kept[0].examples.keys, return_index=True)
+    rows = []
+    for one in kept:
+        found = contributions(one.examples, metric)
+        own, place = np.unique(one.examples.keys, return_index=True)
+        if found is None or not np.array_equal(own, keys):
+            return None
+        rows.append(found[place])
+    clusters = kept[0].examples.clusters[order]
+    alone = len(np.unique(clusters)) == len(clusters)
+    return Examples(np.stack(rows), keys, None if alone else clusters)
+
+
+def kept_of(
+    kept: Sequence[Kept], seeds: Sequence[tuple[int | None, int | None]], *, split: str, is_control: bool
+) -> list[Kept] | None:
+    """The predictions behind some scores of a run, in their order; None where some are missing or not to be told apart.
+
+    Args:
+        kept: all that the run has kept.
+        seeds: finetuning seed and pretraining seed of each score, as far as they are known.
+        split: that was scored.
+        is_control: whether the scores are those of the run's control.
+    """
+    own = [one for one in kept if one.split == split and one.is_control == is_control]
+    found = []
+    for seed, pretraining_seed in seeds:
+        fitting = [
+            one
+            for one in own
+            if (seed is None or one.seed == seed)
+            and (pretraining_seed is None or one.pretraining_seed == pretraining_seed)
+        ]
+        if len(fitting) != 1:
+            return None
+        found.append(fitting[0])
+    return found
+
+
+def examples_behind(
+    kept: Sequence[Kept],
+    node: Any,
+    metric: str,
+    seeds: Sequence[Mapping[str, Any]] = (),
+    *,
+    split: str,
+    is_control: bool = False,
+) -> Examples | None:
+    """What each example contributed to the scores of a result, in the order of ``scores.seed_values``.
+
+    Args:
+        kept: what the run has kept.
+        node: its result, or the control's part of one.
+        metric: of the scores.
+        seeds: the results of the seeds' own run directories.
+        split: that was scored.
+        is_control: whether ``node`` is the control's.
+    """
+    values = scores.seed_values(node, metric, seeds)
+    named = [(value.seed, value.pretraining_seed) for value in values]
+    found = kept_of(kept, named, split=split, is_control=is_control) if kept else None
+    return None if found is None else examples_of(found, metric)

@@ -1,0 +1,103 @@
+"""What a run of a task was trained with, so that two of them can be held against each other: all but the weights."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lmtransfer.reporting.runs.collect import Run
+from lmtransfer.reporting.runs.labels import flatten
+
+#: Keys that change nothing in what is learnt, or that say where the weights came from, as patterns over dotted keys.
+_OF_NO_ACCOUNT = (
+    "name",
+    "init",
+    "tokenizer_from",
+    "control",
+    "seed",
+    "seeds",
+    "split",  # of the result, which says what was scored
+    "resume",
+    "data_root",
+    "output_root",
+    "cache_dir",
+    "hardware.device",
+    "hardware.threads",
+    "hardware.compile",
+    "tracker",
+    "tracker.*",
+    "train.save_every",
+    "train.log_every",
+    "train.num_workers",
+    "train.micro_batch_tokens",
+)
+#: Stands for the rate, or the grid that it was chosen from.
+LEARNING_RATES = "learning_rates"
+#: Stands for the tokenizer, by its fingerprint.
+TOKENIZER = "tokenizer"
+
+
+def task_settings(run: Run, scored: Run | None = None) -> dict[str, Any]:
+    """The settings of a run of a task by dotted key, without those that make no difference.
+
+    A key that is null is left out, as if it were not there. One rate is a grid of one.
+
+    Args:
+        run: a probe, a finetuned run, or what an evaluation scored.
+        scored: the evaluation, where there is one.
+    """
+    config = dict(run.config)
+    optimizer = dict(config.pop("optimizer", None) or {}) if isinstance(config.get("optimizer"), Mapping) else {}
+    rate, grid = optimizer.pop("learning_rate", None), config.pop(LEARNING_RATES, None)
+    found = flatten({**config, "optimizer": optimizer})
+    found = {key: value for key, value in found.items() if value not in (None, {}) and not _is_of_no_account(key)}
+    rates = grid if isinstance(grid, list) and grid else [] if rate is None else [rate]
+    if rates:
+        found[LEARNING_RATES] = sorted(rates, key=str)
+    data = run.versions.get("data")
+    if isinstance(data, Mapping) and data.get(TOKENIZER) is not None:
+        found[TOKENIZER] = data[TOKENIZER]
+    found["command"] = run.command
+    if scored is not None:
+        asked = scored.config.get("task")
+        found |= {f"scored.{key}": value for key, value in flatten({"task": asked}).items() if value is not None}
+    return found
+
+
+def differing(one: Mapping[str, Any], other: Mapping[str, Any], *, but: Sequence[str] = ()) -> list[str]:
+    """The keys in which two runs differ, in alphabetical order.
+
+    Args:
+        one: settings of a run.
+        other: of the other.
+        but: keys that may differ.
+    """
+    keys = sorted(one.keys() | other.keys())
+    return [key for key in keys if key not in but and one.get(key) != other.get(key)]
+
+
+def differences_text(one: Mapping[str, Any], other: Mapping[str, Any], keys: Sequence[str], *, most: int = 6) -> str:
+    """Such as ``model.dim (16 against 256), train.epochs (1 against 20)``.
+
+    Args:
+        one: settings of a run.
+        other: of the other.
+        keys: in which they differ.
+        most: so many keys are named with their values; the rest are counted.
+    """
+    named = [
+        key if key == TOKENIZER else f"{key} ({_shown(one.get(key))} against {_shown(other.get(key))})"
+        for key in keys[:most]
+    ]
+    more = len(keys) - len(named)
+    return ", ".join([*named, *([f"{more} more"] if more else [])])
+
+
+def _is_of_no_account(key: str) -> bool:
+    return any(fnmatch.fnmatchcase(key, pattern) for pattern in _OF_NO_ACCOUNT)
+
+
+def _shown(value: Any) -> str:
+    text = "none" if value is None else str(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."

@@ -1,0 +1,176 @@
+"""The two sides of ``lmtransfer compare``: what a path names, a run or a group of runs, as scores with their seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lmtransfer.errors import ConfigError, RunDirectoryError
+from lmtransfer.kept_predictions.scored import Kept
+from lmtransfer.reporting.runs import scores
+from lmtransfer.reporting.runs.collect import collect
+from lmtransfer.reporting.runs.entries import Entry, make_entries
+from lmtransfer.reporting.runs.kept import kept_answers, kept_of
+from lmtransfer.reporting.runs.labels import flatten
+
+#: Keys of pretraining that say nothing of what is learnt.
+_OF_NO_ACCOUNT = ("name", "resume", "output_root", "cache_dir", "data_root", "seeds", "hardware", "tracker", "run")
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One training run of a side.
+
+    Attributes:
+        value: the metric that decides.
+        seed: of finetuning or of the probe; None where it is not stated.
+        pretraining: the pretraining that it began from; None for random weights.
+        kept: its answers; None where they were not kept.
+    """
+
+    value: float
+    seed: int | None
+    pretraining: str | None
+    kept: Kept | None
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One side of a comparison.
+
+    Attributes:
+        name: what it is called.
+        entries: its runs.
+        members: their scores, a training run each.
+        problems: what could not be read, a line each.
+    """
+
+    name: str
+    entries: tuple[Entry, ...]
+    members: tuple[Member, ...]
+    problems: tuple[str, ...]
+
+    @property
+    def first(self) -> Entry:
+        """Speaks for all of them, which are of one task, split and metric."""
+        return self.entries[0]
+
+    @property
+    def metric(self) -> str:
+        """The metric that decides."""
+        assert self.first.metric is not None
+        return self.first.metric
+
+    @property
+    def num_scored(self) -> float | None:
+        """How many examples its result says that were scored."""
+        return scores.number(self.first.run.result.get("num_scored"))
+
+    @property
+    def num_collapsed(self) -> int:
+        """How many of its training runs answer one and the same label throughout."""
+        return sum(scores.num_collapsed(entry.run.result) for entry in self.entries)
+
+    def pretraining_settings(self) -> dict[str, Any]:
+        """What the weights were pretrained with, by dotted key; empty for random weights."""
+        source = self.first.source
+        config: Mapping[str, Any] = {} if source is None or self.first.is_control else source.config
+        flat = flatten({key: value for key, value in config.items() if key not in _OF_NO_ACCOUNT})
+        return {key: value for key, value in flat.items() if value not in (None, {})}
+
+
+def read_sides(paths: Sequence[str]) -> tuple[Side, Side]:
+    """The two sides that the user named.
+
+    Raises:
+        ConfigError: not two, or one and the same twice.
+        RunDirectoryError: a folder does not exist or holds no scored run of a task, or runs that are of several.
+    """
+    if len(paths) != 2:
+        raise ConfigError(
+            f"runs: {len(paths)} given, and two are compared: lmtransfer compare runs/finetune/a runs/finetune/b"
+        )
+    folders = [Path(path).expanduser() for path in paths]
+    if folders[0].resolve() == folders[1].resolve():
+        raise ConfigError(f"runs: {paths[0]} and {paths[1]} are the same folder: name two different runs")
+    names = _names(folders)
+    one, other = (read_side(folder, name) for folder, name in zip(folders, names, strict=True))
+    return one, other
+
+
+def read_side(folder: Path, name: str) -> Side:
+    """One side: a run with its seeds, or all scored runs of a task in a folder.
+
+    Args:
+        folder: of the run, or of the group.
+        name: what to call it.
+
+    Raises:
+        RunDirectoryError: see ``read_sides``.
+    """
+    entries = [entry for entry in make_entries(collect(folder)) if entry.score is not None and not entry.is_pretraining]
+    if not entries:
+        raise RunDirectoryError(
+            f"runs: {folder} holds no run of a task that has a score; give a finished run of probe, finetune or "
+            "evaluate, or a folder of such runs"
+        )
+    kinds = {
+        ", ".join(filter(None, (entry.task, entry.split, entry.metric or "", entry.run.command, entry.transfer))): entry
+        for entry in entries
+    }
+    if len(kinds) > 1:
+        listed = "; ".join(f"{kind} ({entry.run.key})" for kind, entry in list(kinds.items())[:4])
+        raise RunDirectoryError(
+            f"runs: {folder} holds runs of {len(kinds)} kinds, which have no common score: {listed}; name one of them, "
+            "or a folder of one kind"
+        )
+    problems: list[str] = []
+    members = [member for entry in entries for member in _members(entry, problems)]
+    return Side(name, tuple(entries), tuple(members), tuple(problems))
+
+
+def _members(entry: Entry, problems: list[str]) -> list[Member]:
+    """The training runs of a run, with what each answered."""
+    metric = entry.metric or ""
+    results = [seed.result for seed in entry.seeds if seed.result]
+    values = scores.seed_values(entry.run.result, metric, results)
+    problems += entry.run.problems
+    kept = kept_of(
+        kept_answers(entry.run.path, problems),
+        [(value.seed, value.pretraining_seed) for value in values],
+        split=entry.split,
+        is_control=False,
+    ) or kept_of(  # the folder of a control, named as a run of its own
+        kept_answers(entry.run.path),
+        [(value.seed, value.pretraining_seed) for value in values],
+        split=entry.split,
+        is_control=True,
+    )
+    weights = None if entry.is_control else _weights(entry)
+    several = weights is not None and entry.source is not None and isinstance(entry.source.result.get("seeds"), list)
+    return [
+        Member(
+            value=value.value,
+            seed=value.seed,
+            pretraining=f"{weights}/seed-{value.pretraining_seed}" if several else weights,
+            kept=None if kept is None else kept[place],
+        )
+        for place, value in enumerate(values)
+    ]
+
+
+def _weights(entry: Entry) -> str:
+    """Which weights a run began from."""
+    source = entry.source
+    return str(entry.run.config.get("init") or entry.run.key) if source is None else str(source.path)
+
+
+def _names(folders: Sequence[Path]) -> list[str]:
+    """The last parts of two paths that tell them apart."""
+    parts = [folder.resolve().parts for folder in folders]
+    size = 1
+    while parts[0][-size:] == parts[1][-size:]:
+        size += 1
+    return ["/".join(part[-size:]) for part in parts]

@@ -1,0 +1,298 @@
+"""The run directory: everything about one run, in files that can be moved, copied and mailed, and that execute nothing.
+
+::
+
+    runs/<command>/<name>/
+        config.yaml        the resolved configuration
+        versions.json      of Python, PyTorch and the rest, the user's git commit, hashes of the data
+        tokenizer/         what turns text into ids
+        checkpoints/       last and best (see ``training.checkpoint``)
+        metrics.jsonl      one object a logged step
+        predictions/       what was answered to each example (see ``kept_predictions.file``), of a run of a task
+        result.json        the outcome, once there is one
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import yaml
+
+from lmtransfer.errors import RunDirectoryError
+from lmtransfer.former_names import current_config
+from lmtransfer.runs import writer as run_writer
+from lmtransfer.system.durable import write_text
+from lmtransfer.training import distributed
+from lmtransfer.training.checkpoint import Checkpoints
+from lmtransfer.untrusted.documents import read_json, read_yaml
+from lmtransfer.untrusted.schema import (
+    COMPONENT,
+    Anything,
+    Entries,
+    Fields,
+    Flag,
+    Items,
+    Kind,
+    OrNull,
+    Real,
+    Text,
+    Whole,
+)
+from lmtransfer.untrusted.texts import interpolations
+
+#: The keys of every ``result.json``.
+RESULT_KEYS = (
+    "command",
+    "task",
+    "split",
+    "metrics",
+    "main_metric",
+    "control",
+    "seconds",
+    "tokens",
+    "tokens_per_second",
+    "num_parameters",
+)
+
+
+_GROUP = OrNull(Fields())
+
+#: What ``config.yaml`` may hold, as far as other commands go by it; components are checked as they are built.
+_CONFIG = Fields(
+    optional={
+        **dict.fromkeys(("model", "task", "transfer", "corpus"), OrNull(COMPONENT)),
+        **dict.fromkeys(("tokenizer", "train", "hardware", "optimizer", "schedule", "tracker"), _GROUP),
+        "objective": Fields(
+            {"losses": Entries(COMPONENT, least=1)},
+            optional={"rows": COMPONENT, "corruption": COMPONENT, "max_length": Whole(least=1)},
+        ),
+        **dict.fromkeys(("name", "init", "run", "tokenizer_from", "data_root", "cache_dir"), OrNull(Text())),
+        "source": OrNull(Text()),
+        "output_root": Text(),
+        "seed": Whole(),
+        "seeds": Whole(least=1),
+        "control": Flag(),
+    }
+)
+
+
+#: What ``result.json`` may hold, whatever command wrote it.
+RESULT = Fields(
+    optional={
+        **dict.fromkeys(("command", "task", "split", "main_metric", "chosen_by", "majority_label"), OrNull(Text())),
+        "metrics": OrNull(Entries(OrNull(Real()))),
+        **dict.fromkeys(("seconds", "tokens", "tokens_per_second", "num_parameters"), OrNull(Real(least=0))),
+        **dict.fromkeys(("mean", "median", "deviation", "standard_error", "learning_rate"), OrNull(Real())),
+        **dict.fromkeys(("n", "num_train", "num_scored"), OrNull(Whole())),
+        "majority": OrNull(Entries(Real())),
+        "num_truncated": OrNull(Entries(Whole())),
+        "control": OrNull(Anything()),
+        "labels": OrNull(Items(Text())),
+    }
+)
+
+#: What ``versions.json`` may hold.
+_VERSIONS = Fields(optional={"data": Entries(Text())})
+
+
+class RunDirectory:
+    """One run's files; made by ``create``, found again by ``open``.
+
+    Attributes:
+        path: the directory, absolute. Nothing inside it names it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = Path(path).absolute()
+
+    @classmethod
+    def create(cls, root: Path | str, command: str, name: str, *, resume: bool = False) -> RunDirectory:
+        """Make ``<root>/<command>/<name>``, or find it again to go on with it.
+
+        Under ``torchrun`` rank 0 makes it, and every rank gets the same answer.
+
+        Args:
+            root: such as ``runs``.
+            command: such as ``pretrain``.
+            name: of the run; ``/`` nests (``imdb-ft/seed-0``).
+            resume: go on with a run that exists. One that does not exist is begun.
+
+        Raises:
+            RunDirectoryError: it exists and ``resume`` is false; another process writes it; the name leads elsewhere;
+                it cannot be made.
+        """
+        parts = Path(name).parts
+        if not name or Path(name).is_absolute() or ".." in parts or parts != tuple(name.split("/")):
+            raise RunDirectoryError(
+                f"name={name!r} cannot name a run: use letters, digits, '-', '_', and '/' for folders"
+            )
+        run = cls(Path(root) / command / name)
+        problem = distributed.from_main(run._make(resume=resume) if distributed.is_main() else None)
+        if problem is not None:
+            raise RunDirectoryError(problem)
+        return run
+
+    def _make(self, *, resume: bool) -> str | None:
+        """Make the directory and be the one that writes it; what went wrong, or None.
+
+        What a start has left that was killed before it wrote the configuration is no run, and is begun anew.
+        """
+        taken = (
+            f"the run {self.path} exists already: choose another name=, go on with it by resume=true, or delete the "
+            "folder"
+        )
+        try:
+            with contextlib.suppress(FileExistsError):
+                run_writer.make_folder(self.path)
+            if not self.path.is_dir():
+                return f"{self.path} exists and is not a folder: choose another name=, or move it away"
+            begins = not (self.config_path.exists() or run_writer.holds(self.path)) and run_writer.is_beginning(
+                self.path
+            )
+            if not begins and not resume:
+                return taken
+            run_writer.hold(self.path)
+            if self.config_path.exists() and not resume:  # another process was faster
+                run_writer.release(self.path)
+                return taken
+            if begins and not self.config_path.exists():
+                run_writer.clear(self.path)
+        except run_writer.Busy as busy:
+            other = "another process" if busy.pid is None else f"another process ({busy.pid})"
+            return (
+                f"{other} is writing the run {self.path}, and a run has one writer: wait for it to end, or stop it by "
+                "Ctrl-C or SIGTERM, after which it has saved"
+            )
+        except OSError as error:
+            reason = error.strerror or str(error)
+            return f"cannot make the run directory {self.path}: {reason}; set output_root=<another folder>"
+        return None
+
+    @classmethod
+    def open(cls, path: Path | str) -> RunDirectory:
+        """A run that exists.
+
+        Raises:
+            RunDirectoryError: there is none.
+        """
+        run = cls(Path(path))
+        if not run.path.is_dir():
+            raise RunDirectoryError(
+                f"there is no run directory {run.path}: give the folder of a run, such as runs/pretrain/<name>"
+            )
+        if not run.config_path.is_file():
+            raise RunDirectoryError(
+                f"{run.path} is not a run directory (it has no config.yaml): give the folder of a run, such as "
+                "runs/pretrain/<name>"
+            )
+        return run
+
+    @property
+    def config_path(self) -> Path:
+        """``config.yaml``."""
+        return self.path / "config.yaml"
+
+    @property
+    def tokenizer(self) -> Path:
+        """The folder ``tokenizer``."""
+        return self.path / "tokenizer"
+
+    @property
+    def checkpoints(self) -> Checkpoints:
+        """The checkpoints, complete or not."""
+        return Checkpoints(self.path / "checkpoints")
+
+    @property
+    def metrics_path(self) -> Path:
+        """``metrics.jsonl``."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def result_path(self) -> Path:
+        """``result.json``."""
+        return self.path / "result.json"
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether it has a result."""
+        return self.result_path.is_file()
+
+    def best_checkpoint(self) -> Path:
+        """The folder of the checkpoint to use: ``best``, or ``last`` where nothing was selected.
+
+        Raises:
+            RunDirectoryError: it has neither.
+        """
+        for name in ("best", "last"):
+            if (self.path / "checkpoints" / name).is_dir():
+                return self.path / "checkpoints" / name
+        raise RunDirectoryError(
+            f"the run {self.path} has no checkpoint yet: let it finish, or go on with it by resume=true"
+        )
+
+    def write_config(self, config: Mapping[str, Any]) -> None:
+        """Save the resolved configuration, as plain values. On rank 0; elsewhere nothing happens."""
+        if distributed.is_main():
+            write_text(self.config_path, yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True))
+
+    def read_config(self) -> dict[str, Any]:
+        """The configuration the run was made with, as plain values.
+
+        Raises:
+            RunDirectoryError: it is missing or damaged, or holds what would be looked up on this machine.
+        """
+        config = read_yaml(self.config_path, _CONFIG, error=RunDirectoryError)
+        for key, value in interpolations(config):
+            raise RunDirectoryError(
+                f"{self.config_path}: {key} holds {value[:60]!r}, which would be looked up on this machine, and a run "
+                "holds plain values only: write the value itself, and beware of who sent you this run"
+            )
+        return cast("dict[str, Any]", current_config(config))
+
+    def write_versions(self, versions: Mapping[str, Any]) -> None:
+        """Save what ``runs.versions.versions`` tells. On rank 0; elsewhere nothing happens."""
+        if distributed.is_main():
+            write_text(self.path / "versions.json", json.dumps(dict(versions), indent=1) + "\n")
+
+    def write_result(self, result: Mapping[str, Any]) -> None:
+        """Save the outcome. On rank 0; elsewhere nothing happens.
+
+        Args:
+            result: at least the keys of ``RESULT_KEYS``; None where one does not apply.
+
+        Raises:
+            ValueError: a key is missing.
+        """
+        missing = [key for key in RESULT_KEYS if key not in result]
+        if missing:
+            raise ValueError(f"a result needs the keys {missing}")
+        if distributed.is_main():
+            write_text(self.result_path, json.dumps(dict(result), indent=1, allow_nan=False) + "\n")
+
+    def read_versions(self) -> dict[str, Any]:
+        """What the run was made with; empty where it does not say.
+
+        Raises:
+            RunDirectoryError: it is damaged.
+        """
+        path = self.path / "versions.json"
+        if not path.exists():
+            return {}
+        return cast("dict[str, Any]", read_json(path, _VERSIONS, error=RunDirectoryError))
+
+    def read_result(self, schema: Kind = RESULT) -> dict[str, Any]:
+        """The outcome.
+
+        Args:
+            schema: what it must hold.
+
+        Raises:
+            RunDirectoryError: there is none yet, or it is damaged.
+        """
+        if not self.result_path.exists():
+            raise RunDirectoryError(f"the run {self.path} has no result yet: go on with it by resume=true")
+        return cast("dict[str, Any]", read_json(self.result_path, schema, error=RunDirectoryError))

@@ -1,0 +1,329 @@
+"""Reading run directories: the encoder, tokenizer and settings that another run starts from."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar, cast
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+from torch import Tensor, nn
+
+from lmtransfer.config.build import build
+from lmtransfer.config.component import component_problems, is_component
+from lmtransfer.errors import ConfigError, RunDirectoryError, listed
+from lmtransfer.importing.published_folder import PREFIX
+from lmtransfer.models.base import Encoder
+from lmtransfer.randomness import derived_seed
+from lmtransfer.runs.run_directory import RunDirectory
+from lmtransfer.runs.trust import is_own
+from lmtransfer.tokenizers.base import Tokenizer
+from lmtransfer.tokenizers.load import load_tokenizer
+from lmtransfer.training import distributed
+from lmtransfer.training.weights import check_weights, load_weights, read_weights
+from lmtransfer.untrusted.schema import shown
+
+CheckpointName = Literal["best", "last"]
+M = TypeVar("M", bound=nn.Module)
+
+#: What building raises where arguments are of the right types and make no sense together.
+_UNBUILDABLE = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+
+
+@dataclass(frozen=True, slots=True)
+class SavedRun:
+    """A run directory that holds a model.
+
+    Attributes:
+        directory: its files.
+        config: its resolved configuration, plain values.
+        tokenizer: its tokenizer.
+        trusted: whether what its configuration names may be read: the user made the run, or says so.
+    """
+
+    directory: RunDirectory
+    config: dict[str, Any]
+    tokenizer: Tokenizer
+    trusted: bool
+
+    @property
+    def path(self) -> Path:
+        """The directory, absolute."""
+        return self.directory.path
+
+    @property
+    def model_node(self) -> DictConfig:
+        """The component node of its encoder.
+
+        Raises:
+            RunDirectoryError: see ``component``.
+        """
+        return self.component("model", "vocab_size")
+
+    def component(self, key: str, *supplied: str) -> DictConfig:
+        """The component node at ``key`` of its configuration.
+
+        Args:
+            key: such as ``objective.rows``.
+            supplied: arguments that the command adds.
+
+        Raises:
+            RunDirectoryError: there is none, or none that can be built: its problems, with file and field.
+        """
+        node: Any = self.config
+        for part in key.split("."):
+            node = node.get(part) if isinstance(node, Mapping) else None
+        source = self.directory.config_path
+        if not is_component(node):
+            raise RunDirectoryError(f"{source}: {key} is {shown(node)}, and must be a component (a node with _target_)")
+        problems = component_problems(dict(node), key=key, nodes={key: set(supplied)}, complete=True)
+        if problems:
+            lines = [f"{where}: {problem}" for where, problem in problems.items()]
+            raise RunDirectoryError(f"{source}: {lines[0]}" if len(lines) == 1 else listed(f"{source}:", lines))
+        return OmegaConf.create(dict(node))
+
+    def with_weights(
+        self, make: Callable[[], M], tensors: Mapping[str, Tensor], *, checkpoint: Path, keys: str = "model"
+    ) -> M:
+        """A module of its configuration with the weights of a checkpoint.
+
+        It is made without memory first: a configuration may ask for any size, and a file of weights holds what it
+        holds.
+
+        Args:
+            make: makes it.
+            tensors: its weights.
+            checkpoint: the folder that they are of.
+            keys: what decides its sizes, for messages.
+
+        Raises:
+            RunDirectoryError: it cannot be made.
+            CheckpointError: the weights do not fit it.
+        """
+        self.hold_against(make, tensors, checkpoint=checkpoint, keys=keys)
+        module = make()
+        load_weights(module, tensors, source=str(checkpoint))
+        return module
+
+    def hold_against(
+        self, make: Callable[[], nn.Module], tensors: Mapping[str, Tensor], *, checkpoint: Path, keys: str = "model"
+    ) -> None:
+        """See that weights fit a module of its configuration, which takes no memory; see ``with_weights``."""
+        source = self.directory.config_path
+        try:
+            with torch.random.fork_rng(devices=[]), torch.device("meta"):
+                skeleton = make()
+        except (ConfigError, *_UNBUILDABLE) as error:
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            raise RunDirectoryError(f"{source}: {keys}: cannot be built as it is set ({reason})") from error
+        check_weights(skeleton, tensors, source=f"{checkpoint} ({source}: {keys})")
+
+    def checkpoint(self, name: CheckpointName | None = None) -> Path:
+        """The folder of a checkpoint: the named one, else ``best`` where there is one, else ``last``.
+
+        Raises:
+            RunDirectoryError: there is no such checkpoint.
+        """
+        folder = self.path / "checkpoints"
+        seeds = seed_folders(self.path)
+        if seeds and not folder.is_dir():
+            raise RunDirectoryError(f"the run {self.path} has several seeds: name one of them, such as {seeds[0]}")
+        if name is None:
+            return self.directory.best_checkpoint()
+        folder = folder / name
+        if not folder.is_dir():
+            raise RunDirectoryError(f"the run {self.path} has no checkpoint {name!r}")
+        return folder
+
+
+def run_folder(path: str | Path, *, key: str) -> RunDirectory:
+    """The run directory that the user named; of ``hf:<folder or name on the hub>``, the one in the cache.
+
+    Raises:
+        RunDirectoryError: there is none.
+        CheckpointError: there is no such published model, or it cannot be imported.
+    """
+    if str(path).startswith(PREFIX):
+        # Most runs begin from no published model, and need not wait for what reads them.
+        from lmtransfer.importing.importing import import_into_cache
+        from lmtransfer.importing.messages import imported_lines
+
+        folder, imported = import_into_cache(str(path), key=key)
+        if imported is not None and distributed.is_main():
+            for line in [*imported_lines(imported), f"kept in the cache: {folder}"]:
+                print(line, file=sys.stderr)
+        return RunDirectory.open(folder)
+    try:
+        return RunDirectory.open(Path(path).expanduser())
+    except RunDirectoryError as error:
+        raise RunDirectoryError(f"{key}: {error}") from None
+
+
+def open_saved(path: str | Path, *, key: str, trust: bool = False) -> SavedRun:
+    """Open the run directory that the user named.
+
+    Args:
+        path: the directory, as given; ``hf:`` before it makes it a published model, which is imported.
+        key: the configuration key that gave it, for messages.
+        trust: whether the user trusts it, whoever made it.
+
+    Raises:
+        RunDirectoryError: it is missing, or no run that holds a model.
+        CheckpointError: its tokenizer is torn, or a published model cannot be imported.
+    """
+    directory = run_folder(path, key=key)
+    config = directory.read_config()
+    if not isinstance(config.get("model"), Mapping) or not directory.tokenizer.is_dir():
+        raise RunDirectoryError(
+            f"{key}={path}: holds no model with its tokenizer; give a run of pretrain, import, probe or finetune, such "
+            "as runs/pretrain/<name>"
+        )
+    return SavedRun(directory, config, load_tokenizer(directory.tokenizer), trust or is_own(directory))
+
+
+def is_pretrained(path: str | Path) -> bool:
+    """Whether the run was trained on text without labels, and has the heads for it.
+
+    Raises:
+        RunDirectoryError: it is no run.
+        CheckpointError: a published model cannot be imported.
+    """
+    config = run_folder(path, key="run").read_config()
+    return "objective" in config and "task" not in config
+
+
+def trained_folders(path: str | Path) -> list[Path]:
+    """The run of a task that the user named, or its seeds in their order.
+
+    Raises:
+        RunDirectoryError: no run of a task there, or none that has a checkpoint.
+    """
+    directory = run_folder(path, key="run")
+    config = directory.read_config()
+    if "transfer" not in config or "task" not in config:
+        raise RunDirectoryError(
+            f"run={path}: was not trained on a task; give a run of probe or finetune, made by lmtransfer finetune "
+            f"init={path}"
+        )
+    folders = folders_with_checkpoints(directory.path)
+    if not folders:
+        raise RunDirectoryError(f"run={path}: holds no checkpoint yet; let it finish, or go on with it by resume=true")
+    return folders
+
+
+def folders_with_checkpoints(path: Path) -> list[Path]:
+    """A run's folder, or those of its seeds in their order; none where nothing has been saved."""
+    if (path / "checkpoints").is_dir():
+        return [path]
+    return [folder for folder in seed_folders(path) if (folder / "checkpoints").is_dir()]
+
+
+def pretraining_seeds(run: SavedRun) -> list[SavedRun]:
+    """A run, or its seeds in their order where it was pretrained with several.
+
+    Raises:
+        RunDirectoryError: a seed is not there or holds no checkpoint yet, or their tokenizers are not one and the same.
+    """
+    folders = seed_folders(run.path)
+    if not folders or "task" in run.config or (run.path / "checkpoints").is_dir():
+        return [run]
+    wanted = run.config.get("seeds")
+    if isinstance(wanted, int) and len(folders) < wanted:
+        raise RunDirectoryError(
+            f"the run {run.path} has {len(folders)} of its {wanted} seeds so far: go on with it by resume=true, or "
+            f"name one of them, such as {folders[0]}"
+        )
+    found = [open_saved(folder, key="init") for folder in folders]
+    for one in found:
+        one.checkpoint()
+        if one.tokenizer.fingerprint != run.tokenizer.fingerprint:
+            raise RunDirectoryError(
+                f"the seeds of {run.path} have different tokenizers ({one.path.name} has another one): name one of "
+                f"them, such as {one.path}"
+            )
+    return found
+
+
+def pretraining_seed(run: SavedRun) -> int | None:
+    """The seed of the pretraining behind a run, where that is known."""
+    seed = run.config.get("seed")
+    if "task" in run.config:
+        seed = run.directory.read_result().get("pretraining_seed") if run.directory.is_finished else None
+    return seed if isinstance(seed, int) else None
+
+
+def seed_folders(path: Path) -> list[Path]:
+    """The folders of a run's seeds: those of one pretraining seed together, in ascending order."""
+    found: dict[tuple[int, int], Path] = {}
+    for folder in [*path.glob("seed-*"), *path.glob("pretraining-*/seed-*")]:
+        parts = folder.relative_to(path).parts
+        numbers = [part.rpartition("-")[2] for part in parts]
+        if all(number.isdecimal() for number in numbers):
+            found[int(numbers[0]) if len(parts) > 1 else -1, int(numbers[-1])] = folder
+    return [found[place] for place in sorted(found)]
+
+
+def new_encoder(model_node: DictConfig | Mapping[str, Any], tokenizer: Tokenizer, *, seed: int) -> Encoder:
+    """An encoder with random weights that depend on ``seed`` alone; torch's generator is left as it was.
+
+    Args:
+        model_node: component node.
+        tokenizer: gives the vocabulary's size.
+        seed: of the weights.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derived_seed(seed, "initialisation"))
+        return cast(Encoder, build(model_node, vocab_size=tokenizer.vocab_size))
+
+
+def encoder_weights(run: SavedRun, checkpoint: CheckpointName | None = None) -> dict[str, Tensor]:
+    """The encoder's tensors of a run, by name.
+
+    Raises:
+        RunDirectoryError: no such checkpoint.
+        CheckpointError: it is torn, or holds no encoder.
+    """
+    return read_weights(run.checkpoint(checkpoint), prefix="encoder.")
+
+
+def load_encoder(
+    run_path: str | Path, *, checkpoint: CheckpointName | None = None
+) -> tuple[Encoder, Tokenizer, DictConfig]:
+    """The encoder of a run with its tokenizer and its component node.
+
+    Args:
+        run_path: run directory of any training command.
+        checkpoint: ``best`` or ``last``; None takes ``best`` where there is one.
+
+    Raises:
+        RunDirectoryError: no run, or no such checkpoint.
+        ConfigError: its component node is not allowed or does not fit.
+        CheckpointError: torn, or an encoder tensor is missing, left over or of another shape.
+    """
+    run = open_saved(run_path, key="init")
+    node, folder = run.model_node, run.checkpoint(checkpoint)
+    encoder = run.with_weights(
+        lambda: cast(nn.Module, new_encoder(node, run.tokenizer, seed=0)),
+        read_weights(folder, prefix="encoder."),
+        checkpoint=folder,
+    )
+    return cast(Encoder, encoder), run.tokenizer, node
+
+
+def hold_encoder(run: SavedRun, checkpoint: CheckpointName | None = None) -> dict[str, Tensor]:
+    """The encoder's tensors of a run, having seen that they fit its configuration, without memory for another encoder.
+
+    Raises:
+        RunDirectoryError: no such checkpoint, or no encoder can be built as the configuration says.
+        CheckpointError: it is torn, holds no encoder, or an encoder of other sizes.
+    """
+    node, tensors = run.model_node, encoder_weights(run, checkpoint)
+    run.hold_against(
+        lambda: cast(nn.Module, new_encoder(node, run.tokenizer, seed=0)),
+        tensors,
+        checkpoint=run.checkpoint(checkpoint),
+    )
+    return tensors

@@ -1,0 +1,1 @@
+"""Studies: many runs planned, run in processes of their own, and put into one table."""

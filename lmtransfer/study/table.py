@@ -1,0 +1,232 @@
+"""The table of a study: one row a recipe, with what it cost, what it learnt and what that is worth on the tasks."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from lmtransfer.reporting.render.tables import PLUS_MINUS, difference_text, metric_heading, score_text, without_empty
+from lmtransfer.reporting.render.units import count, shown
+from lmtransfer.reporting.render.verdict_text import verdict_text
+from lmtransfer.reporting.runs.collect import collect
+from lmtransfer.reporting.runs.entries import Entry, make_entries
+from lmtransfer.reporting.runs.scores import number
+from lmtransfer.study.plan import PRETRAIN, Plan
+from lmtransfer.system.durable import write_text
+from lmtransfer.verdicts.difference import Difference
+
+#: Losses that are the cross entropy of each token given all tokens before it (or all after it).
+_LANGUAGE_MODELS = ("lm", "backward_lm", "bilm")
+
+
+@dataclass(frozen=True, slots=True)
+class StudyRow:
+    """One recipe.
+
+    Attributes:
+        recipe: its name.
+        pretraining: its pretraining run, or None where there is none yet.
+        transfers: its transfers' runs by name; those that are there.
+    """
+
+    recipe: str
+    pretraining: Entry | None
+    transfers: Mapping[str, Entry]
+
+    @property
+    def losses(self) -> Mapping[str, float]:
+        """Validation losses and metrics by name."""
+        metrics = {} if self.pretraining is None else self.pretraining.run.result.get("metrics", {})
+        return {name: value for name, given in metrics.items() if (value := number(given)) is not None}
+
+    @property
+    def perplexity(self) -> tuple[str, float] | None:
+        """Name and perplexity a token, where the objective is a language model."""
+        for name in _LANGUAGE_MODELS:
+            if name in self.losses:
+                return name, math.exp(min(self.losses[name], 700.0))
+        return None
+
+    @property
+    def accuracy(self) -> tuple[str, float] | None:
+        """Name and value of the first accuracy among the validation metrics."""
+        found = (pair for pair in self.losses.items() if pair[0].endswith("_accuracy"))
+        return next(found, None)
+
+
+def read_rows(plan: Plan) -> list[StudyRow]:
+    """The rows of all recipes whose runs have begun, read from the run directories."""
+    if not any(job.run.is_dir() for job in plan.jobs):
+        return []
+    entries = {entry.run.path: entry for entry in make_entries(collect(plan.folder))}
+    rows = []
+    for recipe in plan.recipes:
+        found = {job.stage: entries[job.run] for job in plan.jobs if job.recipe == recipe and job.run in entries}
+        if found:
+            rows.append(StudyRow(recipe, found.pop(PRETRAIN, None), found))
+    return rows
+
+
+def write_table(rows: Sequence[StudyRow], plan: Plan) -> Path:
+    """Write the table as CSV and JSON; their path without the suffix."""
+    path = plan.folder / plan.name
+    records = [_record(row, plan) for row in rows]
+    columns = list(dict.fromkeys(key for record in records for key in record))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(records)
+    write_text(path.with_name(f"{plan.name}.csv"), text.getvalue())
+    write_text(path.with_name(f"{plan.name}.json"), json.dumps(records, indent=1, allow_nan=False) + "\n")
+    return path
+
+
+def _record(row: StudyRow, plan: Plan) -> dict[str, Any]:
+    """One row in plain numbers: fractions, tokens, seconds."""
+    record: dict[str, Any] = {"recipe": row.recipe}
+    if row.pretraining is not None:
+        entry = row.pretraining
+        record |= {
+            "state": entry.run.state,
+            "model": entry.model,
+            "objective": entry.objective,
+            "corpus": entry.corpus,
+            "parameters": entry.num_parameters,
+            "tokens": entry.pretraining_tokens,
+            "seconds": entry.pretraining_seconds,
+            "tokens_per_second": entry.tokens_per_second,
+        }
+        record |= {f"validation_{name}": value for name, value in row.losses.items()}
+        if row.perplexity is not None:
+            record["validation_perplexity"] = row.perplexity[1]
+    for name, entry in row.transfers.items():
+        record |= {f"{name}_metric": entry.metric}
+        for part, score in (("", entry.score), ("_control", entry.control)):
+            if score is not None:
+                record |= {f"{name}{part}": score.mean, f"{name}{part}_deviation": score.deviation}
+                record |= {f"{name}{part}_seeds": score.n}
+        if entry.difference is not None:
+            record |= {
+                f"{name}_difference": entry.difference.delta,
+                **{f"{name}_{end}": value for end, value in _ends(entry.difference)},
+                f"{name}_standard_error": entry.difference.standard_error,
+                f"{name}_p_value": entry.difference.corrected_p_value,
+                f"{name}_scope": entry.difference.scope,
+                f"{name}_detectable": entry.difference.detectable,
+                f"{name}_seeds_needed": entry.difference.seeds_needed,
+                f"{name}_verdict": entry.difference.verdict,
+            }
+    return record
+
+
+def _ends(difference: Difference) -> Iterator[tuple[str, float | None]]:
+    """The ends of the interval that decides, by name."""
+    return zip(("low", "high"), difference.interval or (None, None), strict=True)
+
+
+def markdown(rows: Sequence[StudyRow], plan: Plan) -> str:
+    """The table with one line a recipe."""
+    headings = ["", "model", "objective", "parameters", "tokens", "tokens/s", "loss", "perplexity", "accuracy"]
+    for name in plan.transfers:
+        metric = _metric(rows, name)
+        headings += [f"{name}: {metric}", "control", "difference"]
+    cells = []
+    for row in rows:
+        entry, perplexity, accuracy = row.pretraining, row.perplexity, row.accuracy
+        line = [
+            row.recipe,
+            entry.model if entry else "",
+            entry.objective if entry else "",
+            count(entry.num_parameters) if entry and entry.num_parameters else "",
+            count(entry.pretraining_tokens) if entry and entry.pretraining_tokens else "",
+            count(entry.tokens_per_second) if entry and entry.tokens_per_second else "",
+            _loss(row),
+            "" if perplexity is None else f"{perplexity[1]:,.1f}",
+            "" if accuracy is None else f"{100 * accuracy[1]:.1f} %",
+        ]
+        for name in plan.transfers:
+            line += transfer_cells(row.transfers.get(name))
+        cells.append(line)
+    shown_headings, shown_cells = without_empty(headings, cells)
+    lines = [shown_headings, ["---"] * len(shown_headings), *shown_cells]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + f"\n\n{caption()}\n"
+
+
+def terminal_rows(rows: Sequence[StudyRow], plan: Plan) -> Table:
+    """The table for a terminal of 100 columns: three lines a recipe."""
+    table = Table(
+        title=f"study {plan.name}",
+        title_justify="left",
+        title_style="bold",
+        caption=caption(),
+        caption_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )
+    table.add_column("", overflow="fold", min_width=15)
+    table.add_column("pretraining", overflow="fold")
+    table.add_column("validation", overflow="fold")
+    for name in plan.transfers:
+        table.add_column(f"{name}\n{_metric(rows, name)}", overflow="fold")
+    for row in rows:
+        entry, perplexity, accuracy = row.pretraining, row.perplexity, row.accuracy
+        cost = [f"{count(entry.num_parameters)} parameters"] if entry and entry.num_parameters else []
+        cost += [f"{count(entry.pretraining_tokens)} tokens"] if entry and entry.pretraining_tokens else []
+        cost += [f"{count(entry.tokens_per_second)} tok/s"] if entry and entry.tokens_per_second else []
+        learnt = [f"loss {_loss(row)}"] if _loss(row) else [] if entry is None else [entry.run.state]
+        learnt += [] if perplexity is None else [f"perplexity {perplexity[1]:,.1f}"]
+        learnt += [] if accuracy is None else [f"accuracy {100 * accuracy[1]:.1f} %"]
+        what = [] if entry is None else [entry.model, entry.objective]
+        columns = [[row.recipe, *what], cost, learnt]
+        for name in plan.transfers:
+            score, control, difference = transfer_cells(row.transfers.get(name))
+            columns.append([score, *([f"control {control}", difference] if control else [])])
+        first = [column[0] if column else "" for column in columns]
+        rest = [column[1:] for column in columns]
+        styles = ["bold", "", "", *["bold"] * len(plan.transfers)]
+        table.add_row(
+            *(
+                Text.assemble((top, style), *((f"\n{line}", "dim") for line in lines if line))
+                for top, style, lines in zip(first, styles, rest, strict=True)
+            )
+        )
+        table.add_section()
+    return table
+
+
+def transfer_cells(entry: Entry | None) -> list[str]:
+    """Score, control's score, difference with its verdict."""
+    if entry is None or entry.metric is None or entry.score is None:
+        return ["" if entry is None else entry.run.state, "", ""]
+    difference = difference_text(entry.difference, entry.metric)
+    verdict = f" {verdict_text(entry.difference)}".rstrip()
+    return [score_text(entry.score, entry.metric), score_text(entry.control, entry.metric), difference + verdict]
+
+
+def _loss(row: StudyRow) -> str:
+    return shown(row.losses["loss"], "loss") if "loss" in row.losses else ""
+
+
+def _metric(rows: Sequence[StudyRow], transfer: str) -> str:
+    found = (row.transfers[transfer].metric for row in rows if transfer in row.transfers)
+    return metric_heading(next((metric for metric in found if metric), ""))
+
+
+def caption() -> str:
+    """What the table's numbers are, for below it."""
+    return (
+        f"Mean {PLUS_MINUS} deviation over seeds; control: the same architecture without pretraining; difference "
+        "with the 95 % interval that decides, corrected for the whole table (Holm). Losses of different objectives do "
+        "not compare, nor do perplexities of different vocabularies."
+    )

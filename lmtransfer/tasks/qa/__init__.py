@@ -1,0 +1,1 @@
+"""Tasks that ask for a span of a passage."""

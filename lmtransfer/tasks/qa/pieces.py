@@ -1,0 +1,117 @@
+"""The tokens of questions, of the turns before them and of passages, spelt where an encoder reads characters.
+
+Shape legend: n tokens of a text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from lmtransfer.tasks.encoded import Spelling
+from lmtransfer.tasks.qa.example import QuestionExample
+from lmtransfer.tokenizers.base import CharacterTokenizer, Tokenizer
+from lmtransfer.tokenizers.characters import spell
+
+
+class Piece(NamedTuple):
+    """Token ids of a text, and the row of each in the table of spellings (None where nothing is spelt), int32 (n,)."""
+
+    ids: np.ndarray
+    rows: np.ndarray | None
+
+    def cut(self, start: int, stop: int) -> Piece:
+        """Some of the tokens."""
+        return Piece(self.ids[start:stop], None if self.rows is None else self.rows[start:stop])
+
+
+class QuestionPieces:
+    """Encodes each distinct question, turn and passage of some examples once.
+
+    Args:
+        examples: the questions.
+        tokenizer: gives the ids and the character offsets.
+        max_question_tokens: longest question with its history. The question keeps its beginning; the history keeps
+            its end, the turns nearest to the question.
+        history_turns: how many earlier turns (question and answer) precede the question.
+    """
+
+    def __init__(
+        self, examples: Sequence[QuestionExample], tokenizer: Tokenizer, *, max_question_tokens: int, history_turns: int
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._room, self._turns = max_question_tokens, history_turns
+        self._speller = _Speller(tokenizer) if isinstance(tokenizer, CharacterTokenizer) else None
+        self._passages: dict[str, tuple[Piece, np.ndarray]] = {}
+        distinct: dict[str, None] = {}
+        for example in examples:
+            distinct.update(dict.fromkeys([*self._history(example), example.question]))
+        encoded = zip(distinct, tokenizer.encode_ids(list(distinct)), strict=True)
+        self._texts = {text: self._spelt(text, ids) for text, ids in encoded}
+
+    def special(self, token_id: int) -> Piece:
+        """A special token, which spells itself."""
+        ids = np.array([token_id], dtype=np.int32)
+        return Piece(ids, None if self._speller is None else ids)
+
+    def passage(self, text: str) -> tuple[Piece, np.ndarray]:
+        """A whole passage, and the character span of each of its tokens, int32, shape (n, 2)."""
+        if text not in self._passages:
+            encoding = self._tokenizer.encode(text)
+            self._passages[text] = (self._spelt(text, encoding.ids), encoding.offsets)
+        return self._passages[text]
+
+    def question(self, example: QuestionExample) -> tuple[list[Piece], bool]:
+        """The question's tokens with those of its history before them, and whether none were cut."""
+        own = self._texts[example.question]
+        parts, complete = [own.cut(0, self._room)], len(own.ids) <= self._room
+        left = self._room - len(parts[0].ids)
+        for text in reversed(self._history(example)):
+            whole = self._texts[text]
+            parts.insert(0, whole.cut(max(0, len(whole.ids) - left), len(whole.ids)))
+            complete = complete and len(whole.ids) <= left
+            left -= len(parts[0].ids)
+        return parts, complete
+
+    def spelling(self, pieces: Iterable[Piece]) -> Spelling | None:
+        """The table of spellings with the rows of all these tokens, or None where nothing is spelt."""
+        if self._speller is None:
+            return None
+        return self._speller.spelling(piece.rows for piece in pieces if piece.rows is not None)
+
+    def _history(self, example: QuestionExample) -> list[str]:
+        recent = example.history[max(0, len(example.history) - self._turns) :]
+        return [text for turn in recent for text in (turn.question, turn.answer)]
+
+    def _spelt(self, text: str, ids: np.ndarray) -> Piece:
+        ids = ids.astype(np.int32, copy=False)
+        return Piece(ids, None if self._speller is None else self._speller.rows(text, ids))
+
+
+class _Speller:
+    """A table of spellings that grows by each word outside the vocabulary."""
+
+    def __init__(self, tokenizer: CharacterTokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._added: dict[str, int] = {}
+
+    def rows(self, text: str, ids: np.ndarray) -> np.ndarray:
+        """The row of each token of a whole text, int32."""
+        rows = ids.copy()
+        unknown = np.flatnonzero(ids == self._tokenizer.unk_id)
+        if len(unknown):
+            size, added = self._tokenizer.vocab_size, self._added
+            words = self._tokenizer.unknown_words(text)
+            rows[unknown] = [added.setdefault(word, size + len(added)) for word in words]
+        return rows
+
+    def spelling(self, rows: Iterable[np.ndarray]) -> Spelling:
+        """The table as it is now, for all tokens."""
+        return Spelling(np.concatenate([self._tokenizer.characters, spell(list(self._added))]), joined(rows))
+
+
+def joined(arrays: Iterable[np.ndarray]) -> np.ndarray:
+    """Arrays of tokens end to end, int32; of none, an empty one."""
+    return np.concatenate([np.zeros(0, np.int32), *arrays])

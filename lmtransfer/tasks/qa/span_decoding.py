@@ -1,0 +1,80 @@
+"""What a span head says about the windows of a passage, as one answer an example.
+
+Shape legend: N examples, S sequences (the windows of all of them), C other kinds of answer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from lmtransfer.tasks.answers import SpanAnswer
+from lmtransfer.tasks.encoded import EncodedExamples
+from lmtransfer.tasks.qa.gold_tokens import text_of_tokens
+from lmtransfer.tasks.qa.windows import WindowedQuestion
+
+#: The score of a passage without any legal span: what float32 has lowest, since JSON has no infinity.
+NO_SPAN_SCORE = float(np.finfo(np.float32).min)
+
+
+def decode_spans(
+    encoded: EncodedExamples, outputs: np.ndarray, *, labels: Sequence[str], no_answer: bool, threshold: float = 0.0
+) -> Iterator[SpanAnswer]:
+    """One answer an example, whatever the number and the order of its windows.
+
+    The span is the best of the best spans of the windows (of equal ones the first in the passage); the null score is
+    the least of the windows', as in run_squad.py of google-research/bert for SQuAD 2.0: there is no answer only where
+    each window says so. Another kind of answer is given where some window has it above "a span".
+
+    Args:
+        encoded: of ``encode_questions``.
+        outputs: [start, end, score, null score, and for each other kind its log odds against a span], float32, shape
+            (S, 4 + C); start and end are tokens of the sequence, or -1 where no span is legal.
+        labels: names of the other kinds, C of them.
+        no_answer: whether "no answer" is an answer.
+        threshold: null odds (null score less span score) above which there is none.
+    """
+    edges = np.searchsorted(encoded.owners, np.arange(len(encoded.examples) + 1)).tolist()
+    for question, first, last in zip(encoded.examples, edges[:-1], edges[1:], strict=True):
+        rows = outputs[first:last]
+        best = _best(question, encoded.targets.values[first:last], rows)
+        null_score = float(rows[:, 3].min())
+        text = question.passage[best.start : best.end]
+        answer = SpanAnswer(text, best.start, best.end, best.score, null_score, best=text)
+        odds = rows[:, 4:].max(axis=0)
+        if len(odds) and odds.max() > 0:
+            name = labels[int(odds.argmax())]
+            answer = replace(answer, text=name, start=None, end=None, kind=name)
+        elif best.score == NO_SPAN_SCORE or (no_answer and null_score - best.score > threshold):
+            answer = replace(answer, text="", start=None, end=None)
+        yield answer
+
+
+class _Span(NamedTuple):
+    """A span of characters; larger is better, so that ``max`` takes the earlier of two equal ones."""
+
+    score: float
+    earlier: tuple[int, int]
+
+    @property
+    def start(self) -> int:
+        return -self.earlier[0]
+
+    @property
+    def end(self) -> int:
+        return -self.earlier[1]
+
+
+def _best(question: WindowedQuestion, targets: np.ndarray, rows: np.ndarray) -> _Span:
+    """The best legal span over windows, in characters of the passage."""
+    found = [_Span(NO_SPAN_SCORE, (0, 0))]
+    for begin, (first, stop), row in zip(question.window_starts, targets[:, 3:5].tolist(), rows, strict=True):
+        start, end, score = int(row[0]), int(row[1]), float(row[2])
+        if first <= start <= end < stop and math.isfinite(score):
+            where = text_of_tokens(question.passage, question.spans, begin + start - first, begin + end - first)
+            found.append(_Span(score, (-where[0], -where[1])))
+    return max(found)

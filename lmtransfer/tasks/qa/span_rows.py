@@ -1,0 +1,128 @@
+"""Questions of one's own, one a line: ``{"id": "q1", "question": "Who?", "context": "Ann ran.", "answers": [...]}``.
+
+Each answer is ``{"text": "Ann", "start": 0}``; without ``start`` it is the text's first place in the context. An empty
+list is a question that has no answer; without ``answers`` they are hidden. The hub's form of SQuAD is read as well.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final
+
+from lmtransfer.data.files import read_lines
+from lmtransfer.errors import DataError
+from lmtransfer.tasks.formats.answer_places import AnswerPlaces, BadAnswersPolicy
+from lmtransfer.tasks.formats.json_document import JsonNode, UniqueIds
+from lmtransfer.tasks.formats.squad import SquadCounts, SquadFile
+from lmtransfer.tasks.hub_table import HubSource, load_hub_table
+from lmtransfer.tasks.qa.example import GoldSpan, QuestionExample
+
+_COLUMNS: Final = ("id", "question", "context", "answers")
+
+
+def read_span_rows(path: Path, *, bad_answers: BadAnswersPolicy) -> SquadFile:
+    """The questions of a file, in its order; blank lines are passed over.
+
+    Args:
+        path: the file, plain or compressed.
+        bad_answers: what becomes of answers that are not at their ``start``, or not in the context at all; see
+            ``AnswerPlaces``. Skipped ones go last.
+
+    Raises:
+        DataError: a line that is no such object, with ``file:line``; an id that is given twice; or bad answers that are
+            refused.
+    """
+    return _read(
+        (_row(line, f"{path}:{number}") for number, line in read_lines(path) if line.strip()), path, bad_answers
+    )
+
+
+def read_span_hub(source: HubSource, split: str, *, bad_answers: BadAnswersPolicy, places: str) -> SquadFile:
+    """The questions of a split of SQuAD, or of a set with its columns, on the hub.
+
+    Args:
+        source: where it is; with the columns ``id``, ``question``, ``context`` and ``answers`` (lists ``text`` and
+            ``answer_start``).
+        split: our name of the split.
+        bad_answers: see ``read_span_rows``.
+        places: where a file was looked for before, for the message.
+
+    Raises:
+        DataError: it can neither be loaded nor found in the cache, a column is missing, or bad answers are refused.
+    """
+    table, origin = load_hub_table(source, split, places=places), source.origin(split)
+    missing = [column for column in _COLUMNS if column not in table.column_names]
+    if missing:
+        raise DataError(f"{origin}: no column {', '.join(missing)}; there are {', '.join(table.column_names)}")
+    columns = zip(*(table[column] for column in _COLUMNS), strict=True)
+    return _read((_hub_row(row, f"{origin}, row {n}") for n, row in enumerate(columns)), Path(origin), bad_answers)
+
+
+def _hub_row(row: tuple[Any, ...], where: str) -> JsonNode:
+    *texts, answers = row
+    listed = None
+    if answers is not None:
+        pairs = zip(answers["text"], answers["answer_start"], strict=True)
+        listed = [{"text": text, "start": start} for text, start in pairs]
+    return JsonNode(dict(zip(_COLUMNS, [*texts, listed], strict=True)), None, where)
+
+
+def _read(rows: Iterable[JsonNode], origin: Path, bad_answers: BadAnswersPolicy) -> SquadFile:
+    ids, places = UniqueIds(), AnswerPlaces(origin, bad_answers)
+    examples: list[QuestionExample] = []
+    passages: dict[str, str] = {}  # one copy of each, however many questions are about it
+    for row in rows:
+        question_id = row.field("id").name()
+        row.question = question_id
+        ids.add(question_id, row)
+        question, passage = row.field("question").filled_text(), row.field("context").filled_text()
+        passage = passages.setdefault(passage, passage)
+        examples.append(QuestionExample(question_id, question, passage, _answers(row, passage, question_id, places)))
+    places.settle()
+    left_out = frozenset(places.left_out)
+    kept = [example for example in examples if example.id not in left_out]
+    return SquadFile(
+        kept,
+        SquadCounts(
+            num_passages=len(passages),
+            num_questions=len(examples),
+            num_unanswerable=sum(example.answers == () for example in kept),
+            num_hidden=sum(example.answers is None for example in kept),
+            num_answers=places.num_answers,
+            bad_answers=tuple(places.bad),
+            left_out=tuple(places.left_out),
+        ),
+    )
+
+
+def _row(line: str, where: str) -> JsonNode:
+    try:
+        return JsonNode(json.loads(line), None, where)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{where}: not JSON ({error}); a .jsonl file holds one object a line") from None
+
+
+def _answers(row: JsonNode, passage: str, question_id: str, places: AnswerPlaces) -> tuple[GoldSpan, ...] | None:
+    """Gold answers of a question; of one that is left out there are none."""
+    given = row.maybe("answers")
+    if given is None or given.value is None:
+        return None
+    found = [_answer(node, passage, question_id, places) for node in given.items()]
+    kept = sorted((gold for gold in found if gold is not None), key=lambda gold: gold.start is None)
+    if found and (not kept or kept[0].start is None):
+        places.left_out.append(question_id)
+        return ()
+    return tuple(kept)
+
+
+def _answer(node: JsonNode, passage: str, question_id: str, places: AnswerPlaces) -> GoldSpan | None:
+    text, start = node.field("text").text(), node.maybe("start")
+    if start is not None and start.value is not None:
+        return places.gold(question_id, text, start.number(), passage)
+    if text.strip() and text not in passage:
+        places.num_answers += 1
+        places.complain(question_id, f"the answer {text[:60]!r} is nowhere in the context")
+        return GoldSpan(text)
+    return places.gold(question_id, text, passage.find(text), passage)

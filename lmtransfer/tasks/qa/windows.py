@@ -1,0 +1,174 @@
+"""Questions with their passages as [CLS] question [SEP] passage [SEP], a long passage in overlapping windows.
+
+Shape legend: N examples, S sequences (the windows of all of them), T tokens of all sequences, n tokens of a text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, fields
+
+import numpy as np
+
+from lmtransfer.tasks.encoded import EncodedExamples, Targets, ragged_offsets, room_beside
+from lmtransfer.tasks.qa.example import QuestionExample
+from lmtransfer.tasks.qa.gold_tokens import NOWHERE, GoldTokens
+from lmtransfer.tasks.qa.pieces import Piece, QuestionPieces, joined
+from lmtransfer.tokenizers.base import Tokenizer
+
+#: Tokens from the start of a window to that of the next, where nothing else is said; less in short windows.
+STRIDE = 128
+_NUM_SPECIALS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowedQuestion(QuestionExample):
+    """A question, and where the tokens of its passage and of its windows are.
+
+    Attributes:
+        spans: character span of each token of the passage, int32, shape (n, 2); questions about one passage share it.
+        window_starts: the passage's token that each window begins with, in the order of the example's sequences.
+    """
+
+    spans: np.ndarray = field(compare=False, repr=False)
+    window_starts: tuple[int, ...] = field(repr=False)
+
+
+def encode_questions(
+    examples: Sequence[QuestionExample],
+    tokenizer: Tokenizer,
+    *,
+    max_length: int,
+    num_segments: int,
+    stride: int = STRIDE,
+    max_question_tokens: int = 64,
+    history_turns: int = 0,
+    max_answer_tokens: int | None = None,
+) -> EncodedExamples:
+    """Encode questions as BERT does (Devlin et al. 2019, section 4.2, and run_squad.py of google-research/bert).
+
+    Each distinct passage is encoded once. A target has the columns [start, end, kind, first, stop] (see ``Targets``).
+    The answer's tokens are those that share a character with it: of several gold answers the first that can be given
+    exactly; where none can, the nearest to the first one is trained on, and the example is ``unreachable``. An answer
+    of another kind belongs to the windows that show the evidence for it, or, where that is not known, to all of them.
+
+    Where we differ from run_squad.py: windows overlap by half at least, however short they are; a question has half
+    the room at most; and the answer begins and ends where the annotator's does, by characters, not by words.
+
+    Args:
+        examples: N questions.
+        tokenizer: gives the ids and the character offsets.
+        max_length: longest sequence in tokens, specials included.
+        num_segments: how many segment ids the encoder tells apart; the passage has 1, or 0 where there is one only.
+        stride: tokens from the start of a window to that of the next.
+        max_question_tokens: longest question with its history. The question keeps its beginning; the history keeps
+            its end, the turns nearest to the question.
+        history_turns: how many earlier turns (question and answer) precede the question.
+        max_answer_tokens: longest answer that is ever given; a longer one is unreachable. None: any length.
+
+    Raises:
+        ConfigError: ``max_length`` leaves no room for text.
+        ValueError: another number that leaves no room for a passage.
+    """
+    most = room_beside(_NUM_SPECIALS, max_length=max_length)
+    if min(stride, max_question_tokens) < 1 or history_turns < 0:
+        raise ValueError(
+            f"stride={stride}, max_question_tokens={max_question_tokens}, history_turns={history_turns}: leave no room "
+            "for a passage"
+        )
+    room_for_question = min(max_question_tokens, most // 2)
+    pieces = QuestionPieces(examples, tokenizer, max_question_tokens=room_for_question, history_turns=history_turns)
+    sequences = _Sequences(cls=pieces.special(tokenizer.cls_id), sep=pieces.special(tokenizer.sep_id))
+    kept: list[WindowedQuestion] = []
+    unreachable: list[str] = []
+    num_truncated = 0
+    for number, example in enumerate(examples):
+        passage, spans = pieces.passage(example.passage)
+        question, complete = pieces.question(example)
+        num_truncated += not complete
+        room = max_length - sum(len(part.ids) for part in question) - _NUM_SPECIALS
+        starts = window_starts(len(passage.ids), room=room, stride=stride)
+        windows = [(start, min(start + room, len(passage.ids))) for start in starts]
+        answer = GoldTokens.of(example, spans, windows, longest=max_answer_tokens or room)
+        if not answer.reachable:
+            unreachable.append(example.id)
+        sequences.add(number, question, passage, windows, answer, example.kind)
+        kept.append(_windowed(example, spans, starts))
+
+    sizes = np.array(sequences.lengths, dtype=np.int64).reshape(-1, 2)
+    return EncodedExamples(
+        examples=tuple(kept),
+        owners=np.array(sequences.owners, dtype=np.int64),
+        tokens_T=joined(piece.ids for piece in sequences.pieces),
+        segments_T=np.repeat(np.tile(np.array([0, min(1, num_segments - 1)], np.int8), len(sizes)), sizes.ravel()),
+        offsets=ragged_offsets(sizes.sum(1)),
+        targets=Targets.one_each(np.array(sequences.targets, dtype=np.int64).reshape(-1, 5)),
+        num_truncated=num_truncated,
+        spelling=pieces.spelling(sequences.pieces),
+        unreachable=tuple(unreachable),
+    )
+
+
+@dataclass(slots=True)
+class _Sequences:
+    """The sequences of all questions as they grow, a window each.
+
+    Attributes:
+        cls, sep: the special tokens.
+        owners: the number of the question of each window.
+        pieces: tokens of all windows.
+        lengths: of the question with its two specials, and of the passage with its one.
+        targets: see ``encode_questions``.
+    """
+
+    cls: Piece
+    sep: Piece
+    owners: list[int] = field(default_factory=list)
+    pieces: list[Piece] = field(default_factory=list)
+    lengths: list[tuple[int, int]] = field(default_factory=list)
+    targets: list[tuple[int, ...]] = field(default_factory=list)
+
+    def add(
+        self,
+        number: int,
+        question: Sequence[Piece],
+        passage: Piece,
+        windows: Sequence[tuple[int, int]],
+        answer: GoldTokens,
+        kind: int | None,
+    ) -> None:
+        """The windows of one question, with the answer where they show it.
+
+        An answer of another kind is that of the windows that show its evidence, or of all where none does.
+        """
+        first = sum(len(part.ids) for part in question) + 2
+        shown = [answer.inside(window) for window in windows]
+        for (start, stop), here in zip(windows, shown, strict=True):
+            self.owners.append(number)
+            self.pieces += [self.cls, *question, self.sep, passage.cut(start, stop), self.sep]
+            self.lengths.append((first, stop - start + 1))
+            given = (first + answer.start - start, first + answer.end - start) if here else NOWHERE
+            told = -1
+            if kind is not None:
+                given, told = NOWHERE, kind if here or not any(shown) else -1
+            self.targets.append((*given, told, first, first + stop - start))
+
+
+def window_starts(num_tokens: int, *, room: int, stride: int) -> range:
+    """The token of the passage that each window begins with; the last window is the first that reaches the end.
+
+    Windows overlap by half at least, so that an answer of up to half a window is whole in one of them.
+
+    Args:
+        num_tokens: of the passage.
+        room: tokens of the passage that a window has room for.
+        stride: tokens from the start of a window to that of the next, at most.
+    """
+    step = min(stride, max(1, room // 2))
+    num_further = max(0, -(-(num_tokens - room) // step))
+    return range(0, step * num_further + 1, step)
+
+
+def _windowed(example: QuestionExample, spans: np.ndarray, starts: Iterable[int]) -> WindowedQuestion:
+    asked = {part.name: getattr(example, part.name) for part in fields(QuestionExample)}
+    return WindowedQuestion(**asked, spans=spans, window_starts=tuple(starts))

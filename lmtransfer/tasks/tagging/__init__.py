@@ -1,0 +1,1 @@
+"""Tasks that ask for a tag of each word."""

@@ -1,0 +1,380 @@
+"""A tag for each word of a sentence: parts of speech, and spans such as named entities written as a tag a word.
+
+Shape legend: R words of all sentences, C tags, W words of a sentence.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Literal, cast
+
+import numpy as np
+
+from lmtransfer.data.documents import Notes
+from lmtransfer.data.files import plain_name
+from lmtransfer.errors import ConfigError, DataError
+from lmtransfer.kept_predictions.scored import Ratio, ScoredExamples, scored_examples
+from lmtransfer.metrics.chunks import OUTSIDE, ChunkScores, split_tag
+from lmtransfer.tasks.answers import TagsAnswer
+from lmtransfer.tasks.base import HeadSpec
+from lmtransfer.tasks.encoded import EncodedExamples
+from lmtransfer.tasks.formats.conll import iob1_to_bio, read_conll, unmarked_begins
+from lmtransfer.tasks.formats.conllu import TagColumn, read_conllu
+from lmtransfer.tasks.formats.tagged_hub import read_tagged_hub
+from lmtransfer.tasks.formats.tagged_json import read_tagged_json
+from lmtransfer.tasks.formats.tagged_sentence import TaggedSentence
+from lmtransfer.tasks.found_labels import check_label, check_labels, listed
+from lmtransfer.tasks.hub_table import HubSource
+from lmtransfer.tasks.located import LocatedFiles
+from lmtransfer.tasks.tagging.tagged_example import TaggedExample
+from lmtransfer.tasks.tagging.word_encoding import encode_words
+from lmtransfer.tokenizers.base import Tokenizer
+
+FileFormat = Literal["conll", "conllu", "jsonl"]
+Scheme = Literal["words", "bio", "iob1"]
+
+ENCODED = "encoded"
+UNMARKED = "spans that begin with I- in place of B-, taken as they are"
+
+
+class Tagging:
+    """Sentences with a tag a word, from one file a split or from a ``datasets`` name.
+
+    Files are found as ``LocatedFiles`` finds them; the hub is asked for splits that have no file at hand. Tags may be
+    missing in splits whose name begins with ``test``.
+
+    Args:
+        name: the task's name in tables and results.
+        scheme: what tags say. ``words``: something about each word alone; accuracy over words is the metric. ``bio``:
+            which words are a span, and of what kind (also BIOES, BILOU); F1 of spans is the main metric. ``iob1``: the
+            same, in files that write ``B-`` only between two spans of one kind (CoNLL-2003's): read as BIO.
+        labels: the tags in order; null: those of the training file, sorted, ``O`` first.
+        files: file of each split, such as ``{train: wnut17/train.conll}``.
+        file_format: ``conll`` (columns, a blank line between sentences), ``conllu`` or ``jsonl``.
+        word_column: conll: number of the word's column from 1, null: 1; jsonl: field of the words, null: ``words``.
+        tag_column: the same of the tag; null: 2, ``tags``, and for conllu, which also has ``xpos``, ``upos``.
+        hub: ``datasets`` name to fall back on; null: files only.
+        hub_config: its configuration.
+        hub_splits: hub split of each split; by the same name where it says nothing.
+        hub_columns: its columns of the words and of the tags.
+        max_length: longest sequence in tokens, specials included; null: what the encoder can read. Longer sentences
+            are read in windows.
+        num_train: size of the seeded subset of the training split; null: all of it.
+        dev_from_train: fraction of the training examples held out to choose by; null: the dev split chooses.
+        data_root: folder that holds the data folders.
+
+    Attributes:
+        notes: odd things met, by split in the last ``examples`` of it, and under ``"encoded"`` in the last ``encode``.
+
+    Raises:
+        ConfigError: a column that the format cannot have, neither a file nor a hub name, or labels that are not two or
+            more different ones or do not fit the scheme; for labels that are found in the data, when they are needed.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        scheme: Scheme,
+        labels: Sequence[str] | None = None,
+        files: Mapping[str, str | None] | None = None,
+        file_format: FileFormat = "conll",
+        word_column: int | str | None = None,
+        tag_column: int | str | None = None,
+        hub: str | None = None,
+        hub_config: str | None = None,
+        hub_splits: Mapping[str, str] | None = None,
+        hub_columns: Sequence[str] = ("tokens", "tags"),
+        max_length: int | None = None,
+        num_train: int | None = None,
+        dev_from_train: float | None = None,
+        data_root: str | None = None,
+    ) -> None:
+        self.name = name
+        self.scheme: Scheme = scheme
+        self.main_metric = "accuracy" if scheme == "words" else "f1"
+        self.max_length, self.num_train, self.dev_from_train = max_length, num_train, dev_from_train
+        self.files = LocatedFiles(files=files or {}, data_root=data_root, task=name)
+        self.file_format: FileFormat = file_format
+        default_word, default_tag = _DEFAULT_COLUMNS[file_format]
+        self.word_column = default_word if word_column is None else word_column
+        self.tag_column = default_tag if tag_column is None else tag_column
+        self.hub = None if hub is None else HubSource(hub, hub_config, dict(hub_splits or {}))
+        self.hub_columns = tuple(hub_columns)
+        self.splits = tuple(dict.fromkeys([*self.files.splits, *(hub_splits or {})]))
+        self.notes: dict[str, Notes] = {}
+        _check_columns(file_format, self.word_column, self.tag_column)
+        if len(self.hub_columns) != 2:
+            raise ConfigError(f"task.hub_columns={list(hub_columns)}: name the column of the words, then of the tags")
+        if not self.splits:
+            raise ConfigError("task.files is empty and task.hub is null: name a file a split, or a datasets name")
+        if labels is not None:
+            self.labels = self._checked([str(label) for label in labels])
+
+    @cached_property
+    def labels(self) -> tuple[str, ...]:
+        """The tags in order."""
+        return self._checked(self.discover_labels())
+
+    def discover_labels(self) -> list[str]:
+        """The tags of the training split: ``O``, then the others sorted.
+
+        Raises:
+            ConfigError: there is no training split.
+            DataError: it is missing or malformed.
+        """
+        if "train" not in self.splits:
+            raise ConfigError(
+                f"task.labels=null: the tags are those of the training file, and task {self.name} has none; name them "
+                "by task.labels=[...], or the file by task.files.train="
+            )
+        sentences = self._sentences("train", Notes())
+        if self.scheme != "words":
+            sentences = (self._as_bio(sentence, Notes()) for sentence in sentences)
+        column, counts = f"task.tag_column={self.tag_column}", Counter[str]()
+        for sentence in sentences:
+            for word, tag in enumerate(sentence.tags or ()):
+                if tag not in counts:
+                    check_label(tag, sentence.where(word), column)
+                counts[tag] += 1
+        check_labels(counts, origin=self.origin("train"), things="words", column=column)
+        return sorted(counts, key=lambda tag: (tag != OUTSIDE, tag))
+
+    def _checked(self, labels: Sequence[str]) -> tuple[str, ...]:
+        if len(labels) < 2 or len(set(labels)) != len(labels):
+            raise ConfigError(f"task.labels=[{listed(labels)}]: there must be at least two different names")
+        if self.scheme != "words":
+            try:
+                for label in labels:
+                    split_tag(label)
+            except DataError as error:
+                raise ConfigError(f"task.labels: {error} (task.scheme=words)") from None
+        return tuple(labels)
+
+    @property
+    def head(self) -> HeadSpec:
+        """One of C tags a word."""
+        return HeadSpec(kind="tagging", num_labels=len(self.labels))
+
+    def origin(self, split: str) -> str:
+        """The file or the hub split that a split is read from.
+
+        Raises:
+            DataError: there is no such split, or it is nowhere.
+        """
+        path = self.files.find(split)
+        if path is not None:
+            return str(path)
+        if self.hub is not None and split in self.splits:
+            return self.hub.origin(split)
+        raise self.files.missing(split)
+
+    def examples(self, split: str) -> list[TaggedExample]:
+        """All sentences of a split, in the order of the source; see ``Task.examples``."""
+        notes = Notes()
+        found = self._examples(self._sentences(split, notes), split, notes)
+        if not found:
+            raise DataError(f"{self.origin(split)}: holds no sentences")
+        return found
+
+    def read(self, path: Path, *, split: str) -> list[TaggedExample]:
+        """The sentences of another file in the format of this task's; they need no tags.
+
+        Args:
+            path: the file.
+            split: what they are called, as in ``split:number``.
+
+        Raises:
+            DataError: it is malformed, with ``file:line``.
+        """
+        notes = Notes()
+        return self._examples(self._sentences_of(path, notes, with_gold=False), split, notes)
+
+    def _examples(self, sentences: Iterator[TaggedSentence], split: str, notes: Notes) -> list[TaggedExample]:
+        self.notes[split] = notes
+        index = {label: number for number, label in enumerate(self.labels)}
+        found: list[TaggedExample] = []
+        places: dict[str, str] = {}
+        for number, sentence in enumerate(sentences):
+            sentence = sentence if self.scheme == "words" else self._as_bio(sentence, notes)
+            name = sentence.name or f"{split}:{number}"
+            if name in places:
+                raise DataError(f"{sentence.where()}: id {name} is that of {places[name]} too; ids must be different")
+            places[name] = sentence.where()
+            found.append(TaggedExample(name, sentence.words, self._indices(sentence, index)))
+        return found
+
+    def _sentences(self, split: str, notes: Notes) -> Iterator[TaggedSentence]:
+        path = self.files.find(split)
+        if path is not None:
+            said = _SAID.get(Path(plain_name(path)).suffix.lower())
+            if self.file_format == "conll" and said is not None:
+                raise DataError(
+                    f"{path}: is {said} by its name, and task.file_format=conll reads columns: set "
+                    f"task.file_format={said}, or rename the file"
+                )
+            return self._sentences_of(path, notes, with_gold=not split.startswith("test"))
+        if self.hub is not None and split in self.splits:
+            words, tags = self.hub_columns
+            places = self.files.places(split)
+            return read_tagged_hub(self.hub, split, words_column=words, tags_column=tags, places=places)
+        raise self.files.missing(split)
+
+    def _sentences_of(self, path: Path, notes: Notes, *, with_gold: bool) -> Iterator[TaggedSentence]:
+        if self.file_format == "conllu":
+            return read_conllu(path, tag_column=cast(TagColumn, self.tag_column), with_gold=with_gold, notes=notes)
+        if self.file_format == "jsonl":
+            words, tags = str(self.word_column), str(self.tag_column)
+            return read_tagged_json(path, words_field=words, tags_field=tags, with_gold=with_gold, notes=notes)
+        word, tag = int(self.word_column), int(self.tag_column)
+        return read_conll(path, word_column=word, tag_column=tag, with_gold=with_gold, notes=notes)
+
+    def _as_bio(self, sentence: TaggedSentence, notes: Notes) -> TaggedSentence:
+        if sentence.tags is None:
+            return sentence
+        for word, tag in enumerate(sentence.tags):
+            try:
+                split_tag(tag)
+            except DataError as error:
+                raise DataError(f"{sentence.where(word)}: {error} (task.scheme=words)") from None
+        if self.scheme == "iob1":
+            return TaggedSentence(
+                sentence.source, sentence.lines, sentence.words, iob1_to_bio(sentence.tags), sentence.name
+            )
+        unmarked = unmarked_begins(sentence.tags)
+        if unmarked:
+            notes.add(UNMARKED, sentence.where(unmarked[0]), len(unmarked))
+        return sentence
+
+    def _indices(self, sentence: TaggedSentence, index: Mapping[str, int]) -> tuple[int, ...] | None:
+        if sentence.tags is None:
+            return None
+        for word, tag in enumerate(sentence.tags):
+            if tag not in index:
+                raise DataError(
+                    f"{sentence.where(word)}: the tag {tag!r} of {sentence.words[word]!r} is none of "
+                    f"{listed(list(index))}; mend it, or set task.labels"
+                )
+        return tuple(index[tag] for tag in sentence.tags)
+
+    def encode(
+        self, examples: Sequence[TaggedExample], tokenizer: Tokenizer, *, max_length: int, num_segments: int
+    ) -> EncodedExamples:
+        """Sentences as [CLS] w1 w2 ... [SEP], long ones in windows; see ``encode_words``."""
+        notes = self.notes[ENCODED] = Notes()
+        return encode_words(examples, tokenizer, max_length=max_length, notes=notes)
+
+    def answers(self, encoded: EncodedExamples, outputs: np.ndarray) -> Iterator[TagsAnswer]:
+        """The most probable tag of each word, one answer a sentence.
+
+        Args:
+            encoded: what was read.
+            outputs: logits, float32, shape (R, C).
+        """
+        stop = 0
+        for example in encoded.examples:
+            start, stop = stop, stop + len(example.words)
+            logits_WC = outputs[start:stop].astype(np.float64)
+            tags_W = logits_WC.argmax(axis=1)
+            chosen_W1 = np.take_along_axis(logits_WC, tags_W[:, None], axis=1)
+            probabilities_W = 1 / np.exp(logits_WC - chosen_W1).sum(axis=1)
+            yield self._answer(tags_W.tolist(), tuple(probabilities_W.tolist()))
+
+    def _answer(self, tags: Sequence[int], probabilities: tuple[float, ...] | None = None) -> TagsAnswer:
+        return TagsAnswer(tuple(tags), tuple(self.labels[tag] for tag in tags), probabilities)
+
+    def score(self, examples: Sequence[TaggedExample], answers: Iterable[TagsAnswer]) -> dict[str, float]:
+        """``accuracy`` over words; for spans ``f1``, ``precision`` and ``recall`` of spans before it (``ChunkScores``).
+
+        Raises:
+            DataError: a sentence without gold tags.
+        """
+        spans = None if self.scheme == "words" else ChunkScores(labels=self.labels)
+        num_right = num_words = 0
+        for example, answer in zip(examples, answers, strict=True):
+            if example.tags is None:
+                raise DataError(f"{example.id}: has no gold tags, so it cannot be scored")
+            num_right += sum(gold == tag for gold, tag in zip(example.tags, answer.tags, strict=True))
+            num_words += len(example.tags)
+            if spans is not None:
+                spans.update(answer.tags, example.tags)
+        accuracy = {"accuracy": num_right / num_words if num_words else 0.0}
+        if spans is None:
+            return accuracy
+        found = spans.compute()
+        return {name: found[name] for name in ("f1", "precision", "recall")} | accuracy
+
+    def scored_examples(self, examples: Sequence[TaggedExample], answers: Sequence[TagsAnswer]) -> ScoredExamples:
+        """The tags, said and gold, and how many words and spans of each sentence are right; see ``KeepsAnswers``."""
+        pairs = [(answer.tags, example.tags or ()) for example, answer in zip(examples, answers, strict=True)]
+        words = np.array([len(gold) for _, gold in pairs], dtype=np.float64)
+        right = np.array([sum(a == b for a, b in zip(*pair, strict=True)) for pair in pairs], dtype=np.float64)
+        ratios = {"accuracy": Ratio(right, words)}
+        if self.scheme != "words":
+            spans = ChunkScores(labels=self.labels)
+            counts = np.array([spans.counts(*pair) for pair in pairs], dtype=np.float64).reshape(-1, 3)
+            right, said, gold = counts.T
+            ratios |= {
+                "f1": Ratio(2 * right, said + gold),
+                "precision": Ratio(right, said),
+                "recall": Ratio(right, gold),
+            }
+        return scored_examples(
+            examples,
+            kind="tagging",
+            labels=self.labels,
+            predicted=np.array([tag for said, _ in pairs for tag in said], dtype=np.int64),
+            gold=np.array([tag for _, gold in pairs for tag in gold], dtype=np.int64),
+            words=words,
+            ratios=ratios,
+        )
+
+    def baseline(self, train: Sequence[TaggedExample], examples: Sequence[TaggedExample]) -> list[TagsAnswer]:
+        """Each word's most frequent tag in training, and for words that are not there the most frequent tag of all.
+
+        The tag that comes first in ``labels`` wins a tie.
+
+        Args:
+            train: with gold tags.
+            examples: what to answer.
+        """
+        of_word: dict[str, Counter[int]] = {}
+        of_all: Counter[int] = Counter()
+        for example in train:
+            for word, tag in zip(example.words, example.tags or (), strict=False):
+                of_word.setdefault(word, Counter())[tag] += 1
+                of_all[tag] += 1
+        usual = {word: _most_frequent(tags) for word, tags in of_word.items()}
+        otherwise = _most_frequent(of_all)
+        return [self._answer([usual.get(word, otherwise) for word in example.words]) for example in examples]
+
+
+#: What names of files say that are no columns.
+_SAID: dict[str, FileFormat] = {".conllu": "conllu", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl"}
+_DEFAULT_COLUMNS: dict[FileFormat, tuple[int | str, int | str]] = {
+    "conll": (1, 2),
+    "conllu": ("form", "upos"),
+    "jsonl": ("words", "tags"),
+}
+
+
+def _most_frequent(tags: Counter[int]) -> int:
+    return min(tags, key=lambda tag: (-tags[tag], tag), default=0)
+
+
+def _check_columns(file_format: FileFormat, word_column: int | str, tag_column: int | str) -> None:
+    if file_format == "conllu":
+        if word_column != "form":
+            raise ConfigError(f"task.word_column={word_column}: words of CoNLL-U are in column form; leave it null")
+        if tag_column not in ("upos", "xpos"):
+            raise ConfigError(f"task.tag_column={tag_column}: must be upos or xpos in CoNLL-U")
+    for key, column in (("word_column", word_column), ("tag_column", tag_column)):
+        if file_format == "conll" and (not isinstance(column, int) or column < 1):
+            raise ConfigError(f"task.{key}={column}: must be the number of a column, from 1")
+        if file_format == "jsonl" and not isinstance(column, str):
+            raise ConfigError(f"task.{key}={column}: must be the name of a field")
+    if word_column == tag_column:
+        raise ConfigError(f"task.tag_column={tag_column}: words and tags cannot be in one column")

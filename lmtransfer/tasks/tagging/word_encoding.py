@@ -1,0 +1,226 @@
+"""Sentences whose words are asked about, as [CLS] w1 w2 ... [SEP] in flat arrays; long ones in windows.
+
+Shape legend: S sequences, T tokens, W words of a sentence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from lmtransfer.data.documents import Notes
+from lmtransfer.tasks.encoded import NO_LABEL, EncodedExamples, Spelling, Targets, ragged_offsets, room_beside
+from lmtransfer.tasks.tagging.tagged_example import TaggedExample
+from lmtransfer.tokenizers.base import CharacterTokenizer, Tokenizer
+from lmtransfer.tokenizers.characters import spell
+
+NO_TOKEN = "words that the tokenizer makes nothing of, read as [UNK]"
+
+
+@dataclass(frozen=True, slots=True)
+class WordPieces:
+    """The words of a sentence as tokens.
+
+    Attributes:
+        ids_T: token ids without [CLS] and [SEP], int32.
+        counts_W: tokens of each word, at least 1, int64.
+        missing_W: whether the tokenizer makes nothing of the word, so that its token is [UNK], bool.
+    """
+
+    ids_T: np.ndarray
+    counts_W: np.ndarray
+    missing_W: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class WordWindow:
+    """A part of a sentence that is read at once.
+
+    Attributes:
+        start: its first word.
+        stop: one past its last word.
+        answers: the first of its words that is answered here.
+        answers_stop: one past the last of them.
+    """
+
+    start: int
+    stop: int
+    answers: int
+    answers_stop: int
+
+
+def encode_words(
+    examples: Sequence[TaggedExample], tokenizer: Tokenizer, *, max_length: int, notes: Notes
+) -> EncodedExamples:
+    """Encode sentences; the targets have a row [first token, number of tokens, tag] a word.
+
+    A sentence of more than ``max_length`` tokens is read in windows (``word_windows``), and each word is asked about
+    in one of them only. A word that is longer than a window loses its last tokens.
+
+    Args:
+        examples: N sentences.
+        tokenizer: gives the ids.
+        max_length: longest sequence in tokens, specials included.
+        notes: where words that the tokenizer makes nothing of are counted.
+
+    Raises:
+        ConfigError: ``max_length`` leaves no room for words.
+    """
+    room = room_beside(2, max_length=max_length)
+    speller = _Speller(tokenizer) if isinstance(tokenizer, CharacterTokenizer) else None
+    cls, sep = np.array([tokenizer.cls_id], np.int32), np.array([tokenizer.sep_id], np.int32)
+    tokens: list[np.ndarray] = []
+    spelt: list[np.ndarray] = []
+    rows: list[np.ndarray] = []
+    owners: list[int] = []
+    num_truncated = 0
+    for number, example in enumerate(examples):
+        pieces = word_pieces(example.words, tokenizer)
+        if pieces.missing_W.any():
+            notes.add(NO_TOKEN, example.id, int(pieces.missing_W.sum()))
+        ids_T, counts_W = pieces.ids_T, pieces.counts_W
+        spelt_T = ids_T if speller is None else speller.rows_of(pieces, example.words)
+        if len(counts_W) and counts_W.max() > room:
+            kept = np.arange(len(ids_T)) - np.repeat(ragged_offsets(counts_W)[:-1], counts_W) < room
+            ids_T, spelt_T, counts_W = ids_T[kept], spelt_T[kept], np.minimum(counts_W, room)
+            num_truncated += 1
+        edges = ragged_offsets(counts_W)
+        tags_W = np.full(len(counts_W), NO_LABEL) if example.tags is None else np.array(example.tags, dtype=np.int64)
+        for window in word_windows(counts_W, room):
+            inside = slice(edges[window.start], edges[window.stop])
+            tokens += [cls, ids_T[inside], sep]
+            if speller is not None:
+                spelt += [cls, spelt_T[inside], sep]
+            asked = slice(window.answers, window.answers_stop)
+            first_W = 1 + edges[:-1][asked] - edges[window.start]
+            rows.append(np.stack([first_W, counts_W[asked], tags_W[asked]], axis=1))
+            owners.append(number)
+    tokens_T = np.concatenate(tokens) if tokens else np.zeros(0, np.int32)
+    return EncodedExamples(
+        examples=tuple(examples),
+        owners=np.array(owners, dtype=np.int64),
+        tokens_T=tokens_T,
+        segments_T=np.zeros(len(tokens_T), dtype=np.int8),
+        offsets=ragged_offsets([len(part) + 2 for part in tokens[1::3]]),
+        targets=Targets(
+            np.concatenate(rows).astype(np.int64) if rows else np.zeros((0, 3), np.int64),
+            ragged_offsets([len(part) for part in rows]),
+        ),
+        num_truncated=num_truncated,
+        spelling=None if speller is None else speller.spelling(spelt),
+    )
+
+
+def word_pieces(words: Sequence[str], tokenizer: Tokenizer) -> WordPieces:
+    """The tokens of each word, as in running text.
+
+    The sentence is read with one space between words, and character offsets say whose a token is; where a token
+    belongs to two words (a vocabulary whose pieces hold spaces), each word is read alone.
+
+    Args:
+        words: of one sentence.
+        tokenizer: gives the ids.
+    """
+    ids_T, word_T = _read_together(words, tokenizer) or _read_apart(words, tokenizer)
+    counts_W = np.bincount(word_T, minlength=len(words)).astype(np.int64)
+    missing_W = counts_W == 0
+    if missing_W.any():
+        places = ragged_offsets(counts_W)[:-1][missing_W]
+        ids_T = np.insert(ids_T, places, tokenizer.unk_id)
+        counts_W[missing_W] = 1
+    return WordPieces(ids_T, counts_W, missing_W)
+
+
+def word_windows(counts_W: np.ndarray, room: int) -> list[WordWindow]:
+    """Windows of whole words that overlap by about half, and where each word is answered.
+
+    A word is answered in the window where the smaller of its left and its right context is largest, then where both
+    together are, then in the first: the rule of "maximum context" in BERT's ``run_squad.py`` (google-research/bert).
+
+    Args:
+        counts_W: tokens of each word, 1 to ``room``.
+        room: most tokens of a window.
+    """
+    edges = ragged_offsets(counts_W)
+    num_words, total = len(counts_W), int(edges[-1])
+    if total <= room:
+        return [WordWindow(0, num_words, 0, num_words)]
+    spans: list[tuple[int, int]] = []
+    start = 0
+    while (stop := _fitting(edges, start, room)) < num_words:
+        spans.append((start, stop))
+        following = int(np.searchsorted(edges, edges[start] + room // 2, side="left"))
+        start = min(max(following, start + 1), stop)
+        while _fitting(edges, start, room) == stop:  # a long word comes: nothing new before it
+            start += 1
+    spans.append((int(np.searchsorted(edges, total - room, side="left")), num_words))
+    best_W = np.full(num_words, -1, dtype=np.int64)
+    chosen_W = np.zeros(num_words, dtype=np.int64)
+    for number, (start, stop) in enumerate(spans):
+        left_W = edges[start:stop] - edges[start]
+        right_W = edges[stop] - edges[start + 1 : stop + 1]
+        context_W = np.minimum(left_W, right_W) * (2 * room + 1) + left_W + right_W
+        better_W = context_W > best_W[start:stop]
+        best_W[start:stop][better_W] = context_W[better_W]
+        chosen_W[start:stop][better_W] = number
+    bounds = np.searchsorted(chosen_W, np.arange(len(spans) + 1))
+    return [
+        WordWindow(start, stop, int(first), int(last))
+        for (start, stop), first, last in zip(spans, bounds[:-1], bounds[1:], strict=True)
+        if first < last
+    ]
+
+
+def _fitting(edges: np.ndarray, start: int, room: int) -> int:
+    """One past the last word of the window that begins at ``start``."""
+    return int(np.searchsorted(edges, edges[start] + room, side="right")) - 1
+
+
+def _read_together(words: Sequence[str], tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray] | None:
+    """Token ids and the word of each; None where a token belongs to two."""
+    lengths_W = np.array([len(word) for word in words], dtype=np.int64)
+    starts_W = ragged_offsets(lengths_W + 1)[:-1]
+    ends_W = starts_W + lengths_W
+    encoding = tokenizer.encode(" ".join(words))
+    starts_T, ends_T = encoding.offsets[:, 0], encoding.offsets[:, 1]
+    word_T = np.searchsorted(starts_W, starts_T, side="right") - 1
+    # The mark of a word's begin may be a token of no characters that lies before the space.
+    early_T = (starts_T == ends_T) & encoding.word_starts & (starts_T == ends_W[word_T]) & (word_T + 1 < len(words))
+    word_T += early_T
+    if (ends_T > ends_W[word_T]).any() or (np.diff(word_T) < 0).any():
+        return None
+    return encoding.ids, word_T
+
+
+def _read_apart(words: Sequence[str], tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray]:
+    """Token ids and the word of each, where each word is a text of its own."""
+    ids = tokenizer.encode_ids(words)
+    return np.concatenate(ids), np.repeat(np.arange(len(words)), [len(part) for part in ids])
+
+
+class _Speller:
+    """Gives each word outside the vocabulary a row of its own in the table of spellings."""
+
+    def __init__(self, tokenizer: CharacterTokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._added: dict[str, int] = {}
+
+    def rows_of(self, pieces: WordPieces, words: Sequence[str]) -> np.ndarray:
+        """The row of each token, int32; a word that the tokenizer makes nothing of is spelt as it is."""
+        unknown = [
+            part
+            for word, missing in zip(words, pieces.missing_W, strict=True)
+            for part in ([word] if missing else self._tokenizer.unknown_words(word))
+        ]
+        rows_T = pieces.ids_T.copy()
+        size = self._tokenizer.vocab_size
+        added = [self._added.setdefault(word, size + len(self._added)) for word in unknown]
+        rows_T[pieces.ids_T == self._tokenizer.unk_id] = added
+        return rows_T
+
+    def spelling(self, rows: Sequence[np.ndarray]) -> Spelling:
+        """The spelling of all tokens."""
+        table = np.concatenate([self._tokenizer.characters, spell(list(self._added))])
+        return Spelling(table, np.concatenate(rows) if rows else np.zeros(0, np.int32))

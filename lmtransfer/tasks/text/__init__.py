@@ -1,0 +1,1 @@
+"""Tasks about single texts and pairs of texts: classes, scores, minimal pairs."""

@@ -1,0 +1,348 @@
+"""Classification of single texts and of pairs of texts, from published files or from the hub."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from lmtransfer.data.documents import Notes
+from lmtransfer.data.files import EncodingErrors
+from lmtransfer.errors import ConfigError
+from lmtransfer.kept_predictions.scored import Ratio, ScoredExamples, scored_examples
+from lmtransfer.metrics.base import Metric
+from lmtransfer.metrics.names import make_metric
+from lmtransfer.tasks.answers import LabelAnswer
+from lmtransfer.tasks.base import Answer, HeadSpec
+from lmtransfer.tasks.encoded import NO_LABEL, EncodedExamples
+from lmtransfer.tasks.found_labels import check_label, check_labels, listed, short
+from lmtransfer.tasks.hub_table import HubSource
+from lmtransfer.tasks.text.phrases import with_sentences
+from lmtransfer.tasks.text.tables import BadRowsPolicy, TableFormat, TableLayout
+from lmtransfer.tasks.text.text_encoding import encode_texts
+from lmtransfer.tasks.text.text_example import TextExample
+from lmtransfer.tasks.text.text_files import TextColumns, TextFiles, TextRow
+from lmtransfer.tasks.text.text_scoring import CHUNK, score_numbers
+from lmtransfer.tokenizers.base import Tokenizer
+
+LabelMetric = Literal["accuracy", "f1", "macro_f1", "matthews"]
+
+
+class Classification:
+    """What all classification tasks share: label names, metrics, encoding, and the choice of training examples.
+
+    A task with a source of its own derives from this and gives ``splits`` and ``examples``; one that reads files
+    or the hub is a ``TextClassification`` and needs no code.
+
+    Args:
+        name: the task's name in tables and results.
+        labels: names of the labels in order; null: as ``discover_labels`` finds them, when they are first needed.
+        metrics: names of the metrics; the first is the main one.
+        positive_label: the label whose F1 counts; null: the second of two.
+        max_length: longest input in tokens, specials included; null: what the encoder can read.
+        num_train: size of the seeded subset of the training split; null: all of it.
+        dev_from_train: fraction of the training examples held out to choose by; null: the dev split chooses.
+
+    Raises:
+        ConfigError: fewer than two labels, a label twice, a ``positive_label`` that is none of them, or F1 of one of
+            three or more labels without saying of which; for labels that are found in the data, when they are needed.
+    """
+
+    splits: tuple[str, ...]
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        labels: Sequence[str] | None,
+        metrics: Sequence[LabelMetric] = ("accuracy",),
+        positive_label: str | None = None,
+        max_length: int | None = None,
+        num_train: int | None = None,
+        dev_from_train: float | None = None,
+    ) -> None:
+        self.name = name
+        if not metrics:
+            raise ConfigError("task.metrics=[]: name at least one metric; the first decides")
+        self.metric_names = tuple(metrics)
+        self.main_metric: str = self.metric_names[0]
+        self._positive_label = positive_label
+        if labels is not None:
+            self.labels = self._checked([str(label) for label in labels])
+        self.max_length = max_length
+        self.num_train = num_train
+        self.dev_from_train = dev_from_train
+
+    @cached_property
+    def labels(self) -> tuple[str, ...]:
+        """The label names in order."""
+        return self._checked(self.discover_labels())
+
+    def discover_labels(self) -> list[str]:
+        """The label names, where they are not given."""
+        raise ConfigError(f"task.labels=null: {type(self).__name__} needs the names of the labels, in order")
+
+    def _checked(self, labels: Sequence[str]) -> tuple[str, ...]:
+        positive, names = self._positive_label, listed(labels)
+        if len(labels) < 2 or len(set(labels)) != len(labels):
+            raise ConfigError(f"task.labels=[{listed(labels)}]: there must be at least two different names")
+        if positive is not None and positive not in labels:
+            raise ConfigError(f"task.positive_label={positive}: must be one of {names}")
+        if "f1" in self.metric_names and positive is None and len(labels) > 2:
+            raise ConfigError(
+                f"task.metrics: f1 is that of one label, and there are {names}; name it by task.positive_label, or "
+                "take macro_f1"
+            )
+        return tuple(labels)
+
+    @property
+    def head(self) -> HeadSpec:
+        """One of the labels."""
+        return HeadSpec("classification", len(self.labels))
+
+    def examples(self, split: str) -> list[TextExample]:
+        """All examples of a split."""
+        raise NotImplementedError
+
+    def encode(
+        self, examples: Sequence[TextExample], tokenizer: Tokenizer, *, max_length: int, num_segments: int
+    ) -> EncodedExamples:
+        """Examples as [CLS] text [SEP], or [CLS] a [SEP] b [SEP]; see ``Task.encode``."""
+        labels = [NO_LABEL if example.label is None else example.label for example in examples]
+        return encode_texts(
+            examples, np.array(labels, dtype=np.int64), tokenizer, max_length=max_length, num_segments=num_segments
+        )
+
+    def answers(self, encoded: EncodedExamples, outputs: np.ndarray) -> Iterator[LabelAnswer]:
+        """The most probable label of each example.
+
+        Args:
+            encoded: N examples.
+            outputs: logits, shape (N, number of labels).
+        """
+        for start in range(0, len(encoded.examples), CHUNK):
+            logits = outputs[start : start + CHUNK].astype(np.float64)
+            powers = np.exp(logits - logits.max(1, keepdims=True))
+            probabilities = powers / powers.sum(1, keepdims=True)
+            for label, row in zip(logits.argmax(1).tolist(), probabilities.tolist(), strict=True):
+                yield LabelAnswer(label, self.labels[label], dict(zip(self.labels, row, strict=True)))
+
+    def score(self, examples: Sequence[TextExample], answers: Iterable[LabelAnswer]) -> dict[str, float]:
+        """The metrics, the main one first; see ``Task.score``.
+
+        Raises:
+            DataError: an example has no gold label.
+        """
+        return score_numbers(examples, (answer.label for answer in answers), self.metrics())
+
+    def scored_examples(self, examples: Sequence[TextExample], answers: Sequence[LabelAnswer]) -> ScoredExamples:
+        """The labels, said and gold; see ``KeepsAnswers``."""
+        said = np.array([answer.label for answer in answers], dtype=np.int64)
+        gold = np.array([NO_LABEL if example.label is None else example.label for example in examples], dtype=np.int64)
+        return scored_examples(
+            examples,
+            kind="classification",
+            labels=self.labels,
+            predicted=said,
+            gold=gold,
+            ratios={"accuracy": Ratio.mean(said == gold)},
+            classes=gold,
+            class_names=self.labels,
+            positive=self._positive,
+        )
+
+    def baseline(self, train: Sequence[TextExample], examples: Sequence[TextExample]) -> list[Answer]:
+        """The training examples' most frequent label (the first of them on a tie), whatever is asked."""
+        known = [example.label for example in train if example.label is not None]
+        label = int(np.bincount(known, minlength=len(self.labels)).argmax())
+        return [LabelAnswer(label, self.labels[label])] * len(examples)
+
+    def metrics(self) -> list[Metric]:
+        """Fresh metrics, the main one first."""
+        return [make_metric(name, num_labels=len(self.labels), positive=self._positive) for name in self.metric_names]
+
+    @property
+    def _positive(self) -> int:
+        return 1 if self._positive_label is None else self.labels.index(self._positive_label)
+
+
+class TextClassification(Classification):
+    """Single texts or pairs with a label each, from one file a split or from a ``datasets`` name.
+
+    Files come first: a relative path is looked for below ``data_root``, then below the working directory; ``.gz``,
+    ``.xz`` and ``.zst`` are read as they are. The hub is asked for splits that have no file at hand. A column may have
+    several possible names, the first of which that a file has is meant, so that splits of different origins are read
+    by one task. A split whose name begins with ``test`` may lack the label column, as published test sets do.
+
+    Args:
+        name: the task's name in tables and results.
+        labels: names of the labels in order; null: those in the training file, numbers by size, others by alphabet.
+        files: file of each split, such as ``{train: sst2/train.tsv}``; several names for one are tried in order.
+        train: file of the training split, instead of ``files``.
+        dev: file of the dev split, instead of ``files``.
+        test: file of the test split, instead of ``files``.
+        text_column: column of the text, or of the first text of a pair.
+        text_pair_column: column of the second text; null: single texts.
+        label_column: column of the label.
+        id_column: column of the examples' names; null: they are ``split:number``, from 0.
+        label_values: how the files write the labels, in the order of ``labels``; null: by their names.
+        hidden_values: how the files write that a label is not told, save what is itself a label.
+        dropped_values: how they write that there is none; such rows are left out and counted in ``notes``.
+        columns: names of all columns, for files without a header line.
+        optional_columns: how many of the last ``columns`` a row may lack.
+        file_format: ``tsv`` (no quoting, one row a line), ``quoted_tsv``, ``csv`` or ``jsonl``; null: by the file's
+            name.
+        phrases: the training split holds sentences and phrases of them: what is held out to choose by shares no
+            sentence with what is trained on.
+        bad_rows: ``refuse`` stops at a row that cannot be read; ``skip`` leaves it out and counts it in ``notes``.
+        encoding_errors: ``strict`` refuses bytes that are not UTF-8; ``replace`` puts U+FFFD there.
+        metrics: names of the metrics; the first is the main one.
+        positive_label: the label whose F1 counts; null: the second of two.
+        hub: ``datasets`` name to fall back on; null: files only.
+        hub_config: its configuration.
+        hub_splits: hub split of each split.
+        max_length: longest input in tokens, specials included; null: what the encoder can read.
+        num_train: size of the seeded subset of the training split; null: all of it.
+        dev_from_train: fraction of the training examples held out to choose by; null: the dev split chooses.
+        data_root: folder that holds the data folders.
+
+    Attributes:
+        columns: which columns its files have.
+        layout: how they are written.
+        notes: of each split that was read: empty texts, and what was left out, with the first place of each.
+
+    Raises:
+        ConfigError: ``label_values`` and ``labels`` differ in number, or there is neither a file nor a hub name.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        labels: Sequence[str] | None,
+        text_column: str | Sequence[str],
+        label_column: str | Sequence[str],
+        files: Mapping[str, str | Sequence[str] | None] | None = None,
+        train: str | None = None,
+        dev: str | None = None,
+        test: str | None = None,
+        text_pair_column: str | Sequence[str] | None = None,
+        id_column: str | None = None,
+        label_values: Sequence[str] | None = None,
+        hidden_values: Sequence[str] = ("-1",),
+        dropped_values: Sequence[str] = (),
+        columns: Sequence[str] | None = None,
+        optional_columns: int = 0,
+        file_format: TableFormat | None = None,
+        phrases: bool = False,
+        bad_rows: BadRowsPolicy = "refuse",
+        encoding_errors: EncodingErrors = "strict",
+        metrics: Sequence[LabelMetric] = ("accuracy",),
+        positive_label: str | None = None,
+        hub: str | None = None,
+        hub_config: str | None = None,
+        hub_splits: Mapping[str, str] | None = None,
+        max_length: int | None = None,
+        num_train: int | None = None,
+        dev_from_train: float | None = None,
+        data_root: str | None = None,
+    ) -> None:
+        super().__init__(
+            name=name,
+            labels=labels,
+            metrics=metrics,
+            positive_label=positive_label,
+            max_length=max_length,
+            num_train=num_train,
+            dev_from_train=dev_from_train,
+        )
+        if label_values is not None and (labels is None or len(label_values) != len(labels)):
+            wanted = "task.labels too" if labels is None else f"one value for each of the {len(labels)} labels"
+            raise ConfigError(f"task.label_values={list(label_values)}: give {wanted}")
+        self._label_values = None if label_values is None else [str(value) for value in label_values]
+        named = {split: file for split, file in {"train": train, "dev": dev, "test": test}.items() if file is not None}
+        self._files = TextFiles(
+            task=name,
+            files={**(files or {}), **named},
+            columns=TextColumns.of(
+                text_column=text_column,
+                text_pair_column=text_pair_column,
+                id_column=id_column,
+                label_column=label_column,
+            ),
+            layout=TableLayout(
+                file_format=file_format,
+                columns=None if columns is None else tuple(columns),
+                optional_columns=optional_columns,
+                bad_rows=bad_rows,
+                encoding_errors=encoding_errors,
+            ),
+            hidden_values=set(hidden_values) - set(self._label_values or labels or ()),
+            dropped_values=dropped_values,
+            hub=None if hub is None else HubSource(hub, hub_config, dict(hub_splits or {})),
+            data_root=data_root,
+        )
+        self.phrases = phrases
+        self.splits = self._files.splits
+        self.notes = self._files.notes
+        self.columns, self.layout = self._files.columns, self._files.layout
+        self._label_column = " or ".join([label_column] if isinstance(label_column, str) else label_column)
+
+    def origin(self, split: str) -> str:
+        """The file or the hub split that a split is read from; see ``TextFiles.origin``."""
+        return self._files.origin(split)
+
+    def examples(self, split: str) -> list[TextExample]:
+        """All examples of a split, in the order of the source; see ``Task.examples``."""
+        examples = self._files.examples(split, self._example)
+        return with_sentences(examples) if self.phrases and split == "train" else examples
+
+    def read(self, path: Path, *, split: str) -> list[TextExample]:
+        """The examples of another file in the format of this task's; they need no labels.
+
+        Args:
+            path: the file.
+            split: what they are called, as in ``split:number``.
+
+        Raises:
+            DataError: it is malformed, with ``file:line``.
+        """
+        return self._files.examples_of(path, split, self._example)
+
+    def discover_labels(self) -> list[str]:
+        """The labels of the training split: numbers by size, others by alphabet."""
+        if "train" not in self.splits:
+            raise ConfigError(
+                f"task.labels=null: the labels are those of the training file, and task {self.name} has none; name "
+                "them by task.labels=[...], or the file by task.files.train="
+            )
+        column, counts = f"task.label_column={self._label_column}", Counter[str]()
+        for row in self._files.rows("train", Notes()):
+            if row.gold:  # no label at all is refused where the examples are read, with its line
+                check_label(row.gold, row.where, column)
+                counts[row.gold] += 1
+        check_labels(counts, origin=self.origin("train"), things="rows", column=column)
+        try:
+            return sorted(counts, key=int)
+        except ValueError:
+            return sorted(counts)
+
+    @cached_property
+    def _index_of(self) -> dict[bool, dict[str, int]]:
+        """Our index of each label, as its own name (True) and as the files write it (False)."""
+        return {
+            named: {value: index for index, value in enumerate(values)}
+            for named, values in ((True, self.labels), (False, self._label_values or self.labels))
+        }
+
+    def _example(self, row: TextRow) -> TextExample:
+        known = self._index_of[row.named]
+        if row.gold is not None and row.gold not in known:
+            meaning = "task.labels" if row.named or self._label_values is None else "task.label_values"
+            shown = listed(list(known))
+            raise ValueError(f"label {short(row.gold)} in column {self._label_column!r} is none of {shown} ({meaning})")
+        return TextExample(row.id, row.text, row.text_pair, None if row.gold is None else known[row.gold])

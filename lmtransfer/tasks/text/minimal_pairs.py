@@ -1,0 +1,165 @@
+"""Minimal pairs: which of two sentences a language model prefers, without any training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby, islice
+from pathlib import Path
+from typing import Literal, NoReturn
+
+import numpy as np
+
+from lmtransfer.errors import ConfigError, DataError
+from lmtransfer.kept_predictions.scored import Ratio, ScoredExamples, scored_examples
+from lmtransfer.tasks.formats.blimp import MinimalPair, paradigm_files, read_hub_pairs, read_pairs
+
+#: What an answer that knows nothing is worth.
+CHANCE = 0.5
+
+
+class MinimalPairs:
+    """Pairs of sentences, asked of a pretrained run as it is: no head, no training, no labels.
+
+    A pair counts as right where the good sentence has the higher log-probability, as it is: not divided by the length,
+    and a tie is wrong (Warstadt et al. 2020, section 4, "simple LM method", and their result_processing).
+    The accuracy is the mean over paradigms, and that of a phenomenon the mean over its paradigms.
+
+    Args:
+        name: the task's name in tables and results.
+        folder: folder of the files, one a paradigm, below ``data_root`` or the working directory.
+        hub: ``datasets`` name to fall back on; null: files only.
+        paradigms: names of those to score; null: all that are there.
+        pairs_each: how many pairs of each paradigm, the first ones; null: all.
+        hidden: with a masked model, what is hidden with a token: ``token``, it alone (Salazar et al. 2020), or
+            ``rest_of_word``, also the tokens after it in its word (Kauf and Ivanova 2023).
+        data_root: folder that holds the data folders.
+
+    Raises:
+        ConfigError: ``pairs_each`` is less than 1, or ``paradigms`` is empty.
+    """
+
+    zero_shot = True
+    main_metric = "accuracy"
+    splits = ("test",)
+    labels: tuple[str, ...] = ()
+    max_length: int | None = None
+    num_train: int | None = None
+    dev_from_train: float | None = None
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        folder: str,
+        hub: str | None = None,
+        paradigms: Sequence[str] | None = None,
+        pairs_each: int | None = None,
+        hidden: Literal["token", "rest_of_word"] = "token",
+        data_root: str | None = None,
+    ) -> None:
+        if pairs_each is not None and pairs_each < 1:
+            raise ConfigError(f"task.pairs_each={pairs_each} is not allowed: use 1 or more, or null for all")
+        if paradigms is not None and not paradigms:
+            raise ConfigError("task.paradigms=[] is not allowed: name paradigms, or null for all that are there")
+        self.name, self.folder, self.hub, self.hidden = name, folder, hub, hidden
+        self.paradigms, self.pairs_each = paradigms, pairs_each
+        self._folders = [*([] if data_root is None else [Path(data_root)]), Path.cwd()]
+
+    @property
+    def head(self) -> NoReturn:
+        """None.
+
+        Raises:
+            ConfigError: always: there is nothing to train.
+        """
+        raise ConfigError(
+            f"task={self.name} is scored without training, and has no labels to train on: use lmtransfer evaluate "
+            f"run=runs/pretrain/<name> task={self.name}"
+        )
+
+    def examples(self, split: str) -> list[MinimalPair]:
+        """The pairs, paradigm by paradigm.
+
+        Raises:
+            DataError: no such split; no files and no hub; an unknown paradigm; a malformed line, with ``file:line``.
+        """
+        if split not in self.splits:
+            raise DataError(f"split={split}: task {self.name} has {', '.join(self.splits)}")
+        found = (paradigm_files(folder / self.folder) for folder in self._folders)
+        files = next((files for files in found if files), None)
+        if files is None and self.hub is None:
+            raise DataError(
+                f"task {self.name}: no .jsonl files in {self._places()}. Set data_root= or LMTRANSFER_DATA to the "
+                f"folder that holds {self.folder}, or task.folder= to the folder itself"
+            )
+        if files is None:
+            assert self.hub is not None
+            groups = groupby(
+                read_hub_pairs(self.hub, self.paradigms, places=f"in {self._places()}"), key=lambda pair: pair.paradigm
+            )
+            pairs = [pair for _, group in groups for pair in islice(group, self.pairs_each)]
+        else:
+            pairs = [pair for path in self._chosen(files) for pair in islice(read_pairs(path), self.pairs_each)]
+        if not pairs:
+            raise DataError(f"task {self.name}: the files in {self._places()} hold no pairs")
+        _check_unique(pairs)
+        return pairs
+
+    def score(self, pairs: Sequence[MinimalPair], log_probabilities: Iterable[tuple[float, float]]) -> dict[str, float]:
+        """Accuracies: overall, of each phenomenon and of each paradigm.
+
+        Args:
+            pairs: what was asked.
+            log_probabilities: of the good and of the bad sentence of each.
+        """
+        right: dict[str, list[bool]] = {}
+        phenomenon_of: dict[str, str] = {}
+        for pair, (good, bad) in zip(pairs, log_probabilities, strict=True):
+            right.setdefault(pair.paradigm, []).append(bool(good > bad))
+            phenomenon_of[pair.paradigm] = pair.phenomenon
+        accuracy = {paradigm: float(np.mean(answers)) for paradigm, answers in right.items()}
+        by_phenomenon: dict[str, list[float]] = {}
+        for paradigm, phenomenon in phenomenon_of.items():
+            by_phenomenon.setdefault(phenomenon, []).append(accuracy[paradigm])
+        return {
+            "accuracy": float(np.mean(list(accuracy.values()))),
+            **{f"phenomenon/{name}/accuracy": float(np.mean(by_phenomenon[name])) for name in sorted(by_phenomenon)},
+            **{f"paradigm/{name}/accuracy": value for name, value in accuracy.items()},
+        }
+
+    def scored_examples(
+        self, pairs: Sequence[MinimalPair], log_probabilities: Sequence[tuple[float, float]]
+    ) -> ScoredExamples:
+        """Which pairs are right; each counts by the size of its paradigm, as in ``score``."""
+        right = np.array([good > bad for good, bad in log_probabilities], dtype=np.float64)
+        _, paradigms, sizes = np.unique([pair.paradigm for pair in pairs], return_inverse=True, return_counts=True)
+        phenomena, classes = np.unique([pair.phenomenon for pair in pairs], return_inverse=True)
+        counts = 1 / sizes[paradigms]
+        return scored_examples(
+            pairs,
+            kind="pairs",
+            ratios={"accuracy": Ratio(right * counts, counts)},
+            classes=classes,
+            class_names=phenomena.tolist(),
+        )
+
+    def _chosen(self, files: dict[str, Path]) -> Iterator[Path]:
+        missing = [name for name in self.paradigms or () if name not in files]
+        if missing:
+            raise DataError(
+                f"task.paradigms: no file of {', '.join(missing)} in {self._places()}; there are {', '.join(files)}"
+            )
+        yield from (files[name] for name in self.paradigms or files)
+
+    def _places(self) -> str:
+        return " or ".join(str(folder / self.folder) for folder in self._folders)
+
+
+def _check_unique(pairs: Sequence[MinimalPair]) -> None:
+    seen: set[str] = set()
+    for pair in pairs:
+        if pair.id in seen:
+            raise DataError(
+                f"pair {pair.id} is there twice: two files have the same UID, {pair.paradigm}; remove one of them"
+            )
+        seen.add(pair.id)

@@ -1,0 +1,78 @@
+"""Which of eight libraries does a docstring come from? The task that goes with the embedded corpus."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from lmtransfer.data.corpora.python_docs import SPLITS, Split, docstring_examples
+from lmtransfer.data.corpora.python_sources import LIBRARIES
+from lmtransfer.errors import ConfigError, DataError
+from lmtransfer.tasks.text.classification import Classification
+from lmtransfer.tasks.text.text_example import TextExample
+
+
+class PythonDocsTask(Classification):
+    """Docstrings of the standard library and seven installed libraries, whose names are blanked out.
+
+    The splits are by module, equally many examples a library, so the majority baseline is 12.5 %. Modules of the dev
+    and test splits are not in ``corpus=python_docs``, nor is any text that they hold. Needs no data folder and no
+    network; which examples there are depends on the installed versions.
+
+    Args:
+        name: the task's name in tables and results.
+        max_length: longest input in tokens, specials included; null: what the encoder can read.
+        num_train: size of the seeded subset of the training split; null: all of it.
+        dev_from_train: fraction of the training examples held out to choose by; null: the dev split chooses.
+        max_per_library: most examples of a library in a split.
+        cache_dir: where the extracted docstrings are kept; null: LMTRANSFER_CACHE, or ~/.cache/lmtransfer.
+
+    Raises:
+        ConfigError: a value out of its range.
+        DataError: when it is first read: a library is missing.
+    """
+
+    splits = SPLITS
+
+    def __init__(
+        self,
+        *,
+        name: str = "python_docs",
+        max_length: int | None = None,
+        num_train: int | None = 100,
+        dev_from_train: float | None = None,
+        max_per_library: int = 500,
+        cache_dir: str | None = None,
+    ) -> None:
+        super().__init__(
+            name=name,
+            labels=LIBRARIES,
+            max_length=max_length,
+            num_train=num_train,
+            dev_from_train=dev_from_train,
+        )
+        if max_per_library < 1:
+            raise ConfigError(f"task.max_per_library={max_per_library}: must be at least 1")
+        self.max_per_library = max_per_library
+        self.cache_dir = cache_dir
+
+    @cached_property
+    def _examples(self) -> dict[Split, list[TextExample]]:
+        found = docstring_examples(max_per_library=self.max_per_library, cache_dir=self.cache_dir)
+        return {
+            split: [
+                TextExample(id=f"{item.module}:{item.name}", text=item.text, label=LIBRARIES.index(item.library))
+                for item in items
+            ]
+            for split, items in found.items()
+        }
+
+    def examples(self, split: str) -> list[TextExample]:
+        """All examples of a split, by library.
+
+        Raises:
+            DataError: there is no such split, or a library is missing.
+        """
+        for known, examples in self._examples.items():
+            if split == known:
+                return examples
+        raise DataError(f"task=python_docs: no split {split}; there are {', '.join(self.splits)}")

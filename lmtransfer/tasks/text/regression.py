@@ -1,0 +1,223 @@
+"""A score for a text or a pair of texts, from published files or from the hub."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from lmtransfer.data.files import EncodingErrors
+from lmtransfer.errors import ConfigError
+from lmtransfer.kept_predictions.scored import Ratio, ScoredExamples, scored_examples
+from lmtransfer.metrics.base import Metric
+from lmtransfer.metrics.names import make_metric
+from lmtransfer.tasks.answers import ScoreAnswer
+from lmtransfer.tasks.base import Answer, HeadSpec
+from lmtransfer.tasks.encoded import EncodedExamples
+from lmtransfer.tasks.hub_table import HubSource
+from lmtransfer.tasks.text.tables import BadRowsPolicy, TableFormat, TableLayout
+from lmtransfer.tasks.text.text_encoding import encode_texts
+from lmtransfer.tasks.text.text_example import TextExample
+from lmtransfer.tasks.text.text_files import TextColumns, TextFiles, TextRow
+from lmtransfer.tasks.text.text_scoring import score_numbers
+from lmtransfer.tokenizers.base import Tokenizer
+
+ScoreMetric = Literal["pearson", "spearman"]
+
+
+#: Largest score, up or down: its square is well within float32.
+_LARGEST = 1e15
+
+
+class TextRegression:
+    """Single texts or pairs with a score each; files, columns and the hub as in ``TextClassification``.
+
+    Args:
+        name: the task's name in tables and results.
+        files: file of each split, such as ``{train: stsb/train.tsv}``; several names for one are tried in order.
+        train: file of the training split, instead of ``files``.
+        dev: file of the dev split, instead of ``files``.
+        test: file of the test split, instead of ``files``.
+        text_column: column of the text, or of the first text of a pair.
+        text_pair_column: column of the second text; null: single texts.
+        score_column: column of the score, a finite number.
+        id_column: column of the examples' names; null: they are ``split:number``, from 0.
+        hidden_values: how the files write that a score is not told.
+        dropped_values: how they write that there is none; such rows are left out and counted in ``notes``.
+        columns: names of all columns, for files without a header line.
+        optional_columns: how many of the last ``columns`` a row may lack.
+        file_format: ``tsv`` (no quoting, one row a line), ``quoted_tsv``, ``csv`` or ``jsonl``; null: by the file's
+            name.
+        bad_rows: ``refuse`` stops at a row that cannot be read; ``skip`` leaves it out and counts it in ``notes``.
+        encoding_errors: ``strict`` refuses bytes that are not UTF-8; ``replace`` puts U+FFFD there.
+        metrics: names of the metrics; the first is the main one.
+        hub: ``datasets`` name to fall back on; null: files only.
+        hub_config: its configuration.
+        hub_splits: hub split of each split.
+        max_length: longest input in tokens, specials included; null: what the encoder can read.
+        num_train: size of the seeded subset of the training split; null: all of it.
+        dev_from_train: fraction of the training examples held out to choose by; null: the dev split chooses.
+        data_root: folder that holds the data folders.
+
+    Attributes:
+        columns: which columns its files have.
+        layout: how they are written.
+        notes: of each split that was read: empty texts, and what was left out, with the first place of each.
+
+    Raises:
+        ConfigError: there is no metric, or neither a file nor a hub name.
+    """
+
+    labels: tuple[str, ...] = ()
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        text_column: str | Sequence[str],
+        score_column: str | Sequence[str],
+        files: Mapping[str, str | Sequence[str] | None] | None = None,
+        train: str | None = None,
+        dev: str | None = None,
+        test: str | None = None,
+        text_pair_column: str | Sequence[str] | None = None,
+        id_column: str | None = None,
+        hidden_values: Sequence[str] = (),
+        dropped_values: Sequence[str] = (),
+        columns: Sequence[str] | None = None,
+        optional_columns: int = 0,
+        file_format: TableFormat | None = None,
+        bad_rows: BadRowsPolicy = "refuse",
+        encoding_errors: EncodingErrors = "strict",
+        metrics: Sequence[ScoreMetric] = ("pearson", "spearman"),
+        hub: str | None = None,
+        hub_config: str | None = None,
+        hub_splits: Mapping[str, str] | None = None,
+        max_length: int | None = None,
+        num_train: int | None = None,
+        dev_from_train: float | None = None,
+        data_root: str | None = None,
+    ) -> None:
+        if not metrics:
+            raise ConfigError("task.metrics=[]: name at least one metric; the first decides")
+        self.name = name
+        self.metric_names = tuple(metrics)
+        self.main_metric: str = self.metric_names[0]
+        self.max_length = max_length
+        self.num_train = num_train
+        self.dev_from_train = dev_from_train
+        named = {split: file for split, file in {"train": train, "dev": dev, "test": test}.items() if file is not None}
+        self._files = TextFiles(
+            task=name,
+            files={**(files or {}), **named},
+            columns=TextColumns.of(
+                text_column=text_column,
+                text_pair_column=text_pair_column,
+                id_column=id_column,
+                score_column=score_column,
+            ),
+            layout=TableLayout(
+                file_format=file_format,
+                columns=None if columns is None else tuple(columns),
+                optional_columns=optional_columns,
+                bad_rows=bad_rows,
+                encoding_errors=encoding_errors,
+            ),
+            hidden_values=hidden_values,
+            dropped_values=dropped_values,
+            hub=None if hub is None else HubSource(hub, hub_config, dict(hub_splits or {})),
+            data_root=data_root,
+        )
+        self.splits = self._files.splits
+        self.notes = self._files.notes
+        self.columns, self.layout = self._files.columns, self._files.layout
+
+    @property
+    def head(self) -> HeadSpec:
+        """One number."""
+        return HeadSpec("regression")
+
+    def origin(self, split: str) -> str:
+        """The file or the hub split that a split is read from; see ``TextFiles.origin``."""
+        return self._files.origin(split)
+
+    def examples(self, split: str) -> list[TextExample]:
+        """All examples of a split, in the order of the source; see ``Task.examples``."""
+        return self._files.examples(split, _example)
+
+    def read(self, path: Path, *, split: str) -> list[TextExample]:
+        """The examples of another file in the format of this task's; they need no scores.
+
+        Args:
+            path: the file.
+            split: what they are called, as in ``split:number``.
+
+        Raises:
+            DataError: it is malformed, with ``file:line``.
+        """
+        return self._files.examples_of(path, split, _example)
+
+    def encode(
+        self, examples: Sequence[TextExample], tokenizer: Tokenizer, *, max_length: int, num_segments: int
+    ) -> EncodedExamples:
+        """Examples as [CLS] text [SEP], or [CLS] a [SEP] b [SEP]; see ``Task.encode``. A hidden score is NaN."""
+        scores = [math.nan if example.score is None else example.score for example in examples]
+        return encode_texts(
+            examples, np.array(scores, dtype=np.float32), tokenizer, max_length=max_length, num_segments=num_segments
+        )
+
+    def answers(self, encoded: EncodedExamples, outputs: np.ndarray) -> Iterator[ScoreAnswer]:
+        """The head's number for each example.
+
+        Args:
+            encoded: N examples.
+            outputs: shape (N, 1).
+        """
+        for _, score in zip(encoded.examples, outputs[:, 0].tolist(), strict=True):
+            yield ScoreAnswer(score)
+
+    def score(self, examples: Sequence[TextExample], answers: Iterable[ScoreAnswer]) -> dict[str, float]:
+        """The metrics, the main one first; see ``Task.score``.
+
+        Raises:
+            DataError: an example has no gold score.
+        """
+        return score_numbers(examples, (answer.score for answer in answers), self.metrics())
+
+    def scored_examples(self, examples: Sequence[TextExample], answers: Sequence[ScoreAnswer]) -> ScoredExamples:
+        """The scores, said and gold, and the squared error of each; see ``KeepsAnswers``."""
+        said = np.array([answer.score for answer in answers], dtype=np.float64)
+        gold = np.array([math.nan if example.score is None else example.score for example in examples])
+        ratios = {"squared_error": Ratio.mean((said - gold) ** 2)}
+        return scored_examples(examples, kind="regression", predicted=said, gold=gold, ratios=ratios)
+
+    def baseline(self, train: Sequence[TextExample], examples: Sequence[TextExample]) -> list[Answer]:
+        """The training examples' mean score, whatever is asked; no correlation is defined for it, and 0 is reported."""
+        mean = float(np.mean([example.score for example in train if example.score is not None]))
+        return [ScoreAnswer(mean)] * len(examples)
+
+    def metrics(self) -> list[Metric]:
+        """Fresh metrics, the main one first."""
+        return [make_metric(name, num_labels=0) for name in self.metric_names]
+
+
+def _example(row: TextRow) -> TextExample:
+    """The example of a row.
+
+    Raises:
+        ValueError: the score is no finite number, or one whose square float32 does not hold.
+    """
+    score = None
+    if row.gold is not None:
+        try:
+            score = float(row.gold)
+        except ValueError:
+            score = math.nan
+        if not math.isfinite(score):
+            raise ValueError(f"the score {row.gold[:40]!r} is no finite number")
+        if abs(score) > _LARGEST:
+            raise ValueError(f"the score {row.gold[:40]!r} is beyond {_LARGEST:g}; give scores in another unit")
+    return TextExample(row.id, row.text, row.text_pair, score=score)

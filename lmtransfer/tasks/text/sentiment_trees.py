@@ -1,0 +1,117 @@
+"""Sentiment of sentences and of their phrases, from the trees of the Stanford Sentiment Treebank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from lmtransfer.errors import ConfigError, DataError
+from lmtransfer.tasks.formats.trees import LabelledTree, plain_word, read_trees
+from lmtransfer.tasks.text.classification import Classification, LabelMetric
+from lmtransfer.tasks.text.phrases import with_sentences
+from lmtransfer.tasks.text.text_example import TextExample
+from lmtransfer.tasks.text.text_files import located_files
+
+FIVE_LABELS = ("very negative", "negative", "neutral", "positive", "very positive")
+TWO_LABELS = ("negative", "positive")
+NEUTRAL = 2
+
+
+class SentimentTrees(Classification):
+    """Sentences of film reviews in five classes, or in two without the neutral ones (Socher et al. 2013).
+
+    The sentence's label is that of the whole tree. On request the training split holds every phrase of the trees;
+    dev and test are always sentences. Words are written as elsewhere: ``-LRB-`` is a bracket, two backticks are a
+    quotation mark. A split is read in the order of the file, a sentence before its phrases.
+
+    Args:
+        name: the task's name in tables and results.
+        files: file of trees of each split; several names for one are tried in order.
+        phrases: the training split holds all phrases, not only sentences.
+        deduplicate: of phrases with the same text and label only the first is kept, as in GLUE's SST-2; false: each
+            occurrence counts, as in the published training of tree models.
+        binary: two classes, without what is neutral.
+        metrics: names of the metrics; the first is the main one.
+        max_length: longest input in tokens, specials included; null: what the encoder can read.
+        num_train: size of the seeded subset of the training split; null: all of it.
+        dev_from_train: fraction of the training examples held out to choose by; null: the dev split chooses.
+        data_root: folder that holds the data folders.
+
+    Raises:
+        ConfigError: there is no file.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        files: Mapping[str, str | Sequence[str] | None],
+        phrases: bool = False,
+        deduplicate: bool = True,
+        binary: bool = False,
+        metrics: Sequence[LabelMetric] = ("accuracy",),
+        max_length: int | None = None,
+        num_train: int | None = None,
+        dev_from_train: float | None = None,
+        data_root: str | None = None,
+    ) -> None:
+        super().__init__(
+            name=name,
+            labels=TWO_LABELS if binary else FIVE_LABELS,
+            metrics=metrics,
+            max_length=max_length,
+            num_train=num_train,
+            dev_from_train=dev_from_train,
+        )
+        self.phrases = phrases
+        self.deduplicate = deduplicate
+        self.binary = binary
+        self._located = located_files(files, task=name, data_root=data_root)
+        self.splits = self._located[0].splits
+        if not self.splits:
+            raise ConfigError("task.files is empty: name a file of trees for each split (task.files.train=...)")
+
+    def origin(self, split: str) -> str:
+        """The file that a split is read from.
+
+        Raises:
+            DataError: there is none.
+        """
+        return str(self._find(split))
+
+    def examples(self, split: str) -> list[TextExample]:
+        """The sentences of a split, or its phrases; see ``Task.examples``.
+
+        Phrase k of tree n is ``train:n.k``; the sentence itself is ``train:n``.
+        """
+        path = self._find(split)
+        found: list[TextExample] = []
+        seen: set[tuple[str, int]] = set()
+        deduplicate = self.phrases and self.deduplicate and split == "train"
+        for number, tree in enumerate(read_trees(path, num_labels=len(FIVE_LABELS))):
+            for example in self._of_tree(tree, f"{split}:{number}", with_phrases=self.phrases and split == "train"):
+                known = (example.text, example.stratum) in seen
+                if deduplicate and not known:
+                    seen.add((example.text, example.stratum))
+                if not known:
+                    found.append(example)
+        if not found:
+            raise DataError(f"{path}: holds no examples")
+        return with_sentences(found) if self.phrases and split == "train" else found
+
+    def _of_tree(self, tree: LabelledTree, name: str, *, with_phrases: bool) -> Iterator[TextExample]:
+        words = [plain_word(word) for word in tree.words]
+        for number, phrase in enumerate(tree.phrases if with_phrases else tree.phrases[:1]):
+            if self.binary and phrase.label == NEUTRAL:
+                continue
+            yield TextExample(
+                id=f"{name}.{number}" if number else name,
+                text=" ".join(words[phrase.start : phrase.stop]),
+                label=int(phrase.label > NEUTRAL) if self.binary else phrase.label,
+            )
+
+    def _find(self, split: str) -> Path:
+        found = next((path for path in (located.find(split) for located in self._located) if path is not None), None)
+        if found is None:
+            raise self._located[0].missing(split)
+        return found

@@ -1,0 +1,110 @@
+"""Texts as [CLS] text [SEP], and pairs as [CLS] a [SEP] b [SEP], in flat arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from lmtransfer.tasks.encoded import EncodedExamples, Spelling, Targets, ragged_offsets, room_beside
+from lmtransfer.tasks.text.text_example import TextExample
+from lmtransfer.tokenizers.base import CharacterTokenizer, Tokenizer
+from lmtransfer.tokenizers.characters import spell
+
+
+def encode_texts(
+    examples: Sequence[TextExample],
+    targets: np.ndarray,
+    tokenizer: Tokenizer,
+    *,
+    max_length: int,
+    num_segments: int,
+) -> EncodedExamples:
+    """Encode single texts or pairs as BERT does (Devlin et al. 2019, section 3).
+
+    Too long a pair loses tokens from the end of whichever text is longer at the time, the second on a tie; an
+    encoder that tells no segments apart gets 0 for both texts.
+
+    Args:
+        examples: N texts or N pairs.
+        targets: what is asked of each, shape (N,).
+        tokenizer: gives the ids.
+        max_length: longest input in tokens, specials included.
+        num_segments: how many segment ids the encoder tells apart.
+
+    Raises:
+        ConfigError: ``max_length`` leaves no room for text.
+    """
+    texts = [example.text for example in examples]
+    pairs = [example.text_pair for example in examples if example.text_pair is not None]
+    num_specials = 3 if pairs else 2
+    room = room_beside(num_specials, max_length=max_length)
+    firsts = tokenizer.encode_ids(texts)
+    seconds = tokenizer.encode_ids(pairs) if pairs else [None] * len(firsts)
+    cls, sep = np.array([tokenizer.cls_id], np.int32), np.array([tokenizer.sep_id], np.int32)
+    pieces: list[np.ndarray] = []
+    segments: list[np.ndarray] = []
+    lengths = np.zeros(len(firsts), dtype=np.int64)
+    num_truncated = 0
+    for i, (first, second) in enumerate(zip(firsts, seconds, strict=True)):
+        keep_first, keep_second = longest_first(len(first), 0 if second is None else len(second), room)
+        num_truncated += keep_first < len(first) or (second is not None and keep_second < len(second))
+        pieces += [cls, first[:keep_first], sep]
+        lengths[i] = keep_first + 2
+        segments.append(np.zeros(keep_first + 2, dtype=np.int8))
+        if second is not None:
+            pieces += [second[:keep_second], sep]
+            lengths[i] += keep_second + 1
+            segments.append(np.full(keep_second + 1, min(1, num_segments - 1), dtype=np.int8))
+    tokens_T = np.concatenate(pieces).astype(np.int32, copy=False) if pieces else np.zeros(0, np.int32)
+    spelling = None
+    if isinstance(tokenizer, CharacterTokenizer):
+        sides = [texts, pairs] if pairs else [texts]
+        spelling = spell_texts(tokenizer, tokens_T, [text for example in zip(*sides, strict=True) for text in example])
+    return EncodedExamples(
+        examples=tuple(examples),
+        owners=np.arange(len(examples), dtype=np.int64),
+        tokens_T=tokens_T,
+        segments_T=np.concatenate(segments) if segments else np.zeros(0, np.int8),
+        offsets=ragged_offsets(lengths),
+        targets=Targets.one_each(targets),
+        num_truncated=num_truncated,
+        spelling=spelling,
+    )
+
+
+def spell_texts(tokenizer: CharacterTokenizer, tokens_T: np.ndarray, texts: Sequence[str]) -> Spelling:
+    """The spelling of the tokens of ``texts``, of each of which there is a beginning and then [SEP].
+
+    Args:
+        tokenizer: of whole words.
+        tokens_T: token ids, specials included.
+        texts: what lies between them, in order.
+    """
+    rows_T = tokens_T.copy()
+    added: dict[str, int] = {}
+    edges = np.append(0, np.flatnonzero(tokens_T == tokenizer.sep_id) + 1)
+    for text, start, stop in zip(texts, edges[:-1], edges[1:], strict=True):
+        unknown = start + np.flatnonzero(tokens_T[start:stop] == tokenizer.unk_id)
+        if len(unknown):
+            words = tokenizer.unknown_words(text)[: len(unknown)]
+            rows_T[unknown] = [added.setdefault(word, tokenizer.vocab_size + len(added)) for word in words]
+    return Spelling(np.concatenate([tokenizer.characters, spell(list(added))]), rows_T)
+
+
+def longest_first(first: int, second: int, room: int) -> tuple[int, int]:
+    """How many tokens two texts keep when one token at a time is cut from the longer (the second on a tie).
+
+    Args:
+        first: tokens of the first text.
+        second: tokens of the second text.
+        room: tokens that fit in all.
+    """
+    if first + second <= room:
+        return first, second
+    half = (room + 1) // 2
+    if second <= room - half:
+        return room - second, second
+    if first <= half:
+        return first, room - first
+    return half, room - half

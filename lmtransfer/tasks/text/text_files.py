@@ -1,0 +1,305 @@
+"""Where the texts of a task come from: one file a split, or a ``datasets`` name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from lmtransfer.data.documents import Notes, clean
+from lmtransfer.errors import ConfigError, DataError
+from lmtransfer.tasks.hub_table import HubSource
+from lmtransfer.tasks.located import LocatedFiles
+from lmtransfer.tasks.text.hub_rows import read_hub_rows
+from lmtransfer.tasks.text.tables import BadRows, Column, Row, TableLayout, read_rows
+from lmtransfer.tasks.text.text_example import TextExample
+
+#: Files of each split; several names for one split are tried in order.
+SplitFiles = Mapping[str, str | Sequence[str] | None]
+
+
+@dataclass(frozen=True, slots=True)
+class TextRow:
+    """One text or pair of texts with its gold answer as it is written.
+
+    Attributes:
+        id: ``split:number``, or what the id column says.
+        where: ``file:line``, for messages.
+        text: the text, or the first of a pair.
+        text_pair: the second of a pair, or None.
+        gold: label or score; None where hidden.
+        named: whether ``gold`` is a label's own name, however the task's files write labels.
+    """
+
+    id: str
+    where: str
+    text: str
+    text_pair: str | None
+    gold: str | None
+    named: bool
+
+
+ExampleOf = Callable[[TextRow], TextExample]
+
+
+@dataclass(frozen=True, slots=True)
+class TextColumns:
+    """Which columns are read.
+
+    Attributes:
+        text: the text, or the first of a pair.
+        text_pair: the second of a pair; None: single texts.
+        gold: label or score.
+        id: what names the examples; None: their numbers.
+    """
+
+    text: Column
+    text_pair: Column | None
+    gold: Column
+    id: Column | None
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        text_column: str | Sequence[str],
+        text_pair_column: str | Sequence[str] | None,
+        id_column: str | None,
+        **gold_column: str | Sequence[str],
+    ) -> TextColumns:
+        """From the arguments of a task, by the names of its settings; ``gold_column`` is the one of the gold answer.
+
+        Raises:
+            ConfigError: a list of names is empty, or texts are taken from the column of the gold answers.
+        """
+        ((setting, gold),) = gold_column.items()
+        columns = cls(
+            text=_column("text_column", text_column),
+            text_pair=None if text_pair_column is None else _column("text_pair_column", text_pair_column),
+            gold=_column(setting, gold),
+            id=None if id_column is None else _column("id_column", id_column),
+        )
+        for text in (columns.text, columns.text_pair):
+            if text is not None and text.names == columns.gold.names:
+                raise ConfigError(
+                    f"{text.setting}={text}, which is {columns.gold.setting} too: texts would be their own answers"
+                )
+        return columns
+
+    def wanted(self, *, with_gold: bool) -> list[Column]:
+        """All of them: text, second text, gold answer, id.
+
+        Args:
+            with_gold: whether a file must have gold answers.
+        """
+        gold = replace(self.gold, required=with_gold)
+        return [column for column in (self.text, self.text_pair, gold, self.id) if column is not None]
+
+
+def _column(setting: str, names: str | Sequence[str]) -> Column:
+    if not names:
+        raise ConfigError(f"task.{setting}: is empty; give the name of a column, or a list of names it may have")
+    return Column((names,) if isinstance(names, str) else tuple(names), f"task.{setting}")
+
+
+class TextFiles:
+    """The splits of a task: files first, then the hub for those that have no file at hand.
+
+    A relative path is looked for below ``data_root``, then below the working directory; ``.gz``, ``.xz`` and ``.zst``
+    are read as they are. A split whose name begins with ``test`` may lack the column of gold answers, as published
+    test sets do.
+
+    Args:
+        task: the task's name, for messages.
+        files: file of each split, or several names for it, such as ``[cola/train.tsv, CoLA/train.tsv]``.
+        columns: which columns are read.
+        layout: how the files are written.
+        hidden_values: how the files write that a gold answer is not told.
+        dropped_values: how they write that there is none, as where annotators did not agree: such rows are left out,
+            and counted.
+        hub: where to look when there is no file; None: nowhere.
+        data_root: folder that holds the data folders.
+
+    Attributes:
+        columns: as given.
+        layout: as given.
+        notes: of each split that was read: empty texts, blank lines, and what was left out, with the first place.
+
+    Raises:
+        ConfigError: there is neither a file nor a hub name.
+    """
+
+    def __init__(
+        self,
+        *,
+        task: str,
+        files: SplitFiles,
+        columns: TextColumns,
+        layout: TableLayout,
+        hidden_values: Iterable[str],
+        dropped_values: Iterable[str],
+        hub: HubSource | None,
+        data_root: str | None,
+    ) -> None:
+        self._task = task
+        self._located = located_files(files, task=task, data_root=data_root)
+        self.columns = columns
+        self.layout = layout
+        self._hidden = frozenset(hidden_values)
+        self._dropped = frozenset(dropped_values)
+        self._hub = hub
+        self.notes: dict[str, Notes] = {}
+        self.splits = tuple(dict.fromkeys([*self._located[0].splits, *(hub.splits if hub else ())]))
+        if not self.splits:
+            raise ConfigError(
+                "task.files is empty and task.hub is null: name a file a split (task.files.train=...), or a datasets "
+                "name with its splits"
+            )
+
+    def origin(self, split: str) -> str:
+        """The file or the hub split that a split is read from.
+
+        Raises:
+            DataError: there is no such split, or it is nowhere.
+        """
+        path = self._find(split)
+        if path is not None:
+            return str(path)
+        if self._hub is not None:
+            return self._hub.origin(split)
+        raise self._located[0].missing(split)
+
+    def examples(self, split: str, example_of: ExampleOf) -> list[TextExample]:
+        """The examples of a split, in the order of the source.
+
+        Args:
+            split: which.
+            example_of: makes an example of a row; raises ValueError where the gold answer cannot be used.
+
+        Raises:
+            DataError: the split is missing, malformed (with ``file:line``) or has no examples.
+        """
+        notes = self.notes[split] = Notes()
+        found = self._examples(self.rows(split, notes), example_of, notes)
+        if not found:
+            kinds = [f"{count:,} {kind} (first at {notes.first[kind]})" for kind, count in notes.counts.items()]
+            raise DataError("; ".join([f"{self.origin(split)}: holds no examples", *kinds]))
+        return found
+
+    def examples_of(self, path: Path, split: str, example_of: ExampleOf) -> list[TextExample]:
+        """The examples of another file in the same format; they need no gold answers.
+
+        Args:
+            path: the file.
+            split: what they are called, as in ``split:number``.
+            example_of: as in ``examples``.
+
+        Raises:
+            DataError: it is malformed, with ``file:line``.
+        """
+        notes = self.notes[split] = Notes()
+        return self._examples(self.rows_of(path, split, notes, with_gold=False), example_of, notes)
+
+    def rows(self, split: str, notes: Notes) -> Iterator[TextRow]:
+        """The rows of a split, in the order of the source.
+
+        Args:
+            split: which.
+            notes: where empty texts and what is left out are counted.
+
+        Raises:
+            DataError: the split is missing or malformed, with ``file:line``.
+        """
+        path = self._find(split)
+        with_gold = not split.startswith("test")
+        if path is not None:
+            yield from self.rows_of(path, split, notes, with_gold=with_gold)
+        elif self._hub is not None:
+            places = self._located[0].places(split)
+            wanted = self.columns.wanted(with_gold=with_gold)
+            found = read_hub_rows(self._hub, split, wanted, places=places)
+            named = found.named[wanted.index(replace(self.columns.gold, required=with_gold))]
+            yield from self._text_rows(found.rows, split, BadRows(self.layout.bad_rows, notes), named=named)
+        else:
+            raise self._located[0].missing(split)
+
+    def rows_of(self, path: Path, split: str, notes: Notes, *, with_gold: bool) -> Iterator[TextRow]:
+        """The rows of a file.
+
+        Args:
+            path: the file.
+            split: what its rows are called, as in ``split:number``.
+            notes: where empty texts and what is left out are counted.
+            with_gold: whether it must have gold answers.
+
+        Raises:
+            DataError: it is malformed, with ``file:line``.
+        """
+        bad_rows = BadRows(self.layout.bad_rows, notes)
+        wanted = self.columns.wanted(with_gold=with_gold)
+        rows = read_rows(path, wanted, layout=self.layout, bad_rows=bad_rows)
+        yield from self._text_rows(rows, split, bad_rows, named=False)
+
+    def _examples(self, rows: Iterator[TextRow], example_of: ExampleOf, notes: Notes) -> list[TextExample]:
+        bad_rows = BadRows(self.layout.bad_rows, notes)
+        found: list[TextExample] = []
+        for row in rows:
+            try:
+                found.append(example_of(row))
+            except ValueError as problem:
+                bad_rows.found("rows whose gold answer cannot be used", row.where, str(problem))
+        return found
+
+    def _find(self, split: str) -> Path | None:
+        if split not in self.splits:
+            raise DataError(f"split={split}: task {self._task} has {', '.join(self.splits)}")
+        found = (located.find(split) for located in self._located)
+        return next((path for path in found if path is not None), None)
+
+    def _text_rows(self, rows: Iterator[Row], split: str, bad_rows: BadRows, *, named: bool) -> Iterator[TextRow]:
+        num_texts = 1 if self.columns.text_pair is None else 2
+        first_places: dict[str, str] = {}
+        for row in rows:
+            texts, gold = row.values[:num_texts], row.values[num_texts]
+            if any(text is None for text in texts):
+                bad_rows.found("rows without a text", row.where, "there is no text")
+                continue
+            if gold in self._dropped:
+                bad_rows.notes.add("rows without a gold answer, left out", row.where)
+                continue
+            given = None if self.columns.id is None else row.values[-1] or ""
+            if given == "" or (given is not None and first_places.setdefault(given, row.where) != row.where):
+                problem = f"the id {given!r} is that of {first_places[given]} too" if given else "there is no id"
+                bad_rows.found("rows without an id of their own", row.where, problem)
+                continue
+            kept = [clean(text, row.where, bad_rows.notes) for text in texts if text is not None]
+            if not all(text.strip() for text in kept):
+                bad_rows.notes.add("empty texts", row.where)
+            yield TextRow(
+                id=f"{split}:{row.number}" if given is None else given,
+                where=row.where,
+                text=kept[0],
+                text_pair=kept[1] if num_texts == 2 else None,
+                gold=None if gold in self._hidden else gold,
+                named=named,
+            )
+
+
+def located_files(files: SplitFiles, *, task: str, data_root: str | None) -> list[LocatedFiles]:
+    """The first names of all splits, then the second ones, and so on.
+
+    Args:
+        files: file of each split, or several names for it.
+        task: the task's name, for messages.
+        data_root: folder that holds the data folders.
+    """
+    names = {split: [file] if isinstance(file, str) else list(file or ()) for split, file in files.items()}
+    depth = max(map(len, names.values()), default=0)
+    return [
+        LocatedFiles(
+            files={split: tried[rank] if rank < len(tried) else None for split, tried in names.items()},
+            data_root=data_root,
+            task=task,
+        )
+        for rank in range(max(1, depth))
+    ]

@@ -1,0 +1,1 @@
+"""Optimisers, their groups of parameters, and schedules of the learning rate."""

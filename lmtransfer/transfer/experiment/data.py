@@ -1,0 +1,167 @@
+"""The labelled data of a probe or finetuning command: read and tokenised once, whatever the number of runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from lmtransfer.data.documents import Notes
+from lmtransfer.errors import ConfigError, DataError
+from lmtransfer.models.base import Encoder
+from lmtransfer.tasks.base import Example, Task
+from lmtransfer.tasks.encoded import EncodedExamples
+from lmtransfer.tasks.qa.windows import STRIDE
+from lmtransfer.tasks.subsets import training_parts
+from lmtransfer.tokenizers.base import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Which examples of ``TaskData.train`` a run uses.
+
+    Attributes:
+        train: trained on.
+        held_out: chosen by; empty where the dev split chooses or nothing is chosen.
+    """
+
+    train: np.ndarray
+    held_out: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class TaskData:
+    """Everything that the runs of one command read.
+
+    Attributes:
+        train: the training examples that some seed uses.
+        parts: for each seed, with a held-out part to choose by.
+        whole: for each seed, all of its examples, for runs that choose nothing.
+        evaluation: the split that is scored.
+        choosing: the dev split, where that chooses; None where a held-out part does.
+        split: name of the split that is scored.
+    """
+
+    train: EncodedExamples
+    parts: dict[int, Parts]
+    whole: dict[int, Parts]
+    evaluation: EncodedExamples
+    choosing: EncodedExamples | None
+    split: str
+
+
+def read_task_data(task: Task, tokenizer: Tokenizer, encoder: Encoder, *, seeds: Sequence[int], split: str) -> TaskData:
+    """Read the training split and the one that is scored, and encode what is used of them.
+
+    Args:
+        task: the task.
+        tokenizer: the run's tokenizer.
+        encoder: says how long its inputs may be.
+        seeds: the seeds of all runs; each draws its own subset.
+        split: what is scored.
+
+    Raises:
+        DataError: a split is missing or malformed, or has examples without gold labels.
+        ConfigError: the task's settings do not fit its data or the encoder.
+    """
+    if split == "train":
+        raise ConfigError("split=train: the training examples would score themselves; give another split")
+    _check_stride(task, encoder)  # before anything is read
+    scored = encode_split(task, task.examples(split), tokenizer, encoder, split=split)
+    choosing = None
+    if task.dev_from_train is None and split == "dev":
+        choosing = scored
+    elif task.dev_from_train is None:
+        choosing = encode_split(task, task.examples("dev"), tokenizer, encoder, split="dev")
+    examples = task.examples("train")
+    _refuse_hidden(examples, "train")
+    strata = np.array([example.stratum for example in examples])
+    groups = [example.group for example in examples]
+    parts: dict[int, Parts] = {}
+    whole: dict[int, Parts] = {}
+    for seed in seeds:
+        for target, fraction in ((parts, task.dev_from_train), (whole, None)):
+            chosen = training_parts(strata, num_train=task.num_train, dev_from_train=fraction, seed=seed, groups=groups)
+            target[seed] = Parts(*chosen)
+    used = np.unique(np.concatenate([part.train for part in whole.values()]))
+    train = encode_split(task, [examples[row] for row in used], tokenizer, encoder, split="train")
+
+    def placed(part: Parts) -> Parts:
+        return Parts(np.searchsorted(used, part.train), np.searchsorted(used, part.held_out))
+
+    return TaskData(
+        train=train,
+        parts={seed: placed(part) for seed, part in parts.items()},
+        whole={seed: placed(part) for seed, part in whole.items()},
+        evaluation=scored,
+        choosing=choosing,
+        split=split,
+    )
+
+
+def encode_split(
+    task: Task, examples: Sequence[Example], tokenizer: Tokenizer, encoder: Encoder, *, split: str
+) -> EncodedExamples:
+    """Encode examples that all have gold labels.
+
+    Raises:
+        DataError: some have none.
+        ConfigError: ``task.max_length`` is more than the encoder can read.
+    """
+    _refuse_hidden(examples, split)
+    return encode_examples(task, examples, tokenizer, encoder)
+
+
+def encode_examples(task: Task, examples: Sequence[Example], tokenizer: Tokenizer, encoder: Encoder) -> EncodedExamples:
+    """Encode examples, whether or not their gold answers are known.
+
+    Raises:
+        ConfigError: ``task.max_length`` is more than the encoder can read, or leaves no room for text.
+    """
+    return task.encode(examples, tokenizer, max_length=_longest(task, encoder), num_segments=encoder.num_segments)
+
+
+def _longest(task: Task, encoder: Encoder) -> int:
+    """Tokens of the longest input."""
+    if task.max_length is not None and task.max_length > encoder.max_length:
+        raise ConfigError(
+            f"task.max_length={task.max_length}: the encoder reads at most {encoder.max_length} tokens; give at most "
+            "that, or null"
+        )
+    return task.max_length or encoder.max_length
+
+
+def _check_stride(task: Task, encoder: Encoder) -> None:
+    """Refuse windows that would begin beyond the end of the one before, but for the default, which suits any encoder.
+
+    Not part of encoding, where windows overlap by half at least: older runs are read as they were trained.
+
+    Raises:
+        ConfigError: ``task.stride`` is more than a window.
+    """
+    stride, longest = getattr(task, "stride", STRIDE), _longest(task, encoder)
+    if stride != STRIDE and stride > longest:
+        raise ConfigError(
+            f"task.stride={stride}: windows of {longest} tokens (task.max_length, or what the encoder reads) overlap "
+            f"where they begin at most {longest // 2} tokens apart; give a number from 1 to {longest}"
+        )
+
+
+def _refuse_hidden(examples: Sequence[Example], split: str) -> None:
+    hidden = sum(not example.has_gold for example in examples)
+    if hidden:
+        raise DataError(
+            f"split {split}: {hidden} of {len(examples)} examples have no gold answer (-1, as in published test sets), "
+            "so it can be neither trained on nor scored; give another split"
+        )
+
+
+def noted(task: Task) -> list[str]:
+    """The odd things that a task has met while it read its splits, one line a kind and split."""
+    notes: Mapping[str, Notes] = getattr(task, "notes", {})
+    return [
+        f"{task.name}, {split}: {kind}: {count:,} (first at {met.first[kind]})"
+        for split, met in notes.items()
+        for kind, count in met.counts.items()
+    ]

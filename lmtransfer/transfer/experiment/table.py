@@ -1,0 +1,121 @@
+"""What the user sees of a probe, of finetuning, or of an evaluation: one table, a verdict, and the next command."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.table import Table
+
+from lmtransfer.reporting.render.units import count, duration, in_percent, shown
+from lmtransfer.reporting.render.verdict_text import brief, told
+from lmtransfer.reporting.runs.arms import difference_in
+from lmtransfer.reporting.runs.choices import edge_text, searched_text
+from lmtransfer.reporting.runs.layer_weights import layer_weights_text
+from lmtransfer.runs.run_directory import RunDirectory
+from lmtransfer.system.console import Console
+from lmtransfer.verdicts.holm import corrected
+
+Result = Mapping[str, Any]
+
+
+def print_result(console: Console, result: Result, *, name: str, next_commands: list[str]) -> None:
+    """Print a result.
+
+    Args:
+        console: where to.
+        result: a ``result.json``.
+        name: of the run, for its row.
+        next_commands: what the user might do next.
+    """
+    metric = str(result["main_metric"])
+    unit = " (%)" if in_percent(metric) else ""
+    title = f"{result['task']}, {result['split']}: {metric}{unit} of {result['num_scored']:,} examples"
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+    table.add_column("")
+    for column in ("mean", "deviation", "median", "seeds", "learning rate"):
+        table.add_column(column, justify="right")
+    if result.get("majority"):
+        table.add_row(
+            result.get("baseline", "majority label"), shown(result["majority"][metric], metric), "", "", "", ""
+        )
+    if result.get("control"):
+        table.add_row("control, not pretrained", *_cells(result["control"], metric))
+    table.add_row(name, *_cells(result, metric), style="bold")
+    console.print(table)
+    for line in remarks(result):
+        console.print(line, soft_wrap=True)
+    console.print(f"next: {next_commands[0]}", soft_wrap=True)
+    for command in next_commands[1:]:
+        console.print(f"      {command}", soft_wrap=True)
+
+
+def print_sweep(run_dirs: Sequence[Path]) -> None:
+    """Print one row a point of a sweep: best first, or in the order of the sweep where the metrics differ."""
+    results = [(path.name, RunDirectory.open(path).read_result()) for path in run_dirs]
+    metrics = {str(result["main_metric"]) for _, result in results}
+    one_task = len({result["task"] for _, result in results}) == 1
+    if one_task:
+        results.sort(key=lambda pair: pair[1]["mean"], reverse=bool(results[0][1]["higher_is_better"]))
+    said = metrics.pop() if one_task else "mean"
+    head = ["run", *([] if one_task else ["metric"]), said, "deviation", "seeds", "control", "difference"]
+    table = Table(*head, box=box.SIMPLE_HEAD)
+    found = [difference_in(result) for _, result in results]
+    together = iter(corrected([difference for difference in found if difference is not None]))
+    for (label, result), difference in zip(results, found, strict=True):
+        metric = str(result["main_metric"])
+        deviation = "" if result["deviation"] is None else shown(result["deviation"], metric)
+        cells = [shown(result["mean"], metric), deviation, str(result["n"]), "", ""]
+        if difference is not None:
+            cells[3:] = [shown(result["control"]["mean"], metric), brief(next(together), metric)]
+        table.add_row(label, *([] if one_task else [metric]), *cells)
+    Console(highlight=False).print(table)
+
+
+def remarks(result: Result) -> list[str]:
+    """What there is to say below the table, the verdict first."""
+    lines = []
+    found = difference_in(result)
+    if found is not None:
+        lines += told(found, str(result["main_metric"]))
+    for label, part in (("of this run", result), ("of the control", result.get("control"))):
+        if part and part["collapsed"]:
+            lines.append(
+                f"warning: {part['collapsed']} of {part['n']} seeds {label} answer one and the same label: lower the "
+                "learning rate, or train longer"
+            )
+    lines += filter(None, [layer_weights_text(result.get("layer_weights"))])
+    for label, part in (("of this run", result), ("of the control", result.get("control"))):
+        if part and part.get("learning_rate_edge"):
+            edge = edge_text(part["learning_rate"], part["learning_rate_edge"])
+            lines.append(f"warning: {label}, {edge}; widen learning_rates")
+    searched = searched_text(result.get("learning_rates"))
+    lines += [f"{searched}, chosen for each side"] if searched else []
+    cut = {split: number for split, number in result.get("num_truncated", {}).items() if number}
+    if cut:
+        lines.append("examples cut at max_length: " + ", ".join(f"{n:,} of {split}" for split, n in cut.items()))
+    if "num_train" in result:
+        lines.append(
+            f"{result['num_train']:,} training examples, {count(result['num_parameters'])} parameters, "
+            f"{duration(result['seconds'])}; {result['chosen_by']}"
+        )
+    return lines
+
+
+def short(path: Path) -> str:
+    """A path as the user would type it."""
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
+
+
+def _cells(part: Result, metric: str) -> list[str]:
+    deviation = part.get("deviation")
+    rate = part.get("learning_rate")
+    return [
+        shown(part["mean"], metric),
+        "" if deviation is None else shown(deviation, metric),
+        shown(part["median"], metric),
+        str(part["n"]),
+        "" if rate is None else f"{rate:g}",
+    ]

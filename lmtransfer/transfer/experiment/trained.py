@@ -1,0 +1,115 @@
+"""Reading a probed or finetuned run: its encoder and its head, with the labels in the order that a task has them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+
+from lmtransfer.config.build import build
+from lmtransfer.errors import DataError
+from lmtransfer.runs.saved import SavedRun, new_encoder
+from lmtransfer.runs.trust import local_task, without_data
+from lmtransfer.tasks.base import Task
+from lmtransfer.training.hardware import Hardware
+from lmtransfer.training.weights import read_weights
+from lmtransfer.transfer.heads.layers import HeadLayers
+from lmtransfer.transfer.learner import TaskLearner
+
+
+def task_of(saved: SavedRun, *, node: DictConfig | None = None, data_root: str | None = None) -> Task:
+    """The task that a run was trained on, its labels as they were then; or another one that it is to answer.
+
+    Args:
+        saved: the run; where others made it, its own task has no data.
+        node: component node of another task.
+        data_root: folder that holds the data folders; None: where they were then.
+
+    Raises:
+        RunDirectoryError: the run's own task cannot be built.
+    """
+    own = saved.component("task", "data_root", "cache_dir")
+    if not saved.trusted:
+        chosen = OmegaConf.create(without_data(saved.config["task"])) if node is None else node
+        return cast(Task, build(chosen, data_root=data_root, cache_dir=None))
+    root = data_root or saved.config.get("data_root")
+    return cast(Task, build(own if node is None else node, data_root=root, cache_dir=saved.config.get("cache_dir")))
+
+
+def asked_task(saved: SavedRun, *, node: DictConfig | None, data_root: str | None) -> Task:
+    """The task whose data a run is to answer: the one that the user names, or the run's own.
+
+    Args:
+        saved: the run.
+        node: component node of the user's; None: none.
+        data_root: as for ``task_of``.
+
+    Raises:
+        RunDirectoryError: the run was made by others, and its task names data of their own.
+    """
+    if node is None and not saved.trusted:
+        node = OmegaConf.create(local_task(saved.config["task"], saved.directory.config_path, key="run"))
+    return task_of(saved, node=node, data_root=data_root)
+
+
+def open_trained(saved: SavedRun, task: Task, hardware: Hardware) -> TaskLearner:
+    """The learner of a run, on the device and in evaluation mode, answering in the order of the task's labels.
+
+    Args:
+        saved: the run.
+        task: the task to answer; it may be another one with the same label names in any order.
+        hardware: where to compute.
+
+    Raises:
+        DataError: the task asks for another kind of answer, or its label names are others.
+        CheckpointError: a tensor is missing, left over or of another shape.
+    """
+    if getattr(task, "zero_shot", False):
+        raise DataError(
+            f"task {task.name} is asked of pretraining runs as they are; {saved.path} has a head for another"
+        )
+    trained = task_of(saved)
+    if trained.head.kind != task.head.kind:
+        raise DataError(
+            f"the run {saved.path} was trained on {trained.name} ({trained.head.kind}); {task.name} needs "
+            f"{task.head.kind}: choose another task, or another run"
+        )
+    order = match_labels(trained.labels, task.labels)
+    node, method, folder = saved.model_node, build(saved.component("transfer")), saved.checkpoint()
+    learner = saved.with_weights(
+        lambda: method.learner(new_encoder(node, saved.tokenizer, seed=0), head=task.head, seed=0),
+        read_weights(folder),
+        checkpoint=folder,
+        keys="model, transfer and task",
+    )
+    if order is not None:
+        _reorder(learner, order)
+    return cast(TaskLearner, learner.to(hardware.device).eval())
+
+
+def match_labels(of_run: Sequence[str], of_task: Sequence[str]) -> list[int] | None:
+    """The run's index of each of the task's labels, matched by name; None where they are the same.
+
+    Raises:
+        DataError: the names differ.
+    """
+    if list(of_run) == list(of_task):
+        return None
+    if sorted(of_run) != sorted(of_task):
+        raise DataError(
+            f"the run tells apart {', '.join(of_run)}; the task's labels are {', '.join(of_task)}. Labels are matched "
+            "by name: name them alike (task.labels), or choose another task"
+        )
+    return [list(of_run).index(label) for label in of_task]
+
+
+@torch.no_grad()
+def _reorder(learner: TaskLearner, order: Sequence[int]) -> None:
+    """Put the rows of the head's last layer into the task's order; labels come last, after starts and ends of spans."""
+    output = cast(HeadLayers, learner.head).output
+    fixed = output.out_features - len(order)
+    rows = torch.tensor([*range(fixed), *(fixed + place for place in order)])
+    output.weight.copy_(output.weight[rows])
+    output.bias.copy_(output.bias[rows])

@@ -1,0 +1,121 @@
+"""What a pretrained model would put at each [MASK] of a text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from lmtransfer.errors import ConfigError, DataError
+from lmtransfer.tokenizers.base import Tokenizer
+from lmtransfer.zero_shot.mask_text import MASK, encode_with_masks
+from lmtransfer.zero_shot.predictors import Predictor
+from lmtransfer.zero_shot.queries import Frame, Query, in_batches, pack_queries
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A piece that may stand at a mask.
+
+    Attributes:
+        piece: as the vocabulary has it, with its mark where it begins a word.
+        text: as it is written.
+        probability: of the whole vocabulary's.
+    """
+
+    piece: str
+    text: str
+    probability: float
+
+
+@dataclass(frozen=True, slots=True)
+class FilledMask:
+    """One [MASK].
+
+    Attributes:
+        start: its first character in the text.
+        end: one past its last.
+        candidates: the most probable first.
+    """
+
+    start: int
+    end: int
+    candidates: tuple[Candidate, ...]
+
+
+class MaskFiller:
+    """Fills masks, each by itself: several in one text do not know what is put at the others.
+
+    Special tokens are no candidates; they keep their share of the probability, which is next to nothing in a trained
+    model, since they are never targets.
+
+    Args:
+        predictor: a head that predicts hidden tokens.
+        tokenizer: gives the ids.
+        frame: the marks around a text.
+        top_k: how many candidates a mask has.
+        batch_tokens: tokens that the encoder reads at a time, at most (a longer text is read alone).
+        device: where the encoder is.
+        autocast: makes the context of a forward pass; the softmax is float32 all the same.
+
+    Raises:
+        ConfigError: ``top_k`` is not between 1 and the number of pieces.
+    """
+
+    def __init__(
+        self,
+        *,
+        predictor: Predictor,
+        tokenizer: Tokenizer,
+        frame: Frame,
+        top_k: int = 5,
+        batch_tokens: int = 8192,
+        device: torch.device | str = "cpu",
+        autocast: Callable[[], AbstractContextManager] = nullcontext,
+    ) -> None:
+        assert predictor.hides, "a predictor of masked_predictor"
+        num_pieces = int((~tokenizer.is_special).sum())
+        if not 1 <= top_k <= num_pieces:
+            raise ConfigError(f"top_k={top_k} is not allowed: use 1 to {num_pieces}, the pieces of the vocabulary")
+        self.predictor, self.tokenizer, self.frame, self.top_k = predictor, tokenizer, frame, top_k
+        self.batch_tokens, self.device, self.autocast = batch_tokens, device, autocast
+        self._allowed_V = torch.from_numpy(~tokenizer.is_special).to(device)
+
+    @torch.inference_mode()
+    def fill(self, texts: Sequence[str]) -> list[list[FilledMask]]:
+        """The masks of each text, in order; the encoder must be in eval mode.
+
+        Raises:
+            DataError: a text without a [MASK], or a longer one than the encoder can read.
+        """
+        queries = [self._query(text, owner) for owner, text in enumerate(texts)]
+        found: list[list[FilledMask]] = [[] for _ in texts]
+        for batch in in_batches(queries, batch_tokens=self.batch_tokens):
+            packed, places = pack_queries(batch)
+            with self.autocast():
+                (softmax,) = self.predictor.predict(packed.to(self.device), places)
+            logs_MK, ids_MK = softmax.best(self.top_k, self._allowed_V)
+            rows = iter(zip(logs_MK.exp().tolist(), ids_MK.tolist(), strict=True))
+            for query in batch:
+                for start in _starts(texts[query.owner]):
+                    candidates = map(self._candidate, *next(rows))
+                    found[query.owner].append(FilledMask(start, start + len(MASK), tuple(candidates)))
+        return found
+
+    def _candidate(self, probability: float, token_id: int) -> Candidate:
+        return Candidate(self.tokenizer.piece(token_id), self.tokenizer.decode([token_id]), probability)
+
+    def _query(self, text: str, owner: int) -> Query:
+        ids = encode_with_masks(text, self.tokenizer)
+        places = np.flatnonzero(ids == self.tokenizer.mask_id) + 1
+        if not len(places):
+            raise DataError(f"{text[:60]!r}: has no {MASK}; write one where a piece is to be guessed")
+        return Query(self.frame.around(ids, text=text), places, np.zeros(0, dtype=np.int64), owner)
+
+
+def _starts(text: str) -> list[int]:
+    return [match.start() for match in re.finditer(re.escape(MASK), text)]

@@ -1,0 +1,125 @@
+"""How probable a sentence is to a pretrained model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from lmtransfer.tokenizers.base import Encoding, Tokenizer
+from lmtransfer.zero_shot.predictors import Predictor
+from lmtransfer.zero_shot.queries import Frame, Hidden, Query, in_batches, pack_queries, sentence_queries
+
+#: Sentences that are encoded at a time, so that memory does not grow with their number.
+_BLOCK_SENTENCES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class SentenceScores:
+    """What a model says of sentences.
+
+    Attributes:
+        log_probabilities: one a sentence, in nats, float64, shape (N,).
+        num_tokens: tokens that the encoder read for them, marks and repetitions included.
+    """
+
+    log_probabilities: np.ndarray
+    num_tokens: int
+
+
+class SentenceScorer:
+    """Log-probabilities of sentences: the sum over tokens of log p(token | what its prediction sees).
+
+    By a language model that is the logarithm of the sentence's probability (chain rule), given the mark before it; the
+    mark after it is not in the sum. By a backward one it is the same from the other end. By two that do not know of one
+    another (bilm) it is the **mean** of both: their sum would rank sentences alike, and the mean is on the scale of a
+    single one, as the loss is.
+
+    By a masked or permutation language model it is the pseudo-log-likelihood (Salazar et al. 2020,
+    https://aclanthology.org/2020.acl-main.240): each token is hidden in turn and predicted from all others, which takes
+    a pass over the sentence for each of its tokens. The first pieces of a rare word are then easily guessed from its
+    last ones; with ``hidden="rest_of_word"`` these are hidden too (PLL-word-l2r of Kauf and Ivanova 2023,
+    https://aclanthology.org/2023.acl-short.80).
+
+    A sentence without tokens has the log-probability 0.
+
+    Args:
+        predictor: the head.
+        tokenizer: gives the ids.
+        frame: the marks around a sentence.
+        hidden: what is hidden with a token of a word, where anything is.
+        batch_tokens: tokens that the encoder reads at a time, at most (a longer sentence is read alone).
+        device: where the encoder is.
+        autocast: makes the context of a forward pass; the softmax is float32 all the same.
+    """
+
+    def __init__(
+        self,
+        *,
+        predictor: Predictor,
+        tokenizer: Tokenizer,
+        frame: Frame,
+        hidden: Hidden = "token",
+        batch_tokens: int = 8192,
+        device: torch.device | str = "cpu",
+        autocast: Callable[[], AbstractContextManager] = nullcontext,
+    ) -> None:
+        self.predictor, self.tokenizer, self.frame, self.hidden = predictor, tokenizer, frame, hidden
+        self.batch_tokens, self.device, self.autocast = batch_tokens, device, autocast
+
+    @torch.inference_mode()
+    def score(self, sentences: Sequence[str]) -> SentenceScores:
+        """Score sentences, whatever their order and mates; the encoder must be in eval mode.
+
+        Raises:
+            DataError: a sentence is longer than the encoder can read.
+        """
+        parts = [
+            self._score_block(sentences[first : first + _BLOCK_SENTENCES])
+            for first in range(0, len(sentences), _BLOCK_SENTENCES)
+        ]
+        log_probabilities = np.concatenate([np.zeros(0), *(part.log_probabilities for part in parts)])
+        return SentenceScores(log_probabilities, sum(part.num_tokens for part in parts))
+
+    def _score_block(self, sentences: Sequence[str]) -> SentenceScores:
+        """Sentences that are the same to the tokenizer are read once, so that no rounding tells them apart."""
+        encodings = [self.tokenizer.encode(sentence) for sentence in sentences]
+        first_of: dict[bytes, int] = {}
+        same = np.array([first_of.setdefault(_content(encoding), i) for i, encoding in enumerate(encodings)])
+        # The shortest first: sequences of one length are attended to together.
+        order = sorted(first_of.values(), key=lambda owner: len(encodings[owner].ids))
+        queries = (
+            query
+            for owner in order
+            if len(encodings[owner].ids)
+            for query in self._of_sentence(encodings[owner], owner, sentences[owner])
+        )
+        totals, num_tokens = np.zeros(len(sentences)), 0
+        for batch in in_batches(queries, batch_tokens=self.batch_tokens):
+            packed, places = pack_queries(batch)
+            ids_M = torch.from_numpy(np.concatenate([query.ids for query in batch])).to(self.device)
+            with self.autocast():
+                distributions = self.predictor.predict(packed.to(self.device), places)
+            logs = torch.stack([softmax.log_probabilities(ids_M).cpu() for softmax in distributions]).double().mean(0)
+            owners = np.repeat([query.owner for query in batch], [len(query.places) for query in batch])
+            np.add.at(totals, owners, logs.numpy())
+            num_tokens += packed.num_tokens
+        return SentenceScores(totals[same], num_tokens)
+
+    def _of_sentence(self, encoding: Encoding, owner: int, sentence: str) -> Iterator[Query]:
+        tokens = self.frame.around(encoding.ids, text=sentence)
+        if self.predictor.hides:
+            mask_id = self.tokenizer.mask_id
+            yield from sentence_queries(tokens, encoding.word_starts, owner=owner, mask_id=mask_id, hidden=self.hidden)
+        else:
+            places = np.arange(1, len(tokens) - 1)
+            yield Query(tokens, places, tokens[1:-1], owner, self.frame.spelling(encoding))
+
+
+def _content(encoding: Encoding) -> bytes:
+    """All that a model is given of a text."""
+    spelt = b"" if encoding.characters is None else encoding.characters.tobytes()
+    return encoding.ids.tobytes() + spelt
