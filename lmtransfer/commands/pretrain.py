@@ -14,6 +14,7 @@ from lmtransfer.config.schema import TrainSettings
 from lmtransfer.config.sweep import in_sweep, sweep_name
 from lmtransfer.errors import ConfigError
 from lmtransfer.inspection.parts_table import shares_of
+from lmtransfer.models.compilation import compile_blocks
 from lmtransfer.objectives.base import selection_metric
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.pretraining.assembly import (
@@ -48,7 +49,6 @@ from lmtransfer.system.console import Console
 from lmtransfer.system.machine import naming
 from lmtransfer.tokenizers.load import load_tokenizer
 from lmtransfer.training import distributed
-from lmtransfer.models.compilation import compile_blocks
 from lmtransfer.training.flops import peak_flops
 from lmtransfer.training.forecast import TokenForecast
 from lmtransfer.training.hardware import Hardware

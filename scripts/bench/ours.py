@@ -9,9 +9,9 @@ from torch import nn
 
 from lmtransfer.data.stream.stream import PlannedStream
 from lmtransfer.models.bert import BertEncoder
+from lmtransfer.models.compilation import compile_blocks
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.training.budget import Budget
-from lmtransfer.models.compilation import compile_blocks
 from lmtransfer.training.hardware import setup
 from lmtransfer.training.loop import Trainer
 from lmtransfer.training.optim.optimizers import AdamW

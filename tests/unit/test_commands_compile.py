@@ -12,8 +12,8 @@ from task_fakes import bert, labels_head, random_examples
 
 from lmtransfer.layers.attention.layout import Layout
 from lmtransfer.layers.transformer import TransformerLayer
-from lmtransfer.tasks.source import TaskSource, coarse_size
 from lmtransfer.models.compilation import compile_blocks
+from lmtransfer.tasks.source import TaskSource, coarse_size
 from lmtransfer.transfer.method import TransferMethod
 
 

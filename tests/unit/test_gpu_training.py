@@ -14,6 +14,7 @@ from objective_fakes import NumberTokenizer, bert, random_documents, store_of
 
 from lmtransfer.data.store.store import TokenStore
 from lmtransfer.data.stream.stream import PlannedStream
+from lmtransfer.models.compilation import compile_blocks
 from lmtransfer.objectives.corruption.token_masking import TokenMasking
 from lmtransfer.objectives.learner import PretrainingLearner, needed_reads
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
@@ -22,7 +23,6 @@ from lmtransfer.objectives.rows.sentence_pairs import SentencePairs
 from lmtransfer.objectives.source import PretrainingSource
 from lmtransfer.training.budget import Budget
 from lmtransfer.training.checkpoint import Checkpoints
-from lmtransfer.models.compilation import compile_blocks
 from lmtransfer.training.loop import Trainer
 from lmtransfer.training.optim.optimizers import AdamW
 from lmtransfer.training.optim.schedules import Constant

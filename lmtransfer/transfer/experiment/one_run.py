@@ -15,6 +15,7 @@ from lmtransfer.config.build import build
 from lmtransfer.config.schema import TrainSettings
 from lmtransfer.data.stream.stream import PlannedStream
 from lmtransfer.models.base import Encoder
+from lmtransfer.models.compilation import compile_blocks
 from lmtransfer.randomness import derived_seed
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.saved import new_encoder
@@ -25,7 +26,6 @@ from lmtransfer.tasks.source import TaskSource
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.training import distributed
 from lmtransfer.training.checkpoint import open_checkpoint
-from lmtransfer.models.compilation import compile_blocks
 from lmtransfer.training.hardware import Hardware
 from lmtransfer.training.progress import Progress
 from lmtransfer.training.selection_with_ties import SelectionWithTies
