@@ -17,8 +17,7 @@ from lmtransfer.layers.attention.layout import Layout
 from lmtransfer.layers.attention.rotary import Rotation, rotation
 from lmtransfer.layers.attention.self_attention import SelfAttention, truncated_normal_
 from lmtransfer.layers.dropout import Dropout
-from lmtransfer.layers.feed_forward import Activation
-from lmtransfer.layers.gated_feed_forward import GatedFeedForward
+from lmtransfer.layers.feed_forward import Activation, GatedFeedForward
 from lmtransfer.models.base import Encoder, EncoderOutput, FamilyHead, Reads
 from lmtransfer.models.padded import layout_of
 from lmtransfer.models.transformer import check_length

@@ -14,9 +14,8 @@ from torch import Tensor, nn
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.layers.dropout import Dropout
 from lmtransfer.layers.feed_forward import Activation
-from lmtransfer.layers.relative.attention import RelativeBiases
+from lmtransfer.layers.relative.attention import RelativeBiases, sinusoids
 from lmtransfer.layers.relative.layout import Keys, RelativeLayout
-from lmtransfer.layers.relative.positions import sinusoids
 from lmtransfer.layers.relative.transformer import RelativeLayer
 from lmtransfer.layers.transformer import NormPlace
 from lmtransfer.models.base import EncoderOutput, Reads
