@@ -1,5 +1,4 @@
-"""Softmax cross entropy over prediction positions: of the whole vocabulary, fused so that logits are never kept, or
-against a sample of it.
+"""Softmax cross entropy over prediction positions, of the vocabulary or a sample of it; logits are never kept.
 
 Shape legend: M prediction positions, S samples, V vocabulary, D width.
 """
@@ -110,13 +109,13 @@ def log_uniform_samples(num_samples: int, vocab_size: int, device: torch.device)
 def sampled_cross_entropy_sum(
     hidden_MD: Tensor, weight_VD: Tensor, bias_V: Tensor, targets_M: Tensor, weights_M: Tensor, *, samples_S: Tensor
 ) -> Tensor:
-    """Sum of cross entropies (nats) in which the target competes with the sampled ids only (Jean et al. 2015, section 3).
+    """Sum of cross entropies (nats) in which the target competes with the sampled ids only, each of them once.
 
-    Each id counts once: each logit is lowered by the log of the chance that its id is among the samples, Q = 1 - (1 - p)^S, and ids drawn
-    again, or equal to the target, are left out of that prediction. Then the optimum is the full softmax's at any S, up
-    to the dependence between the ids of one sample (a word of probability 0.6 is learnt as 0.60 at S = 64 and at
-    S = 512), and as S grows every Q goes to 1 and this loss to the full softmax. Counting repeated ids, with Q = S p,
-    has no optimum for words of a probability above one half.
+    Jean et al. 2015, section 3. Each logit is lowered by the log of the chance that its id is among the samples, Q = 1
+    - (1 - p)^S, and ids drawn again, or equal to the target, are left out of that prediction. Then the optimum is the
+    full softmax's at any S, up to the dependence between the ids of one sample (a word of probability 0.6 is learnt as
+    0.60 at S = 64 and at S = 512), and as S grows every Q goes to 1 and this loss to the full softmax. Counting
+    repeated ids, with Q = S p, has no optimum for words of a probability above one half.
 
     ``tf.nn.sampled_softmax_loss``, which ELMo was trained with, does the same, but draws until S ids are distinct; here
     S counts the draws, so that Q is exact and shapes are static.

@@ -16,7 +16,6 @@ from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.layers.char_cnn import CharacterCnn, CharActivation
 from lmtransfer.models.base import Encoder, EncoderOutput, FamilyHead, Reads
 from lmtransfer.models.bilm import BidirectionalLstm, carry_of, states_of
-from lmtransfer.models.transformer import check_length
 
 
 class ElmoEncoder(Encoder):
@@ -94,7 +93,7 @@ class ElmoEncoder(Encoder):
         Raises:
             DataError: a sequence is too long, or the batch holds no characters.
         """
-        check_length(batch, self.max_length)
+        self.check_length(batch)
         if batch.chars_TC is None:
             raise DataError("ElmoEncoder reads characters and this batch has none: use tokenizer=words")
         words_TP = self.characters(batch.chars_TC)

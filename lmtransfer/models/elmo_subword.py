@@ -13,7 +13,6 @@ from lmtransfer.data.batch import PackedBatch
 from lmtransfer.models.base import Encoder, EncoderOutput, FamilyHead, Reads
 from lmtransfer.models.bilm import BidirectionalLstm, carry_of, states_of
 from lmtransfer.models.elmo import check_widths
-from lmtransfer.models.transformer import check_length
 
 
 class ElmoSubwordEncoder(Encoder):
@@ -69,7 +68,7 @@ class ElmoSubwordEncoder(Encoder):
 
     def forward(self, batch: PackedBatch, carry: Any = None, reads: Reads | None = None) -> EncoderOutput:
         """Encode; see ``models.base.Encoder``."""
-        check_length(batch, self.max_length)
+        self.check_length(batch)
         words_TP = self.token_embedding(batch.tokens_T)
         layers, states, _ = self.lstms(words_TP, batch, forward_states=states_of(carry, batch), reads=reads)
         return EncoderOutput(layers=layers, carry=carry_of(states, batch))
