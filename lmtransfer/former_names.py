@@ -16,6 +16,7 @@ TARGETS: Mapping[str, str] = {
     "lmtransfer.data.hub.HubCorpus": "lmtransfer.data.corpora.hub.HubCorpus",
     "lmtransfer.data.mixture.MixtureCorpus": "lmtransfer.data.corpora.mixture.MixtureCorpus",
     "lmtransfer.data.python_docs.PythonDocs": "lmtransfer.data.corpora.python_docs.PythonDocs",
+    "lmtransfer.models.elmo_subword.ElmoSubwordEncoder": "lmtransfer.models.elmo.ElmoSubwordEncoder",
     "lmtransfer.tasks.classification.TextClassification": "lmtransfer.tasks.text.classification.TextClassification",
     "lmtransfer.tasks.minimal_pairs.MinimalPairs": "lmtransfer.tasks.text.minimal_pairs.MinimalPairs",
     "lmtransfer.tasks.python_docs.PythonDocsTask": "lmtransfer.tasks.text.python_docs.PythonDocsTask",
