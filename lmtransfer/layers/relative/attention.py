@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lmtransfer.layers.attention.base import AttentionLayer
 from lmtransfer.layers.attention.blocks import from_blocks, to_blocks
 from lmtransfer.layers.attention.visibility import hiding
 from lmtransfer.layers.dropout import dropout as drop
@@ -41,7 +42,7 @@ class RelativeBiases(nn.Module):
         return 0.0 * (self.segment.sum() + self.same_or_different.sum())
 
 
-class RelativeAttention(nn.Module):
+class RelativeAttention(AttentionLayer):
     """Attention whose scores are (q + u) k + (q + v) r, and (q + s) e where segments count; without linear biases.
 
     r is a projection of the sinusoids of the distance from query to key, e a vector for same or different segments
@@ -54,8 +55,8 @@ class RelativeAttention(nn.Module):
     """
 
     def __init__(self, *, dim: int, num_heads: int, dropout: float = 0.0) -> None:
-        super().__init__()
-        self.dim, self.num_heads, self.attention_dropout = dim, num_heads, dropout
+        super().__init__(dim=dim)
+        self.num_heads, self.attention_dropout = num_heads, dropout
         self.query = nn.Linear(dim, dim, bias=False)
         self.key_value = nn.Linear(dim, 2 * dim, bias=False)
         self.key_value.muon_splits = 2  # type: ignore[assignment]  # two matrices, stored as one
