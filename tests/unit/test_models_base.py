@@ -13,7 +13,6 @@ from lmtransfer.models.base import Encoder, EncoderOutput, FamilyHead, encoders_
 from lmtransfer.models.bi_gpt import BiGptEncoder
 from lmtransfer.models.compilation import compile_blocks
 
-
 WB = ("weight", "bias")
 
 
