@@ -27,6 +27,7 @@ from lmtransfer.pretraining.assembly import Parts, Text, absolute_corpus, read_t
 from lmtransfer.pretraining.data import PretrainingData
 from lmtransfer.pretraining.saved_objectives import learnt
 from lmtransfer.runs.hardware import eager_hardware
+from lmtransfer.runs.result import RunResult
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.saved import SavedRun, open_saved
 from lmtransfer.runs.trust import same_text
@@ -37,6 +38,7 @@ from lmtransfer.training import distributed
 from lmtransfer.training.evaluation import evaluate_losses
 from lmtransfer.training.hardware import Hardware
 from lmtransfer.training.learner import Loss
+from lmtransfer.training.weights import num_parameters
 from lmtransfer.transfer.experiment.table import short
 
 #: Stretches of the text that are read side by side, at most.
@@ -103,22 +105,17 @@ def evaluate_pretrained(cfg: DictConfig) -> Path:
             plain["corpus"] = absolute_corpus(plain["corpus"])
         directory.write_config(plain)
         directory.write_versions(versions())
-        seconds, tokens = time.monotonic() - began, _num_counted(measuring)
         directory.write_result(
-            {
-                "command": "evaluate",
-                "task": None,
-                "split": "validation",
-                "metrics": metrics,
-                "main_metric": "loss",
-                "higher_is_better": False,
-                "control": None,
-                "seconds": seconds,
-                "tokens": tokens,
-                "tokens_per_second": tokens / seconds if seconds else 0.0,
-                "num_parameters": sum(parameter.numel() for parameter in measuring.learner.parameters()),
-                **more,
-            }
+            RunResult(
+                command="evaluate",
+                split="validation",
+                metrics=metrics,
+                main_metric="loss",
+                seconds=time.monotonic() - began,
+                tokens=_num_counted(measuring),
+                num_parameters=num_parameters(measuring.learner),
+                more={"higher_is_better": False, **more},
+            )
         )
         if distributed.is_main():
             _print(metrics, saved, directory, Console(highlight=False))
