@@ -16,9 +16,9 @@ from lmtransfer.reporting.render.units import shown
 from lmtransfer.runs.resume import MAY_CHANGE, check_resumable
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.system.console import Console
+from lmtransfer.system.printable import short_path
 from lmtransfer.tokenizers.load import load_tokenizer
 from lmtransfer.training import distributed
-from lmtransfer.transfer.experiment.table import short
 
 Train = Callable[[DictConfig, str, bool], RunDirectory]
 
@@ -113,9 +113,9 @@ def _print(result: Mapping[str, Any], path: Path, output_root: Path, console: Co
         deviation = "" if result["deviation"] is None else f" +- {shown(result['deviation'], metric)}"
         table.add_row("mean", f"{shown(result['mean'], metric)}{deviation}", style="bold")
         console.print(table)
-    run = short(path)
+    run = short_path(path)
     console.print(
         f"next, each of them transferred: lmtransfer finetune init={run} task=sst2 seeds=5 control=true\n"
-        f"                               lmtransfer report {short(output_root.absolute())}",
+        f"                               lmtransfer report {short_path(output_root.absolute())}",
         soft_wrap=True,
     )

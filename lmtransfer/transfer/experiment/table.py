@@ -104,11 +104,6 @@ def remarks(result: Result) -> list[str]:
     return lines
 
 
-def short(path: Path) -> str:
-    """A path as the user would type it."""
-    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
-
-
 def _cells(part: Result, metric: str) -> list[str]:
     deviation = part.get("deviation")
     rate = part.get("learning_rate")
