@@ -16,7 +16,7 @@ from lmtransfer.config.composing import composed
 from lmtransfer.errors import ConfigError, Interrupted, LmtransferError, RunDirectoryError
 from lmtransfer.pretraining.assembly import check_pretraining
 from lmtransfer.reporting.render.terminal import report_console
-from lmtransfer.reporting.render.units import duration
+from lmtransfer.reporting.units import duration
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.study.plan import PRETRAIN, Job, Plan, make_plan
 from lmtransfer.study.process import last_words, run_apart

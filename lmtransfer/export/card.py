@@ -13,12 +13,13 @@ from lmtransfer import __version__
 from lmtransfer.export.model_card import ModelCard
 from lmtransfer.export.run import OpenRun
 from lmtransfer.export.seen_by_transformers import auto_class
-from lmtransfer.reporting.render.units import count, duration, in_percent, shown
 from lmtransfer.reporting.runs.collect import Run, collect, read_run
-from lmtransfer.reporting.runs.entries import Entry, make_entries
+from lmtransfer.reporting.runs.entries import make_entries
+from lmtransfer.reporting.runs.entry import Entry
 from lmtransfer.reporting.runs.labels import model_label, node_label, objective_label
 from lmtransfer.reporting.runs.lineage import lineage
 from lmtransfer.reporting.runs.scores import number
+from lmtransfer.reporting.units import count, duration, in_percent, shown
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 _WAYS = {"frozen": "frozen, a head trained on it", "full": "finetuned", "gradual": "finetuned layer by layer"}

@@ -12,7 +12,7 @@ from rich import box
 from rich.table import Table
 
 from lmtransfer.pretraining.assembly import with_absolute_paths
-from lmtransfer.reporting.render.units import shown
+from lmtransfer.reporting.units import shown
 from lmtransfer.runs.resume import MAY_CHANGE, check_resumable
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.system.console import Console

@@ -16,7 +16,7 @@ from lmtransfer.config.sweep import in_sweep, sweep_name
 from lmtransfer.kept_predictions.file import file_name, is_kept, write_predictions
 from lmtransfer.kept_predictions.scored import Kept
 from lmtransfer.pretraining.saved_objectives import SavedObjectives, open_objectives
-from lmtransfer.reporting.render.units import shown
+from lmtransfer.reporting.units import shown
 from lmtransfer.runs.hardware import eager_hardware
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.saved import SavedRun, open_saved, pretraining_seed

@@ -18,8 +18,8 @@ from lmtransfer.data.store.cache import default_cache_dir
 from lmtransfer.errors import ConfigError, RunDirectoryError
 from lmtransfer.kept_predictions.file import file_name, write_predictions
 from lmtransfer.kept_predictions.scored import Kept
-from lmtransfer.reporting.render.units import shown
 from lmtransfer.reporting.runs.kept import examples_of, kept_answers, kept_of
+from lmtransfer.reporting.units import shown
 from lmtransfer.runs.hardware import training_hardware
 from lmtransfer.runs.resume import check_resumable
 from lmtransfer.runs.run_directory import RunDirectory
