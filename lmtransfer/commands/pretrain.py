@@ -32,11 +32,10 @@ from lmtransfer.pretraining.unigrams import masked_entropy, masked_loss
 from lmtransfer.pretraining.utilisation import pretraining_flops
 from lmtransfer.pretraining.worth import block_weights, meaning
 from lmtransfer.randomness import derived_seed
-from lmtransfer.reporting.render.rows import table_rows
-from lmtransfer.reporting.render.tables import sweep_table, terminal_table
-from lmtransfer.reporting.render.terminal import report_console
+from lmtransfer.reporting.render.terminal import report_console, sweep_table, terminal_table
 from lmtransfer.reporting.runs.collect import read_run
 from lmtransfer.reporting.runs.entries import make_entries
+from lmtransfer.reporting.runs.rows import table_rows
 from lmtransfer.reporting.runs.sweeps import make_sweep
 from lmtransfer.runs.hardware import training_hardware
 from lmtransfer.runs.result import RunResult

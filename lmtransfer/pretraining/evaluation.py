@@ -33,13 +33,13 @@ from lmtransfer.runs.saved import SavedRun, open_saved
 from lmtransfer.runs.trust import same_text
 from lmtransfer.runs.versions import versions
 from lmtransfer.system.console import Console
+from lmtransfer.system.printable import short_path
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.training import distributed
 from lmtransfer.training.evaluation import evaluate_losses
 from lmtransfer.training.hardware import Hardware
 from lmtransfer.training.learner import Loss
 from lmtransfer.training.weights import num_parameters
-from lmtransfer.transfer.experiment.table import short
 
 #: Stretches of the text that are read side by side, at most.
 _LANES = 8
@@ -286,4 +286,4 @@ def _print(metrics: dict[str, float], saved: SavedRun, directory: RunDirectory, 
     for name, value in metrics.items():
         table.add_row(name, f"{value:.4f}")
     console.print(table)
-    console.print(f"next: lmtransfer report {short(directory.path.parent.parent)}", soft_wrap=True)
+    console.print(f"next: lmtransfer report {short_path(directory.path.parent.parent)}", soft_wrap=True)

@@ -10,6 +10,7 @@ from lmtransfer.config.schema import TrainSettings
 from lmtransfer.pretraining.assembly import Parts, Text
 from lmtransfer.runs.result import RunResult
 from lmtransfer.system.console import Console
+from lmtransfer.system.printable import short_path
 from lmtransfer.training.hardware import Hardware
 
 #: Encoders of fewer parameters take the high rates of the finetuning recipes for laptops.
@@ -58,7 +59,7 @@ def closing(path: Path, result: RunResult, *, output_root: Path, console: Consol
         for part, losses in of_parts.items():
             table.add_row(part, *(f"{losses[name]:.4f}" if name in losses else "" for name in names))
         console.print(table)
-    run = _short(path)
+    run = short_path(path)
     small = (result.num_parameters or 0) < _SMALL
     few, more = ("experiment=few_labels ", "experiment=laptop_finetune ") if small else ("", "")
     console.print(
@@ -66,10 +67,6 @@ def closing(path: Path, result: RunResult, *, output_root: Path, console: Consol
         f"control=true"
         f"\n                     lmtransfer finetune {more}init={run} task=sst2 task.num_train=1000 seeds=3 "
         f"control=true name=sst2 data_root=<folder>"
-        f"\n                     lmtransfer report {_short(output_root.absolute())}",
+        f"\n                     lmtransfer report {short_path(output_root.absolute())}",
         soft_wrap=True,
     )
-
-
-def _short(path: Path) -> Path:
-    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
