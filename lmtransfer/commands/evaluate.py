@@ -17,7 +17,6 @@ from lmtransfer.config.sweep import in_sweep, sweep_name
 from lmtransfer.errors import ConfigError
 from lmtransfer.kept_predictions.file import file_name, write_predictions
 from lmtransfer.kept_predictions.scored import Kept
-from lmtransfer.models.base import Encoder
 from lmtransfer.pretraining.evaluation import evaluate_pretrained
 from lmtransfer.reporting.runs.kept import examples_of
 from lmtransfer.runs.hardware import eager_hardware
@@ -142,7 +141,7 @@ def _score(saved: SavedRun, scoring: _Scoring) -> tuple[Result, Kept | None]:
     """The metrics of one run, and what it answered to each example, where that is to be kept."""
     task, hardware = scoring.task, scoring.hardware
     learner = open_trained(saved, task, hardware)
-    encoder = cast(Encoder, learner.encoder)
+    encoder = learner.encoder
     encoded = encode_split(task, scoring.examples, saved.tokenizer, encoder, split=scoring.split)
     began = time.monotonic()
     evaluation = evaluate(

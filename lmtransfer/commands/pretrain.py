@@ -7,7 +7,6 @@ from typing import Any, cast
 
 import torch
 from omegaconf import DictConfig, OmegaConf
-from torch import nn
 
 from lmtransfer.config.budget import effective_train
 from lmtransfer.config.schema import TrainSettings
@@ -122,7 +121,7 @@ def _train(cfg: DictConfig, train: TrainSettings, name: str, hardware: Hardware,
         "seconds": state.seconds,
         "tokens": state.tokens,
         "tokens_per_second": state.tokens / state.seconds if state.seconds else None,
-        "num_parameters": sum(p.numel() for p in cast(nn.Module, parts.encoder).parameters()),
+        "num_parameters": sum(p.numel() for p in parts.encoder.parameters()),
         "steps": state.step,
         "epochs": state.epoch,
         **({} if entropy is None else {"unigram_entropy": entropy}),

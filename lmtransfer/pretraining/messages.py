@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from rich.table import Table
-from torch import nn
 
 from lmtransfer.config.schema import TrainSettings
 from lmtransfer.pretraining.assembly import Parts, Text
@@ -19,7 +18,7 @@ _SMALL = 30_000_000
 
 def opening(path: Path, text: Text, parts: Parts, hardware: Hardware, train: TrainSettings) -> str:
     """What is trained, on what, for how long, and where the run lies."""
-    parameters = sum(p.numel() for p in cast(nn.Module, parts.encoder).parameters())
+    parameters = sum(p.numel() for p in parts.encoder.parameters())
     names = " + ".join(objective.name for objective in parts.objectives)
     budgets = ((kind, getattr(train, kind)) for kind in ("steps", "tokens", "epochs", "seconds"))
     budget = next(f"{value:g} {kind}" for kind, value in budgets if value is not None)
