@@ -21,7 +21,6 @@ from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.base import Objective
 from lmtransfer.objectives.corruption.base import Corruption
-from lmtransfer.objectives.corruption.token_masking import TokenMasking
 from lmtransfer.objectives.fit import check_fit, check_order
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.objectives.rows.base import Rows
@@ -181,7 +180,7 @@ def build_parts(cfg: DictConfig, tokenizer: Tokenizer) -> Parts:
     if cfg.get("init"):
         heads = _load_encoder(encoder, open_saved(cfg.init, key="init"), tokenizer, cfg)
     parts = _parts(cfg, encoder, tokenizer, heads)
-    if isinstance(parts.corruption, TokenMasking) and "mask" in getattr(tokenizer, "lacks", ()):
+    if parts.corruption.uses_mask and "mask" in getattr(tokenizer, "lacks", ()):
         raise ConfigError(
             "objective.corruption hides tokens behind [MASK], and the tokenizer has no such token: use an objective "
             "that hides none (objective=lm)"
