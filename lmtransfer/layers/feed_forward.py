@@ -10,6 +10,7 @@ from typing import Literal
 from torch import Tensor, nn
 
 from lmtransfer.layers.dropout import Dropout
+from lmtransfer.layers.stacked_linear import StackedLinear
 
 Activation = Literal["gelu", "gelu_tanh", "relu"]
 
@@ -55,8 +56,7 @@ class GatedFeedForward(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        self.expand = nn.Linear(dim, 2 * hidden_dim, bias=bias)
-        self.expand.muon_splits = 2  # type: ignore[assignment]  # two matrices, stored as one
+        self.expand = StackedLinear(dim, hidden_dim, num=2, bias=bias)
         self.activation = activation_module(activation)
         self.dropout = Dropout(dropout)
         self.contract = nn.Linear(hidden_dim, dim, bias=bias)

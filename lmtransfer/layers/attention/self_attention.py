@@ -12,6 +12,7 @@ from lmtransfer.layers.attention.base import AttentionLayer
 from lmtransfer.layers.attention.layout import Layout
 from lmtransfer.layers.attention.packed import attention
 from lmtransfer.layers.attention.rotary import Rotation
+from lmtransfer.layers.stacked_linear import StackedLinear
 
 
 class HeadNorm(nn.RMSNorm):
@@ -54,8 +55,7 @@ class SelfAttention(AttentionLayer):
         super().__init__(dim=dim, window=window)
         self.num_heads, self.head_dim = num_heads, dim // num_heads
         self.attention_dropout, self.causal = dropout, causal
-        self.query_key_value = nn.Linear(dim, 3 * dim, bias=bias)
-        self.query_key_value.muon_splits = 3  # type: ignore[assignment]  # three matrices, stored as one
+        self.query_key_value = StackedLinear(dim, dim, num=3, bias=bias)
         self.query_norm = HeadNorm(self.head_dim, eps=norm_eps) if query_key_norm else nn.Identity()
         self.key_norm = HeadNorm(self.head_dim, eps=norm_eps) if query_key_norm else nn.Identity()
         self.output = nn.Linear(dim, dim, bias=bias)

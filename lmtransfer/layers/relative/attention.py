@@ -16,6 +16,7 @@ from lmtransfer.layers.attention.blocks import from_blocks, to_blocks
 from lmtransfer.layers.attention.visibility import hiding
 from lmtransfer.layers.dropout import dropout as drop
 from lmtransfer.layers.relative.layout import RelativeBlock, RelativeLayout
+from lmtransfer.layers.stacked_linear import StackedLinear
 
 
 class RelativeBiases(nn.Module):
@@ -58,8 +59,7 @@ class RelativeAttention(AttentionLayer):
         super().__init__(dim=dim)
         self.num_heads, self.attention_dropout = num_heads, dropout
         self.query = nn.Linear(dim, dim, bias=False)
-        self.key_value = nn.Linear(dim, 2 * dim, bias=False)
-        self.key_value.muon_splits = 2  # type: ignore[assignment]  # two matrices, stored as one
+        self.key_value = StackedLinear(dim, dim, num=2, bias=False)
         self.position = nn.Linear(dim, dim, bias=False)
         self.output = nn.Linear(dim, dim, bias=False)
 
