@@ -20,7 +20,7 @@ from torch import nn
 
 from lmtransfer.data.batch import pack
 from lmtransfer.errors import CheckpointError
-from lmtransfer.interop.onnx.graph import OUTPUTS, DenseModel, Kind
+from lmtransfer.interop.onnx.graph import OUTPUTS, Composition, DenseModel, Kind, Reading
 from lmtransfer.interop.onnx.operators import missing_operators
 from lmtransfer.models.base import Encoder
 from lmtransfer.system.optional import missing, optional
@@ -61,8 +61,8 @@ def export_onnx(
     kind: Kind,
     folder: Path,
     head: nn.Module | None = None,
-    reading: nn.Module | None = None,
-    composition: nn.Module | None = None,
+    reading: Reading | None = None,
+    composition: Composition | None = None,
     use_pooler: bool = False,
     name: str = "model.onnx",
 ) -> OnnxFile:

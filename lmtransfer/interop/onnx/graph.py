@@ -9,7 +9,7 @@ Shape legend: T tokens or slots, B rows, L slots of a row, D width, E width of w
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, Protocol, cast, runtime_checkable
+from typing import Any, Literal, Protocol, cast
 
 from torch import Tensor, nn
 
@@ -36,15 +36,26 @@ _OF_ROWS = ("classification", "regression")
 _OF_TASKS = ("classification", "regression", "tagging", "span")
 
 
-@runtime_checkable
-class ComposesRows(Protocol):
-    """What composes packed sequences and padded rows alike; see ``transfer.composing.Composition``.
+class Reading(Protocol):
+    """Which layers a task's head reads; see ``transfer.reading.Reading``."""
 
-    Attributes:
-        tokens: which tokens of packed sequences it is given: "first", "last" or "all".
-    """
+    indices: tuple[int, ...]
+    reads_padded: bool
 
-    tokens: str
+    def __call__(self, layers: Sequence[Tensor], lengths: Tensor) -> Tensor:
+        """The layers of ``indices``, (T, D) each, to (T, D)."""
+        ...
+
+
+class Composition(Protocol):
+    """How a task's head sees tokens; see ``transfer.composing.Composition``."""
+
+    @property
+    def tokens(self) -> str:
+        """Which tokens of packed sequences it is given: "first", "last" or "all"."""
+        ...
+
+    reads_padded: bool
 
     def __call__(self, hidden: Tensor, lengths: Tensor) -> Tensor:
         """Packed: (T, D), or (B, D) where ``tokens`` names one, and lengths (B,), to (B, E) or (T, E)."""
@@ -77,8 +88,8 @@ class DenseModel(nn.Module):
         encoder: Encoder,
         kind: Kind,
         head: nn.Module | None = None,
-        reading: nn.Module | None = None,
-        composition: nn.Module | None = None,
+        reading: Reading | None = None,
+        composition: Composition | None = None,
         use_pooler: bool = False,
     ) -> None:
         super().__init__()
@@ -112,7 +123,7 @@ class DenseModel(nn.Module):
         batch = PaddedRows.of(input_ids, real_BL, token_type_ids)
         states = self._read(self.encoder(batch).layers, real_BL.sum(1))
         if self.composition is not None:
-            states = self._composition.of_rows(states.view(rows, length, -1), real_BL).flatten(0, -2)
+            states = self.composition.of_rows(states.view(rows, length, -1), real_BL).flatten(0, -2)
         outputs = self._outputs(states)
         if self.per_row:
             return outputs
@@ -123,21 +134,16 @@ class DenseModel(nn.Module):
         offsets = batch.cu_seqlens.long()
         states = self._read(self.encoder(batch).layers, offsets.diff())
         if self.composition is not None:
-            tokens = self._composition.tokens
+            tokens = self.composition.tokens
             if tokens != "all":
                 states = states[offsets[:-1] if tokens == "first" else offsets[1:] - 1]
-            states = self._composition(states, offsets.diff())
+            states = self.composition(states, offsets.diff())
         return self._outputs(states)
-
-    @property
-    def _composition(self) -> ComposesRows:
-        return cast(ComposesRows, self.composition)
 
     def _read(self, layers: Sequence[Tensor], lengths: Tensor) -> Tensor:
         if self.reading is None:
             return layers[-1]
-        indices = cast(Any, self.reading).indices
-        return self.reading([layers[index] for index in indices], lengths)
+        return self.reading([layers[index] for index in self.reading.indices], lengths)
 
     def _outputs(self, states: Tensor) -> tuple[Tensor, ...]:
         """Of tokens (T, E), or of rows (B, E)."""
@@ -159,7 +165,7 @@ class DenseModel(nn.Module):
 
 
 def _problem(
-    encoder: Encoder, kind: Kind, head: nn.Module | None, reading: nn.Module | None, composition: nn.Module | None
+    encoder: Encoder, kind: Kind, head: nn.Module | None, reading: Reading | None, composition: Composition | None
 ) -> str | None:
     """Why these parts cannot be computed on padded rows, or None."""
     if kind not in OUTPUTS:
@@ -171,12 +177,12 @@ def _problem(
         )
     if (head is None) != (kind in ("encoder", "lm")):
         return f"kind={kind} {'needs a head' if head is None else 'has no head, and one was given'}"
-    if kind in _OF_TASKS and not isinstance(composition, ComposesRows):
+    if kind in _OF_TASKS and (composition is None or not composition.reads_padded):
         return (
             f"{type(composition).__name__} (transfer.pooling) reads packed sequences only; train the head with "
             "transfer.pooling=family, cls, last_token, mean, max or attention"
         )
-    if getattr(reading, "layer_norm", False):
+    if reading is not None and not reading.reads_padded:
         return "transfer.mix_layer_norm=true normalises over packed sequences; train with transfer.mix_layer_norm=false"
     if kind == "span" and head is not None and cast(Any, head).num_labels:
         return "a head for answers that are no spans (yes, no, unknown) has no published counterpart"
