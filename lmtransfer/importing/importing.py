@@ -24,7 +24,8 @@ from lmtransfer.interop.tokenizers.tokenizer_files import read_tokenizer
 from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.pretraining.added_words import grown_weights, with_words
-from lmtransfer.runs.run_directory import RESULT_KEYS, RunDirectory
+from lmtransfer.runs.result import RunResult
+from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.versions import versions
 from lmtransfer.system.durable import staged_folder
 from lmtransfer.tokenizers.base import Tokenizer
@@ -156,13 +157,11 @@ def write_imported(imported: Imported, run: RunDirectory, *, name: str, words: P
     hashes = {f"source/{name}": _sha256(folder.path / name) for name in folder.files}
     run.write_versions(versions(data={"tokenizer": imported.tokenizer.fingerprint, **hashes}))
     run.write_result(
-        {
-            **dict.fromkeys(RESULT_KEYS),
-            "command": "import",
-            "metrics": {},
-            "num_parameters": sum(parameter.numel() for parameter in encoder.parameters()),
-            "notes": list(imported.notes),
-        }
+        RunResult(
+            command="import",
+            num_parameters=sum(parameter.numel() for parameter in encoder.parameters()),
+            more={"notes": list(imported.notes)},
+        )
     )
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from lmtransfer.importing.importing import Imported
+from lmtransfer.system.printable import short_path
 from lmtransfer.tokenizers.extended import ExtendedTokenizer
-from lmtransfer.transfer.experiment.table import short
 
 
 def imported_lines(imported: Imported) -> list[str]:
@@ -25,7 +25,7 @@ def imported_lines(imported: Imported) -> list[str]:
 
 def next_lines(path: Path, imported: Imported) -> list[str]:
     """Where the run lies, and what to do with it."""
-    run = short(path)
+    run = short_path(path)
     lines = [
         f"run: {path}",
         f"\nnext, does it help?  lmtransfer finetune init={run} task=python_docs task.num_train=100 seeds=3 "

@@ -27,17 +27,19 @@ from lmtransfer.pretraining.assembly import Parts, Text, absolute_corpus, read_t
 from lmtransfer.pretraining.data import PretrainingData
 from lmtransfer.pretraining.saved_objectives import learnt
 from lmtransfer.runs.hardware import eager_hardware
+from lmtransfer.runs.result import RunResult
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.saved import SavedRun, open_saved
 from lmtransfer.runs.trust import same_text
 from lmtransfer.runs.versions import versions
 from lmtransfer.system.console import Console
+from lmtransfer.system.printable import short_path
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.training import distributed
 from lmtransfer.training.evaluation import evaluate_losses
 from lmtransfer.training.hardware import Hardware
 from lmtransfer.training.learner import Loss
-from lmtransfer.transfer.experiment.table import short
+from lmtransfer.training.weights import num_parameters
 
 #: Stretches of the text that are read side by side, at most.
 _LANES = 8
@@ -103,22 +105,17 @@ def evaluate_pretrained(cfg: DictConfig) -> Path:
             plain["corpus"] = absolute_corpus(plain["corpus"])
         directory.write_config(plain)
         directory.write_versions(versions())
-        seconds, tokens = time.monotonic() - began, _num_counted(measuring)
         directory.write_result(
-            {
-                "command": "evaluate",
-                "task": None,
-                "split": "validation",
-                "metrics": metrics,
-                "main_metric": "loss",
-                "higher_is_better": False,
-                "control": None,
-                "seconds": seconds,
-                "tokens": tokens,
-                "tokens_per_second": tokens / seconds if seconds else 0.0,
-                "num_parameters": sum(parameter.numel() for parameter in measuring.learner.parameters()),
-                **more,
-            }
+            RunResult(
+                command="evaluate",
+                split="validation",
+                metrics=metrics,
+                main_metric="loss",
+                seconds=time.monotonic() - began,
+                tokens=_num_counted(measuring),
+                num_parameters=num_parameters(measuring.learner),
+                more={"higher_is_better": False, **more},
+            )
         )
         if distributed.is_main():
             _print(metrics, saved, directory, Console(highlight=False))
@@ -289,4 +286,4 @@ def _print(metrics: dict[str, float], saved: SavedRun, directory: RunDirectory, 
     for name, value in metrics.items():
         table.add_row(name, f"{value:.4f}")
     console.print(table)
-    console.print(f"next: lmtransfer report {short(directory.path.parent.parent)}", soft_wrap=True)
+    console.print(f"next: lmtransfer report {short_path(directory.path.parent.parent)}", soft_wrap=True)

@@ -251,7 +251,7 @@ def pretraining_seed(run: SavedRun) -> int | None:
     """The seed of the pretraining behind a run, where that is known."""
     seed = run.config.get("seed")
     if "task" in run.config:
-        seed = run.directory.read_result().get("pretraining_seed") if run.directory.is_finished else None
+        seed = run.directory.read_result().more.get("pretraining_seed") if run.directory.is_finished else None
     return seed if isinstance(seed, int) else None
 
 

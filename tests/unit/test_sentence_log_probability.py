@@ -310,9 +310,7 @@ def test_words_that_the_vocabulary_lacks_are_read_as_they_are_spelt() -> None:
 
 def test_what_cannot_score_is_one_message() -> None:
     pairs_only = PretrainingLearner(bert(), [NextSentencePrediction()])
-    with pytest.raises(
-        ConfigError, match=r"\(nsp\) gives no probability.*backward_lm, bilm, lm, mlm or plm"
-    ):
+    with pytest.raises(ConfigError, match=r"\(nsp\) gives no probability.*backward_lm, bilm, lm, mlm or plm"):
         token_predictor(pairs_only)
     with pytest.raises(ConfigError, match=r"\(lm\) cannot fill a \[MASK\].*mlm or plm"):
         masked_predictor(PretrainingLearner(gpt(), [LanguageModel()]))
