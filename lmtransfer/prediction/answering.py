@@ -18,7 +18,7 @@ from lmtransfer.training.hardware import Hardware
 from lmtransfer.transfer.evaluation import run_head
 from lmtransfer.transfer.experiment.data import encode_examples
 from lmtransfer.transfer.experiment.trained import open_trained
-from lmtransfer.zero_shot.masked_run import filled_line, mask_filler
+from lmtransfer.zero_shot.fill_mask import filled_line, mask_filler
 
 
 def answering_runs(path: str, *, ensemble: bool, trust: bool) -> list[SavedRun]:

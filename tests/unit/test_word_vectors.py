@@ -18,7 +18,6 @@ from torch.nn.functional import softplus
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.word_embeddings import WordEmbeddings
 from lmtransfer.objectives.batch import PretrainingBatch
-from lmtransfer.objectives.cbow import ContinuousBagOfWords
 from lmtransfer.objectives.corruption.base import NoCorruption
 from lmtransfer.objectives.corruption.windows import ContextWindows
 from lmtransfer.objectives.fit import check_fit
@@ -26,8 +25,8 @@ from lmtransfer.objectives.learner import PretrainingLearner, needed_reads
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
 from lmtransfer.objectives.rows.base import Row
 from lmtransfer.objectives.rows.stream import LanguageStream
-from lmtransfer.objectives.skipgram import SkipGram
 from lmtransfer.objectives.source import PretrainingSource
+from lmtransfer.objectives.word_vectors import ContinuousBagOfWords, SkipGram
 from lmtransfer.tasks.base import HeadSpec
 from lmtransfer.transfer.method import TransferMethod
 
