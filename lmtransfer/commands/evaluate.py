@@ -20,7 +20,6 @@ from lmtransfer.kept_predictions.scored import Kept
 from lmtransfer.models.base import Encoder
 from lmtransfer.pretraining.evaluation import evaluate_pretrained
 from lmtransfer.reporting.runs.kept import examples_of
-from lmtransfer.runs.hardware import eager_hardware
 from lmtransfer.runs.result import JointResult, SeedResult
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.saved import (
@@ -31,6 +30,7 @@ from lmtransfer.runs.saved import (
     pretraining_seed,
     trained_folders,
 )
+from lmtransfer.runs.training import eager_hardware
 from lmtransfer.runs.versions import versions
 from lmtransfer.system.console import Console
 from lmtransfer.tasks.answers import LabelAnswer

@@ -20,8 +20,8 @@ from lmtransfer.prediction.output import STANDARD_OUTPUT, open_output
 from lmtransfer.prediction.reading import InputFormat, Reading, input_format
 from lmtransfer.prediction.stream import AnswersInOrder, Given
 from lmtransfer.prediction.submission import Submission
-from lmtransfer.runs.hardware import eager_hardware
 from lmtransfer.runs.saved import SavedRun, is_pretrained, open_saved
+from lmtransfer.runs.training import eager_hardware
 from lmtransfer.system import ranks
 from lmtransfer.system.console import Console
 from lmtransfer.tasks.base import Answer, Task

@@ -31,7 +31,7 @@ from lmtransfer.pretraining.corpus import build_corpus
 from lmtransfer.pretraining.going_on import go_on_from
 from lmtransfer.pretraining.untrained_tokenizer import UntrainedTokenizer
 from lmtransfer.runs.saved import SavedRun, hold_encoder, new_encoder, open_saved
-from lmtransfer.runs.trainer import build_optimizer
+from lmtransfer.runs.training import build_optimizer
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.training.weights import load_weights, read_weights
 

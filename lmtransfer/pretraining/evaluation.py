@@ -27,10 +27,10 @@ from lmtransfer.objectives.source import PretrainingSource
 from lmtransfer.pretraining.assembly import Parts, Text, absolute_corpus, read_text
 from lmtransfer.pretraining.data import PretrainingData
 from lmtransfer.pretraining.saved_objectives import learnt
-from lmtransfer.runs.hardware import eager_hardware
 from lmtransfer.runs.result import RunResult
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.saved import SavedRun, open_saved
+from lmtransfer.runs.training import eager_hardware
 from lmtransfer.runs.trust import same_text
 from lmtransfer.runs.versions import versions
 from lmtransfer.system.console import Console

@@ -17,10 +17,10 @@ from lmtransfer.kept_predictions.file import file_name, is_kept, write_predictio
 from lmtransfer.kept_predictions.scored import Kept
 from lmtransfer.pretraining.saved_objectives import SavedObjectives, open_objectives
 from lmtransfer.reporting.render.units import shown
-from lmtransfer.runs.hardware import eager_hardware
 from lmtransfer.runs.result import RunResult
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.saved import SavedRun, open_saved, pretraining_seed
+from lmtransfer.runs.training import eager_hardware
 from lmtransfer.runs.versions import versions
 from lmtransfer.system.console import Console
 from lmtransfer.tasks.formats.blimp import MinimalPair

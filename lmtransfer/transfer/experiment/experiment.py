@@ -20,7 +20,6 @@ from lmtransfer.kept_predictions.file import file_name, write_predictions
 from lmtransfer.kept_predictions.scored import Kept
 from lmtransfer.reporting.render.units import shown
 from lmtransfer.reporting.runs.kept import examples_of, kept_answers, kept_of
-from lmtransfer.runs.hardware import training_hardware
 from lmtransfer.runs.result import JointResult, SeedResult
 from lmtransfer.runs.resume import check_resumable
 from lmtransfer.runs.run_directory import RunDirectory
@@ -32,6 +31,7 @@ from lmtransfer.runs.saved import (
     pretraining_seed,
     pretraining_seeds,
 )
+from lmtransfer.runs.training import training_hardware
 from lmtransfer.runs.trust import seal
 from lmtransfer.runs.versions import versions
 from lmtransfer.system.console import Console
