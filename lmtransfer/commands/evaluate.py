@@ -17,7 +17,6 @@ from lmtransfer.config.sweep import in_sweep, sweep_name
 from lmtransfer.errors import ConfigError
 from lmtransfer.kept_predictions.file import file_name, write_predictions
 from lmtransfer.kept_predictions.scored import Kept
-from lmtransfer.models.base import Encoder
 from lmtransfer.pretraining.evaluation import evaluate_pretrained
 from lmtransfer.reporting.runs.kept import examples_of
 from lmtransfer.runs.result import JointResult, SeedResult
@@ -33,6 +32,7 @@ from lmtransfer.runs.saved import (
 from lmtransfer.runs.training import eager_hardware
 from lmtransfer.runs.versions import versions
 from lmtransfer.system.console import Console
+from lmtransfer.system.printable import short_path
 from lmtransfer.tasks.answers import LabelAnswer
 from lmtransfer.tasks.base import Example, Task
 from lmtransfer.tasks.source import TaskSource
@@ -42,7 +42,7 @@ from lmtransfer.training.weights import num_parameters
 from lmtransfer.transfer.evaluation import evaluate
 from lmtransfer.transfer.experiment.data import encode_split
 from lmtransfer.transfer.experiment.results import compare, layer_weights, summary
-from lmtransfer.transfer.experiment.table import print_result, short
+from lmtransfer.transfer.experiment.table import print_result
 from lmtransfer.transfer.experiment.trained import asked_task, open_trained
 from lmtransfer.zero_shot.minimal_pairs import evaluate_zero_shot
 
@@ -104,7 +104,7 @@ def run(cfg: DictConfig) -> Path:
         if distributed.is_main():
             write_predictions(directory.path, {file_name(one, alone=len(scored) == 1): one for one in kept})
         directory.write_result(result)
-        root = short(directory.path.parent.parent)
+        root = short_path(directory.path.parent.parent)
         print_result(console, result.values(), name=parent.name, next_commands=[f"lmtransfer report {root}"])
     return directory.path
 
@@ -144,7 +144,7 @@ def _score(saved: SavedRun, scoring: _Scoring) -> tuple[SeedResult, Kept | None]
     """The metrics of one run, and what it answered to each example, where that is to be kept."""
     task, hardware = scoring.task, scoring.hardware
     learner = open_trained(saved, task, hardware)
-    encoder = cast(Encoder, learner.encoder)
+    encoder = learner.encoder
     encoded = encode_split(task, scoring.examples, saved.tokenizer, encoder, split=scoring.split)
     began = time.monotonic()
     evaluation = evaluate(

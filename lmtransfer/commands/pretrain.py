@@ -7,7 +7,6 @@ from typing import Any, cast
 
 import torch
 from omegaconf import DictConfig, OmegaConf
-from torch import nn
 
 from lmtransfer.config.budget import effective_train
 from lmtransfer.config.schema import TrainSettings
@@ -33,11 +32,10 @@ from lmtransfer.pretraining.unigrams import masked_entropy, masked_loss
 from lmtransfer.pretraining.utilisation import pretraining_flops
 from lmtransfer.pretraining.worth import block_weights, meaning
 from lmtransfer.randomness import derived_seed
-from lmtransfer.reporting.render.rows import table_rows
-from lmtransfer.reporting.render.tables import sweep_table, terminal_table
-from lmtransfer.reporting.render.terminal import report_console
+from lmtransfer.reporting.render.terminal import report_console, sweep_table, terminal_table
 from lmtransfer.reporting.runs.collect import read_run
 from lmtransfer.reporting.runs.entries import make_entries
+from lmtransfer.reporting.runs.rows import table_rows
 from lmtransfer.reporting.runs.sweeps import make_sweep
 from lmtransfer.runs.result import RunResult
 from lmtransfer.runs.resume import check_resumable
@@ -117,7 +115,7 @@ def _train(cfg: DictConfig, train: TrainSettings, name: str, hardware: Hardware,
         main_metric="loss" if metrics else None,
         seconds=state.seconds,
         tokens=state.tokens,
-        num_parameters=sum(p.numel() for p in cast(nn.Module, parts.encoder).parameters()),
+        num_parameters=sum(p.numel() for p in parts.encoder.parameters()),
         more={
             "checkpoint": "best" if metrics else "last",
             "checkpoint_step": state.best_step if metrics else state.step,

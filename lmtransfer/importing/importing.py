@@ -7,7 +7,7 @@ import shutil
 from dataclasses import dataclass
 from hashlib import blake2b, file_digest
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from omegaconf import OmegaConf
@@ -65,7 +65,9 @@ class Imported:
     @property
     def encoder(self) -> Encoder:
         """The encoder."""
-        return cast(Encoder, self.module.get_submodule("encoder"))
+        encoder = self.module.get_submodule("encoder")
+        assert isinstance(encoder, Encoder)
+        return encoder
 
     @property
     def losses(self) -> tuple[str, ...]:
@@ -118,7 +120,7 @@ def _module(model: dict[str, Any], objective: dict[str, Any] | None, tokenizer: 
     """An encoder for ``size`` tokens, with its objectives where there are any, under the names of checkpoints."""
     encoder: Encoder = build(OmegaConf.create(model), vocab_size=size)
     if objective is None:
-        return nn.ModuleDict({"encoder": cast(nn.Module, encoder)})
+        return nn.ModuleDict({"encoder": encoder})
     nodes = OmegaConf.create(objective["losses"])
     return PretrainingLearner(encoder, [build(node, tokenizer=tokenizer) for node in nodes.values()])
 
@@ -132,7 +134,7 @@ def write_imported(imported: Imported, run: RunDirectory, *, name: str, words: P
         name: of the run.
         words: the file whose words were added, to be recorded.
     """
-    folder, encoder = imported.folder, cast(nn.Module, imported.encoder)
+    folder, encoder = imported.folder, imported.encoder
     config: dict[str, Any] = {
         "name": name,
         "source": folder.source,

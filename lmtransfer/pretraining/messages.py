@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import cast
 
 from rich.table import Table
-from torch import nn
 
 from lmtransfer.config.schema import TrainSettings
 from lmtransfer.pretraining.assembly import Parts, Text
 from lmtransfer.runs.result import RunResult
 from lmtransfer.system.console import Console
+from lmtransfer.system.printable import short_path
 from lmtransfer.training.hardware import Hardware
 
 #: Encoders of fewer parameters take the high rates of the finetuning recipes for laptops.
@@ -20,7 +19,7 @@ _SMALL = 30_000_000
 
 def opening(path: Path, text: Text, parts: Parts, hardware: Hardware, train: TrainSettings) -> str:
     """What is trained, on what, for how long, and where the run lies."""
-    parameters = sum(p.numel() for p in cast(nn.Module, parts.encoder).parameters())
+    parameters = sum(p.numel() for p in parts.encoder.parameters())
     names = " + ".join(objective.name for objective in parts.objectives)
     budgets = ((kind, getattr(train, kind)) for kind in ("steps", "tokens", "epochs", "seconds"))
     budget = next(f"{value:g} {kind}" for kind, value in budgets if value is not None)
@@ -60,7 +59,7 @@ def closing(path: Path, result: RunResult, *, output_root: Path, console: Consol
         for part, losses in of_parts.items():
             table.add_row(part, *(f"{losses[name]:.4f}" if name in losses else "" for name in names))
         console.print(table)
-    run = _short(path)
+    run = short_path(path)
     small = (result.num_parameters or 0) < _SMALL
     few, more = ("experiment=few_labels ", "experiment=laptop_finetune ") if small else ("", "")
     console.print(
@@ -68,10 +67,6 @@ def closing(path: Path, result: RunResult, *, output_root: Path, console: Consol
         f"control=true"
         f"\n                     lmtransfer finetune {more}init={run} task=sst2 task.num_train=1000 seeds=3 "
         f"control=true name=sst2 data_root=<folder>"
-        f"\n                     lmtransfer report {_short(output_root.absolute())}",
+        f"\n                     lmtransfer report {short_path(output_root.absolute())}",
         soft_wrap=True,
     )
-
-
-def _short(path: Path) -> Path:
-    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path

@@ -13,14 +13,14 @@ from rich import box
 from rich.table import Table
 
 from lmtransfer.pretraining.assembly import with_absolute_paths
-from lmtransfer.reporting.render.units import shown
+from lmtransfer.reporting.units import shown
 from lmtransfer.runs.result import RunResult
 from lmtransfer.runs.resume import MAY_CHANGE, check_resumable
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.system.console import Console
+from lmtransfer.system.printable import short_path
 from lmtransfer.tokenizers.load import load_tokenizer
 from lmtransfer.training import distributed
-from lmtransfer.transfer.experiment.table import short
 
 Train = Callable[[DictConfig, str, bool], RunDirectory]
 
@@ -120,9 +120,9 @@ def _print(result: RunResult, path: Path, output_root: Path, console: Console) -
         deviation, mean = result.more["deviation"], shown(result.more["mean"], metric)
         table.add_row("mean", mean if deviation is None else f"{mean} +- {shown(deviation, metric)}", style="bold")
         console.print(table)
-    run = short(path)
+    run = short_path(path)
     console.print(
         f"next, each of them transferred: lmtransfer finetune init={run} task=sst2 seeds=5 control=true\n"
-        f"                               lmtransfer report {short(output_root.absolute())}",
+        f"                               lmtransfer report {short_path(output_root.absolute())}",
         soft_wrap=True,
     )

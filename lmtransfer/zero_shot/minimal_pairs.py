@@ -16,19 +16,19 @@ from lmtransfer.config.sweep import in_sweep, sweep_name
 from lmtransfer.kept_predictions.file import file_name, is_kept, write_predictions
 from lmtransfer.kept_predictions.scored import Kept
 from lmtransfer.pretraining.saved_objectives import SavedObjectives, open_objectives
-from lmtransfer.reporting.render.units import shown
+from lmtransfer.reporting.units import shown
 from lmtransfer.runs.result import RunResult
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.saved import SavedRun, open_saved, pretraining_seed
 from lmtransfer.runs.training import eager_hardware
 from lmtransfer.runs.versions import versions
 from lmtransfer.system.console import Console
+from lmtransfer.system.printable import short_path
 from lmtransfer.tasks.formats.blimp import MinimalPair
 from lmtransfer.tasks.text.minimal_pairs import CHANCE, MinimalPairs
 from lmtransfer.training import distributed
 from lmtransfer.training.hardware import Hardware
 from lmtransfer.training.weights import num_parameters
-from lmtransfer.transfer.experiment.table import short
 from lmtransfer.zero_shot.predictors import Predictor, token_predictor
 from lmtransfer.zero_shot.sentence_log_probability import SentenceScorer, SentenceScores
 
@@ -149,4 +149,4 @@ def _print(result: dict[str, Any], saved: SavedRun, directory: RunDirectory, con
     console.print(table)
     ties = f"; {result['num_ties']:,} ties, which count as wrong" if result["num_ties"] else ""
     console.print(f"{result['num_paradigms']} paradigms, {result['zero_shot']}{ties}", soft_wrap=True)
-    console.print(f"next: lmtransfer report {short(directory.path.parent.parent)}", soft_wrap=True)
+    console.print(f"next: lmtransfer report {short_path(directory.path.parent.parent)}", soft_wrap=True)

@@ -18,8 +18,8 @@ from lmtransfer.data.store.cache import default_cache_dir
 from lmtransfer.errors import ConfigError, RunDirectoryError
 from lmtransfer.kept_predictions.file import file_name, write_predictions
 from lmtransfer.kept_predictions.scored import Kept
-from lmtransfer.reporting.render.units import shown
 from lmtransfer.reporting.runs.kept import examples_of, kept_answers, kept_of
+from lmtransfer.reporting.units import shown
 from lmtransfer.runs.result import JointResult, SeedResult
 from lmtransfer.runs.resume import check_resumable
 from lmtransfer.runs.run_directory import RunDirectory
@@ -37,6 +37,7 @@ from lmtransfer.runs.versions import versions
 from lmtransfer.system.console import Console
 from lmtransfer.system.durable import write_text
 from lmtransfer.system.machine import naming
+from lmtransfer.system.printable import short_path
 from lmtransfer.tasks.base import Task
 from lmtransfer.training import distributed
 from lmtransfer.training.hardware import Hardware
@@ -49,7 +50,7 @@ from lmtransfer.transfer.experiment.results import (
     run_result,
 )
 from lmtransfer.transfer.experiment.start_token import with_trained_start
-from lmtransfer.transfer.experiment.table import print_result, short
+from lmtransfer.transfer.experiment.table import print_result
 from lmtransfer.transfer.method import TransferMethod
 from lmtransfer.untrusted.documents import read_json
 from lmtransfer.untrusted.schema import Fields, Items, Real, Text, Whole
@@ -94,7 +95,7 @@ def run_transfer(cfg: DictConfig, *, command: str) -> Path:
             check_resumable(directory.read_config(), plain)
         _write_files(directory, plain, setting)
         if directory.is_finished and (directory.read_result().control or not cfg.control):
-            console.print(f"{short(directory.path)} is finished; nothing is left to do")
+            console.print(f"{short_path(directory.path)} is finished; nothing is left to do")
             result = directory.read_result(JointResult)
         else:
             result = _Runs(cfg, plain, command, settings, directory, console).result()
@@ -182,7 +183,7 @@ def _settings(
     encoder = new_encoder(cfg.model, source.tokenizer, seed=0)
     begun = []
     for one, weights in held:
-        console.print(f"encoder: {short(one.checkpoint())}, on {hardware}", soft_wrap=True)
+        console.print(f"encoder: {short_path(one.checkpoint())}, on {hardware}", soft_wrap=True)
         begun.append((one, with_trained_start(weights, encoder, one.tokenizer, one.config)))
     if "pieces" in cfg.transfer:
         cfg.transfer.pieces = method.resolved_pieces(encoder)  # what the run reads, and will be read with
@@ -408,11 +409,11 @@ def _who(arm: Arm) -> str:
 
 def _next_commands(cfg: DictConfig, directory: RunDirectory, result: JointResult, others: Sequence[str]) -> list[str]:
     """What the user might do next; ``others`` are the splits that were not scored."""
-    path = short(directory.path)
+    path = short_path(directory.path)
     commands = []
     if cfg.get("init") and not result.control:
         commands.append("the same with control=true resume=true: what does it score without pretraining?")
     if others:
         commands.append(f"lmtransfer evaluate run={path} split={'test' if 'test' in others else others[0]}")
-    commands.append(f"lmtransfer report {short(Path(cfg.output_root).absolute())}")
+    commands.append(f"lmtransfer report {short_path(Path(cfg.output_root).absolute())}")
     return commands

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lmtransfer.reporting.runs.choices import edge_of_grid
 from lmtransfer.reporting.runs.layer_weights import joint_layer_weights
+from lmtransfer.reporting.runs.learning_rates import edge_of_grid
 from lmtransfer.runs.result import JointResult, SeedResult
 from lmtransfer.tasks.answers import LabelAnswer
 from lmtransfer.training.weights import num_parameters

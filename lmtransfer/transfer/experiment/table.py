@@ -9,11 +9,11 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from lmtransfer.reporting.render.units import count, duration, in_percent, shown
-from lmtransfer.reporting.render.verdict_text import brief, told
-from lmtransfer.reporting.runs.arms import difference_in
-from lmtransfer.reporting.runs.choices import edge_text, searched_text
 from lmtransfer.reporting.runs.layer_weights import layer_weights_text
+from lmtransfer.reporting.runs.learning_rates import edge_text, searched_text
+from lmtransfer.reporting.runs.scores import difference_in
+from lmtransfer.reporting.units import count, duration, in_percent, shown
+from lmtransfer.reporting.verdict_text import brief, told
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.system.console import Console
 from lmtransfer.verdicts.holm import corrected
@@ -102,11 +102,6 @@ def remarks(result: Result) -> list[str]:
             f"{duration(result['seconds'])}; {result['chosen_by']}"
         )
     return lines
-
-
-def short(path: Path) -> str:
-    """A path as the user would type it."""
-    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
 def _cells(part: Result, metric: str) -> list[str]:
