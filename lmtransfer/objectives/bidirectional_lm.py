@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lmtransfer.errors import ConfigError
-from lmtransfer.layers.cross_entropy import cross_entropy_sum
-from lmtransfer.layers.sampled_softmax import log_uniform_samples, sampled_cross_entropy_sum
+from lmtransfer.layers.cross_entropy import cross_entropy_sum, log_uniform_samples, sampled_cross_entropy_sum
 from lmtransfer.models.base import Direction, Encoder
 from lmtransfer.objectives.base import Encode, Read, check_direction
 from lmtransfer.objectives.batch import PretrainingBatch

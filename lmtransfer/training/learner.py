@@ -58,6 +58,13 @@ class HasBlocks(Protocol):
 
 
 @runtime_checkable
+class HasSplits(Protocol):
+    """A linear layer that is several, as optimisers know it."""
+
+    muon_splits: int  #: how many matrices are stacked in the rows of its own
+
+
+@runtime_checkable
 class FollowsProgress(Protocol):
     """A learner that changes in the course of training, such as by letting more of itself learn."""
 
