@@ -18,7 +18,7 @@ from lmtransfer.training.optim.optimizers import AdamW
 from lmtransfer.training.optim.schedules import Constant
 from lmtransfer.transfer.composing import OneToken
 from lmtransfer.transfer.freezing import Full
-from lmtransfer.transfer.heads.classification import ClassificationHead
+from lmtransfer.transfer.heads.sequences import ClassificationHead
 from lmtransfer.transfer.heads.span import SpanHead
 from lmtransfer.transfer.learner import TaskLearner
 from lmtransfer.transfer.reading import OneLayer
