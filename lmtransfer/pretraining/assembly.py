@@ -181,7 +181,7 @@ def build_parts(cfg: DictConfig, tokenizer: Tokenizer) -> Parts:
     if cfg.get("init"):
         heads = _load_encoder(encoder, open_saved(cfg.init, key="init"), tokenizer, cfg)
     parts = _parts(cfg, encoder, tokenizer, heads)
-    if parts.corruption.uses_mask and "mask" in getattr(tokenizer, "lacks", ()):
+    if parts.corruption.uses_mask and "mask" in tokenizer.lacks:
         raise ConfigError(
             "objective.corruption hides tokens behind [MASK], and the tokenizer has no such token: use an objective "
             "that hides none (objective=lm)"

@@ -167,7 +167,7 @@ def _settings(
     train = effective_train(cfg, primary=command)
     cache_dir = default_cache_dir() if cfg.cache_dir is None else Path(cfg.cache_dir).expanduser().absolute()
     task: Task = build(cfg.task, data_root=cfg.data_root, cache_dir=str(cache_dir))
-    if getattr(task, "zero_shot", False):
+    if task.zero_shot:
         _ = task.head  # says that there is nothing to train
     if cfg.task.get("labels", "") is None:
         cfg.task.labels = list(task.labels)  # as found in the training file: they travel with the run by name
