@@ -101,3 +101,11 @@ class BatchStream(Protocol):
     def steps(self, start: int = 0) -> Iterator[Step]:
         """Steps from number ``start`` on, prefetched by the stream's workers."""
         ...
+
+    def set_micro_batch_tokens(self, tokens: int) -> None:
+        """Cut micro-batches of at most ``tokens`` from the next call of ``steps`` on; the steps hold the same rows.
+
+        Raises:
+            LmtransferError: they cannot be cut smaller.
+        """
+        ...

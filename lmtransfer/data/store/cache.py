@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import chain
 from pathlib import Path
-from typing import Protocol, cast
+from typing import cast
 
 from filelock import FileLock, Timeout
 
@@ -34,6 +34,7 @@ from lmtransfer.system.durable import remove, staged_folder, write_json
 from lmtransfer.system.machine import naming
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.tokenizers.load import load_tokenizer
+from lmtransfer.tokenizers.trainer import TokenizerTrainer
 
 #: Seconds that a process waits for another one without saying so.
 _PATIENCE = 3.0
@@ -59,19 +60,6 @@ class PreparedCorpus:
     folder: Path
     from_cache: bool
     parts: Mapping[str, PreparedCorpus] = field(default_factory=dict)
-
-
-class TokenizerTrainer(Protocol):
-    """What trains a tokenizer."""
-
-    @property
-    def fingerprint(self) -> str:
-        """Hex digest of its settings."""
-        ...
-
-    def train(self, lines: Iterator[str], folder: Path) -> Tokenizer:
-        """Train on a sample of ``lines`` of its own size, save into ``folder`` and return it."""
-        ...
 
 
 def default_cache_dir() -> Path:
