@@ -5,8 +5,8 @@ from __future__ import annotations
 from rich import box
 from rich.table import Table
 
-from lmtransfer.data.corpora.mixture import MixedStore
 from lmtransfer.data.store.cache import PreparedCorpus
+from lmtransfer.data.store.store import MixedStore
 from lmtransfer.data.store.token_shares import PartShares, part_shares
 from lmtransfer.tokenizers.base import Tokenizer
 

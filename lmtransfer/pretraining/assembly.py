@@ -16,7 +16,7 @@ from lmtransfer.config.check import check
 from lmtransfer.config.parts import settle_parts
 from lmtransfer.config.target import resolve
 from lmtransfer.data.documents import Corpus
-from lmtransfer.data.store.cache import PreparedCorpus, default_cache_dir, prepare, tokenizer_for
+from lmtransfer.data.store.cache import PreparedCorpus, prepare, tokenizer_for
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.base import Objective
@@ -32,6 +32,7 @@ from lmtransfer.pretraining.going_on import go_on_from
 from lmtransfer.pretraining.untrained_tokenizer import UntrainedTokenizer
 from lmtransfer.runs.saved import SavedRun, hold_encoder, new_encoder, open_saved
 from lmtransfer.runs.trainer import build_optimizer
+from lmtransfer.system.cache_dir import default_cache_dir
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.training.weights import load_weights, read_weights
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 from omegaconf import DictConfig
 
-from lmtransfer.data.corpora.mixture import MixedStore
-from lmtransfer.data.store.store import TokenStore
+from lmtransfer.data.store.store import MixedStore, TokenStore
 from lmtransfer.data.store.token_shares import token_shares
 from lmtransfer.pretraining.assembly import Parts, Text
 

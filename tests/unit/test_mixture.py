@@ -20,9 +20,9 @@ from omegaconf import OmegaConf
 from lmtransfer.cli import main
 from lmtransfer.config.parts import settle_parts
 from lmtransfer.data.corpora.corpus import FileCorpus
-from lmtransfer.data.corpora.mixture import MixedStore, MixtureCorpus, smoothed
+from lmtransfer.data.corpora.mixture import MixtureCorpus, smoothed
 from lmtransfer.data.store.cache import prepare, tokenizer_for
-from lmtransfer.data.store.store import TokenStore
+from lmtransfer.data.store.store import MixedStore, TokenStore
 from lmtransfer.data.store.token_shares import part_shares, token_shares
 from lmtransfer.data.stream.evaluation_batches import evaluation_batches
 from lmtransfer.data.stream.stream import PlannedStream

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from lmtransfer.data.corpora.mixture import MixedStore
-from lmtransfer.data.store.store import TokenStore
+from lmtransfer.data.store.store import MixedStore, TokenStore
 
 _BLOCK = 1_000_000
 
