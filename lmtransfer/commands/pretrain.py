@@ -7,7 +7,6 @@ from typing import Any, cast
 
 import torch
 from omegaconf import DictConfig, OmegaConf
-from torch import nn
 
 from lmtransfer.config.budget import effective_train
 from lmtransfer.config.schema import TrainSettings
@@ -39,6 +38,7 @@ from lmtransfer.reporting.runs.entries import make_entries
 from lmtransfer.reporting.runs.rows import table_rows
 from lmtransfer.reporting.runs.sweeps import make_sweep
 from lmtransfer.runs.hardware import training_hardware
+from lmtransfer.runs.result import RunResult
 from lmtransfer.runs.resume import check_resumable
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.trainer import build_optimizer, make_trainer
@@ -109,26 +109,24 @@ def _train(cfg: DictConfig, train: TrainSettings, name: str, hardware: Hardware,
         trainer.resume()
     state = trainer.train()
     metrics = state.best_metrics  # of the checkpoint that every other command takes
-    result: dict[str, Any] = {
-        "command": "pretrain",
-        "task": None,
-        "split": "validation" if metrics else None,
-        "metrics": metrics,
-        "main_metric": "loss" if metrics else None,
-        "checkpoint": "best" if metrics else "last",
-        "checkpoint_step": state.best_step if metrics else state.step,
-        "control": None,
-        "seconds": state.seconds,
-        "tokens": state.tokens,
-        "tokens_per_second": state.tokens / state.seconds if state.seconds else None,
-        "num_parameters": sum(p.numel() for p in cast(nn.Module, parts.encoder).parameters()),
-        "steps": state.step,
-        "epochs": state.epoch,
-        **({} if entropy is None else {"unigram_entropy": entropy}),
-    }
     shares = shares_of(text.prepared, text.tokenizer)
-    if shares:
-        result["parts"] = {name: share.as_dict() for name, share in shares.items()}
+    result = RunResult(
+        command="pretrain",
+        split="validation" if metrics else None,
+        metrics=metrics,
+        main_metric="loss" if metrics else None,
+        seconds=state.seconds,
+        tokens=state.tokens,
+        num_parameters=sum(p.numel() for p in parts.encoder.parameters()),
+        more={
+            "checkpoint": "best" if metrics else "last",
+            "checkpoint_step": state.best_step if metrics else state.step,
+            "steps": state.step,
+            "epochs": state.epoch,
+            **({} if entropy is None else {"unigram_entropy": entropy}),
+            **({"parts": {name: share.as_dict() for name, share in shares.items()}} if shares else {}),
+        },
+    )
     directory.write_result(result)
     if distributed.is_main():
         closing(directory.path, result, output_root=Path(cfg.output_root), console=Console(highlight=False))

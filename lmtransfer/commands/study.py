@@ -147,6 +147,6 @@ def _do(plan: Plan, config_dir: str | None, console: Console) -> list[tuple[Job,
             failed.append((job, f"{last_words(log)} ({short_path(log)})"))
             console.print(f"{heading}: failed: {failed[-1][1]}", markup=False, soft_wrap=True)
         else:
-            taken = duration(float(RunDirectory(job.run).read_result().get("seconds") or 0.0))
+            taken = duration(RunDirectory(job.run).read_result().seconds or 0.0)
             console.print(f"{heading}: {taken}", markup=False, soft_wrap=True)
     return failed

@@ -73,7 +73,9 @@ class OurModel:
 
     @property
     def _encoder(self) -> Encoder:
-        return cast(Encoder, self._learner.encoder)
+        encoder = self._learner.encoder
+        assert isinstance(encoder, Encoder)
+        return encoder
 
     @property
     def cancelling(self) -> dict[str, float]:
@@ -110,7 +112,8 @@ class OurModel:
 
 def _pretrained_logits(learner: nn.Module, packed: PackedBatch) -> dict[str, Tensor]:
     """Of every objective that predicts from a text as it is; and the last layer itself."""
-    encoder, num_tokens = cast(Encoder, learner.encoder), packed.num_tokens
+    encoder, num_tokens = learner.encoder, packed.num_tokens
+    assert isinstance(encoder, Encoder)
     hidden_TD = encoder(packed).last[:num_tokens]
     found = {"hidden": hidden_TD}
     if encoder.pooler is not None:
@@ -121,7 +124,7 @@ def _pretrained_logits(learner: nn.Module, packed: PackedBatch) -> dict[str, Ten
             found[name] = objective.classifier(found["pooled"])
         elif isinstance(objective, ReplacedTokenDetection):
             found[name] = objective.logits(hidden_TD)[:, None]
-            states_TD = cast(Encoder, objective.generator)(packed).last[:num_tokens]
+            states_TD = objective.generator(packed).last[:num_tokens]
             found["generator"] = _masked_logits(objective.generator_head, states_TD, cast(nn.Embedding, embedding))
         elif isinstance(objective, MaskedLanguageModel):
             found[name] = _masked_logits(objective, hidden_TD, cast(nn.Embedding, embedding))

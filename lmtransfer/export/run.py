@@ -39,7 +39,7 @@ class EncoderAlone(nn.Module):
 
     def __init__(self, encoder: Encoder) -> None:
         super().__init__()
-        self.encoder = cast(nn.Module, encoder)
+        self.encoder = encoder
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,9 @@ class OpenRun:
     @property
     def encoder(self) -> Encoder:
         """The encoder."""
-        return cast(Encoder, self.learner.encoder)
+        encoder = self.learner.encoder
+        assert isinstance(encoder, Encoder)
+        return encoder
 
     @property
     def model_type(self) -> str:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import cast
-
-from torch import nn
 
 from lmtransfer.importing.importing import Imported
 from lmtransfer.system.printable import short_path
@@ -15,7 +12,7 @@ from lmtransfer.tokenizers.extended import ExtendedTokenizer
 def imported_lines(imported: Imported) -> list[str]:
     """What came, how large it is, and a line for each note."""
     encoder, tokenizer = imported.encoder, imported.tokenizer
-    parameters = sum(parameter.numel() for parameter in cast(nn.Module, encoder).parameters())
+    parameters = sum(parameter.numel() for parameter in encoder.parameters())
     heads = f"with the heads of {' + '.join(imported.losses)}" if imported.losses else "without heads of pretraining"
     added = f", {len(tokenizer.words)} of them added" if isinstance(tokenizer, ExtendedTokenizer) else ""
     return [

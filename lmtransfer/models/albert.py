@@ -15,7 +15,7 @@ from lmtransfer.layers.attention.self_attention import truncated_normal_
 from lmtransfer.layers.embeddings import InputEmbeddings
 from lmtransfer.layers.feed_forward import Activation
 from lmtransfer.layers.transformer import NormPlace, TransformerLayer
-from lmtransfer.models.base import Direction, EncoderOutput, Reads
+from lmtransfer.models.base import Encoder, EncoderOutput, Reads
 from lmtransfer.models.bert import Pooler, pooled_head
 from lmtransfer.models.transformer import TransformerStack, check_heads, check_length
 
@@ -23,7 +23,7 @@ from lmtransfer.models.transformer import TransformerStack, check_heads, check_l
 Sharing = Literal["all", "attention", "ffn", "none"]
 
 
-class AlbertEncoder(nn.Module):
+class AlbertEncoder(Encoder):
     """BERT with factorised embeddings (section 3.1) and layers that share their weights.
 
     Args:
@@ -49,7 +49,8 @@ class AlbertEncoder(nn.Module):
         ConfigError: ``num_heads`` does not divide ``dim``, or ``share`` is unknown.
     """
 
-    attention: Direction = "bidirectional"
+    compiles = True
+    attention = "bidirectional"
 
     def __init__(
         self,
@@ -70,10 +71,10 @@ class AlbertEncoder(nn.Module):
         attention_dropout: float = 0.0,
         pooler: bool = True,
     ) -> None:
-        super().__init__()
+        super().__init__(
+            dim=dim, num_layers=num_layers, max_length=max_length, vocab_size=vocab_size, num_segments=num_segments
+        )
         check_heads(dim=dim, num_heads=num_heads)
-        self.dim, self.num_layers, self.max_length = dim, num_layers, max_length
-        self.vocab_size, self.num_segments = vocab_size, num_segments
         self.embeddings = InputEmbeddings(
             vocab_size=vocab_size,
             dim=embedding_dim,

@@ -15,7 +15,7 @@ from lmtransfer.layers.attention.self_attention import truncated_normal_
 from lmtransfer.layers.embeddings import InputEmbeddings
 from lmtransfer.layers.feed_forward import Activation
 from lmtransfer.layers.transformer import NormPlace
-from lmtransfer.models.base import Direction, EncoderOutput, FamilyHead, Reads
+from lmtransfer.models.base import Encoder, EncoderOutput, FamilyHead, Reads
 from lmtransfer.models.transformer import TransformerStack, check_heads, check_length
 
 
@@ -36,7 +36,7 @@ def pooled_head(pooler: bool) -> FamilyHead:
     return FamilyHead(token="first", pooled=True) if pooler else FamilyHead(token="first", hidden="tanh")
 
 
-class BertEncoder(nn.Module):
+class BertEncoder(Encoder):
     """A bidirectional transformer encoder.
 
     Where we differ from the paper: ``attention_dropout`` is 0 (see ``SelfAttention``), and there is no padding.
@@ -61,7 +61,8 @@ class BertEncoder(nn.Module):
         ConfigError: ``num_heads`` does not divide ``dim``.
     """
 
-    attention: Direction = "bidirectional"
+    compiles = True
+    attention = "bidirectional"
 
     def __init__(
         self,
@@ -80,10 +81,10 @@ class BertEncoder(nn.Module):
         attention_dropout: float = 0.0,
         pooler: bool = True,
     ) -> None:
-        super().__init__()
+        super().__init__(
+            dim=dim, num_layers=num_layers, max_length=max_length, vocab_size=vocab_size, num_segments=num_segments
+        )
         check_heads(dim=dim, num_heads=num_heads)
-        self.dim, self.num_layers, self.max_length = dim, num_layers, max_length
-        self.vocab_size, self.num_segments = vocab_size, num_segments
         self.embeddings = InputEmbeddings(
             vocab_size=vocab_size,
             dim=dim,

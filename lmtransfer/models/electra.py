@@ -5,7 +5,7 @@ Shape legend: T tokens, N read positions, D width, E width of the embeddings.
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 from torch import nn
 
@@ -14,12 +14,12 @@ from lmtransfer.layers.attention.self_attention import truncated_normal_
 from lmtransfer.layers.embeddings import InputEmbeddings
 from lmtransfer.layers.feed_forward import Activation
 from lmtransfer.layers.transformer import NormPlace
-from lmtransfer.models.base import Direction, Encoder, EncoderOutput, FamilyHead, Reads
+from lmtransfer.models.base import Encoder, EncoderOutput, FamilyHead, Reads
 from lmtransfer.models.transformer import TransformerStack, check_heads, check_length
 from lmtransfer.models.twin import Twin, twin_shape
 
 
-class ElectraEncoder(nn.Module):
+class ElectraEncoder(Encoder):
     """BERT's layers over embeddings of a width of their own, projected up where it differs from the layers'.
 
     Token, position and segment embeddings and their LayerNorm are E wide, and the generator shares them all.
@@ -45,9 +45,9 @@ class ElectraEncoder(nn.Module):
         ConfigError: ``num_heads`` does not divide ``dim``.
     """
 
-    attention: Direction = "bidirectional"
+    compiles = True
+    attention = "bidirectional"
     family_head = FamilyHead(token="first", hidden="gelu")
-    pooler = None
 
     def __init__(
         self,
@@ -66,10 +66,10 @@ class ElectraEncoder(nn.Module):
         dropout: float = 0.1,
         attention_dropout: float = 0.0,
     ) -> None:
-        super().__init__()
+        super().__init__(
+            dim=dim, num_layers=num_layers, max_length=max_length, vocab_size=vocab_size, num_segments=num_segments
+        )
         check_heads(dim=dim, num_heads=num_heads)
-        self.dim, self.num_layers, self.max_length = dim, num_layers, max_length
-        self.vocab_size, self.num_segments = vocab_size, num_segments
         self.hidden_dim, self.norm, self.norm_eps = hidden_dim, norm, norm_eps
         self.activation, self.dropout, self.attention_dropout = activation, dropout, attention_dropout
         self.embeddings = InputEmbeddings(
@@ -105,11 +105,11 @@ class ElectraEncoder(nn.Module):
         return self.embeddings.token
 
     def generator(self, *, size: float) -> Twin:
-        """See ``models.base.MakesTwin``; as many layers as the discriminator (section 3.2)."""
+        """See ``Encoder``; as many layers as the discriminator (section 3.2)."""
         shape = twin_shape(dim=self.dim, hidden_dim=self.hidden_dim, size=size)
         stack = self._stack(**shape._asdict())
         stack.apply(truncated_normal_)
-        return Twin(encoder=cast(Encoder, self), embeddings=self.embeddings, stack=stack, dim=shape.dim, bias=True)
+        return Twin(encoder=self, embeddings=self.embeddings, stack=stack, dim=shape.dim, bias=True)
 
     def forward(self, batch: PackedBatch, carry: Any = None, reads: Reads | None = None) -> EncoderOutput:
         """Encode; see ``models.base.Encoder``."""

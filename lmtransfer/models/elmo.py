@@ -8,17 +8,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from torch import nn
 
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.layers.char_cnn import CharacterCnn, CharActivation
-from lmtransfer.models.base import Direction, EncoderOutput, FamilyHead, Reads
+from lmtransfer.models.base import Encoder, EncoderOutput, FamilyHead, Reads
 from lmtransfer.models.bilm import BidirectionalLstm, carry_of, states_of
 from lmtransfer.models.transformer import check_length
 
 
-class ElmoEncoder(nn.Module):
+class ElmoEncoder(Encoder):
     """A character CNN over words, then LSTMs in both directions.
 
     Layer 0 is the word vector twice, so that all layers have the width D = 2 P. A carry holds the forward layers'
@@ -45,11 +46,9 @@ class ElmoEncoder(nn.Module):
         ConfigError: ``dim`` is odd, or a direction is not narrower than its cells.
     """
 
-    attention: Direction = "concatenated"
+    attention = "concatenated"
     family_head = FamilyHead(token="mean")
-    num_segments = 1
     token_embedding = None
-    pooler = None
     reads_characters = True
 
     def __init__(
@@ -69,9 +68,8 @@ class ElmoEncoder(nn.Module):
         cell_clip: float | None = 3.0,
         proj_clip: float | None = 3.0,
     ) -> None:
-        super().__init__()
+        super().__init__(dim=dim, num_layers=num_layers, max_length=max_length, vocab_size=vocab_size)
         check_widths(dim, cell_dim)
-        self.dim, self.num_layers, self.max_length, self.vocab_size = dim, num_layers, max_length, vocab_size
         self.characters = CharacterCnn(
             char_dim=char_dim, filters=filters, num_highway=num_highway, output_dim=dim // 2, activation=activation
         )
@@ -84,6 +82,11 @@ class ElmoEncoder(nn.Module):
             cell_clip=cell_clip,
             proj_clip=proj_clip,
         )
+
+    def input_rows(self, token: int, spelling: np.ndarray | None) -> tuple[nn.Embedding, list[int]]:
+        """See ``Encoder``; the rows of its characters."""
+        assert spelling is not None
+        return self.characters.embedding, spelling.tolist()
 
     def forward(self, batch: PackedBatch, carry: Any = None, reads: Reads | None = None) -> EncoderOutput:
         """Encode; see ``models.base.Encoder``.

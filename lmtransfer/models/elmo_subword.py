@@ -10,13 +10,13 @@ from typing import Any
 from torch import nn
 
 from lmtransfer.data.batch import PackedBatch
-from lmtransfer.models.base import Direction, EncoderOutput, FamilyHead, Reads
+from lmtransfer.models.base import Encoder, EncoderOutput, FamilyHead, Reads
 from lmtransfer.models.bilm import BidirectionalLstm, carry_of, states_of
 from lmtransfer.models.elmo import check_widths
 from lmtransfer.models.transformer import check_length
 
 
-class ElmoSubwordEncoder(nn.Module):
+class ElmoSubwordEncoder(Encoder):
     """``ElmoEncoder`` with a token embedding of width D / 2 in place of its characters; own variant.
 
     The embedding starts from a normal of variance 2 / D, so that it can be the output matrix too.
@@ -36,10 +36,9 @@ class ElmoSubwordEncoder(nn.Module):
         ConfigError: ``dim`` is odd, or a direction is not narrower than its cells.
     """
 
-    attention: Direction = "concatenated"
+    attention = "concatenated"
+    token_embedding: nn.Embedding
     family_head = FamilyHead(token="mean")
-    num_segments = 1
-    pooler = None
 
     def __init__(
         self,
@@ -54,9 +53,8 @@ class ElmoSubwordEncoder(nn.Module):
         cell_clip: float | None = None,
         proj_clip: float | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(dim=dim, num_layers=num_layers, max_length=max_length, vocab_size=vocab_size)
         check_widths(dim, cell_dim)
-        self.dim, self.num_layers, self.max_length, self.vocab_size = dim, num_layers, max_length, vocab_size
         self.token_embedding = nn.Embedding(vocab_size, dim // 2)
         nn.init.normal_(self.token_embedding.weight, std=(dim // 2) ** -0.5)
         self.lstms = BidirectionalLstm(

@@ -16,11 +16,11 @@ from lmtransfer.layers.attention.self_attention import truncated_normal_
 from lmtransfer.layers.embeddings import InputEmbeddings
 from lmtransfer.layers.feed_forward import Activation
 from lmtransfer.layers.transformer import NormPlace, TransformerLayer
-from lmtransfer.models.base import Direction, EncoderOutput, FamilyHead, Reads
+from lmtransfer.models.base import Encoder, EncoderOutput, FamilyHead, Reads
 from lmtransfer.models.transformer import TransformerStack, check_heads, check_length
 
 
-class GptEncoder(nn.Module):
+class GptEncoder(Encoder):
     """A causal transformer: the same layers as BERT's, seeing only what is before.
 
     The defaults are GPT-2's (pre-norm, tanh GELU; with pre-norm, residual projections start smaller by sqrt(2 L)).
@@ -42,10 +42,9 @@ class GptEncoder(nn.Module):
         ConfigError: ``num_heads`` does not divide ``dim``.
     """
 
-    attention: Direction = "causal"
+    compiles = True
+    attention = "causal"
     family_head = FamilyHead(token="last")
-    num_segments = 1
-    pooler = None
 
     def __init__(
         self,
@@ -62,9 +61,8 @@ class GptEncoder(nn.Module):
         dropout: float = 0.1,
         attention_dropout: float = 0.0,
     ) -> None:
-        super().__init__()
+        super().__init__(dim=dim, num_layers=num_layers, max_length=max_length, vocab_size=vocab_size)
         check_heads(dim=dim, num_heads=num_heads)
-        self.dim, self.num_layers, self.max_length, self.vocab_size = dim, num_layers, max_length, vocab_size
         self.embeddings = InputEmbeddings(
             vocab_size=vocab_size,
             dim=dim,

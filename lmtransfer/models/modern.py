@@ -19,7 +19,7 @@ from lmtransfer.layers.attention.self_attention import SelfAttention, truncated_
 from lmtransfer.layers.dropout import Dropout
 from lmtransfer.layers.feed_forward import Activation
 from lmtransfer.layers.gated_feed_forward import GatedFeedForward
-from lmtransfer.models.base import Direction, Encoder, EncoderOutput, FamilyHead, Reads
+from lmtransfer.models.base import Encoder, EncoderOutput, FamilyHead, Reads
 from lmtransfer.models.padded import layout_of
 from lmtransfer.models.transformer import check_length
 from lmtransfer.models.twin import Twin, twin_shape
@@ -187,7 +187,7 @@ class TokenEmbeddings(nn.Module):
         return self.dropout(self.norm(self.token(batch.tokens_T)))
 
 
-class ModernEncoder(nn.Module):
+class ModernEncoder(Encoder):
     """A bidirectional pre-norm transformer with rotary positions, GeGLU, and local and global attention in turn.
 
     Where we differ from the paper: vocabularies are rounded up to a multiple of 64 by the tokenizers (``Tokenizer``);
@@ -217,10 +217,9 @@ class ModernEncoder(nn.Module):
         ConfigError: heads that do not divide the width evenly, an odd window, or ``global_every`` below 1.
     """
 
-    attention: Direction = "bidirectional"
+    compiles = True
+    attention = "bidirectional"
     family_head = FamilyHead(token="mean")
-    num_segments = 1
-    pooler = None
 
     def __init__(
         self,
@@ -243,7 +242,7 @@ class ModernEncoder(nn.Module):
         dropout: float = 0.0,
         attention_dropout: float = 0.0,
     ) -> None:
-        super().__init__()
+        super().__init__(dim=dim, num_layers=num_layers, max_length=max_length, vocab_size=vocab_size)
         if dim % (2 * num_heads):
             raise ConfigError(
                 f"model.num_heads={num_heads} does not divide model.dim={dim} into even widths, as rotary positions "
@@ -253,7 +252,6 @@ class ModernEncoder(nn.Module):
             raise ConfigError(f"model.window={window} is not an even number of at least 2, half of it for each side")
         if global_every < 1:
             raise ConfigError(f"model.global_every={global_every} is not allowed: use 1 (all layers global) or more")
-        self.dim, self.num_layers, self.max_length, self.vocab_size = dim, num_layers, max_length, vocab_size
         self.hidden_dim, self.bias = hidden_dim, bias
         self.embeddings = TokenEmbeddings(vocab_size=vocab_size, dim=dim, bias=bias, norm_eps=norm_eps, dropout=dropout)
         self._stack_arguments: dict[str, Any] = {
@@ -278,10 +276,10 @@ class ModernEncoder(nn.Module):
         return self.embeddings.token
 
     def generator(self, *, size: float) -> Twin:
-        """See ``models.base.MakesTwin``; ModernBERT has none, this one is ELECTRA's idea."""
+        """See ``Encoder``; ModernBERT has none, this one is ELECTRA's idea."""
         shape = twin_shape(dim=self.dim, hidden_dim=self.hidden_dim, size=size)
         stack = ModernStack(**shape._asdict(), **self._stack_arguments)
-        return Twin(encoder=cast(Encoder, self), embeddings=self.embeddings, stack=stack, dim=shape.dim, bias=self.bias)
+        return Twin(encoder=self, embeddings=self.embeddings, stack=stack, dim=shape.dim, bias=self.bias)
 
     def forward(self, batch: PackedBatch, carry: Any = None, reads: Reads | None = None) -> EncoderOutput:
         """Encode; see ``models.base.Encoder``."""

@@ -14,7 +14,7 @@ from lmtransfer.layers.attention.self_attention import truncated_normal_
 from lmtransfer.layers.embeddings import InputEmbeddings
 from lmtransfer.layers.feed_forward import Activation
 from lmtransfer.layers.transformer import NormPlace
-from lmtransfer.models.base import Direction, EncoderOutput, FamilyHead, Reads
+from lmtransfer.models.base import Encoder, EncoderOutput, FamilyHead, Reads
 from lmtransfer.models.bert import Pooler
 from lmtransfer.models.transformer import TransformerStack, check_heads, check_length
 
@@ -22,7 +22,7 @@ from lmtransfer.models.transformer import TransformerStack, check_heads, check_l
 PUBLISHED_OFFSET = 2
 
 
-class RobertaEncoder(nn.Module):
+class RobertaEncoder(Encoder):
     """BERT without segments and pooler; what makes RoBERTa is how it is trained (``experiment=roberta_base``).
 
     Where we differ from the paper: ``attention_dropout`` is 0 (see ``SelfAttention``), and there is no padding.
@@ -51,9 +51,9 @@ class RobertaEncoder(nn.Module):
         ConfigError: ``num_heads`` does not divide ``dim``.
     """
 
-    attention: Direction = "bidirectional"
+    compiles = True
+    attention = "bidirectional"
     family_head = FamilyHead(token="first", hidden="tanh")
-    num_segments = 1
 
     def __init__(
         self,
@@ -73,9 +73,8 @@ class RobertaEncoder(nn.Module):
         type_row: bool = False,
         pooler: bool = False,
     ) -> None:
-        super().__init__()
+        super().__init__(dim=dim, num_layers=num_layers, max_length=max_length, vocab_size=vocab_size)
         check_heads(dim=dim, num_heads=num_heads)
-        self.dim, self.num_layers, self.max_length, self.vocab_size = dim, num_layers, max_length, vocab_size
         self.embeddings = InputEmbeddings(
             vocab_size=vocab_size,
             dim=dim,

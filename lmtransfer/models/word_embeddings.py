@@ -10,11 +10,11 @@ from typing import Any
 from torch import nn
 
 from lmtransfer.data.batch import PackedBatch
-from lmtransfer.models.base import Direction, EncoderOutput, FamilyHead, Reads
+from lmtransfer.models.base import Encoder, EncoderOutput, FamilyHead, Reads
 from lmtransfer.models.transformer import check_length
 
 
-class WordEmbeddings(nn.Module):
+class WordEmbeddings(Encoder):
     """A vector for each token, whatever stands around it: the baseline that contextual encoders are measured against.
 
     Vectors start uniform within ``0.5 / dim`` of 0, as in word2vec.c.
@@ -25,15 +25,12 @@ class WordEmbeddings(nn.Module):
         max_length: longest sequence in tokens; nothing in the model depends on it.
     """
 
-    attention: Direction = "none"
+    attention = "none"
+    token_embedding: nn.Embedding
     family_head = FamilyHead(token="mean")
-    num_layers = 0
-    num_segments = 1
-    pooler = None
 
     def __init__(self, *, vocab_size: int, dim: int, max_length: int = 4096) -> None:
-        super().__init__()
-        self.vocab_size, self.dim, self.max_length = vocab_size, dim, max_length
+        super().__init__(dim=dim, num_layers=0, max_length=max_length, vocab_size=vocab_size)
         self.token_embedding = nn.Embedding(vocab_size, dim)
         nn.init.uniform_(self.token_embedding.weight, -0.5 / dim, 0.5 / dim)
 

@@ -60,7 +60,7 @@ class PretrainingLearner(nn.Module):
             objective.bind(encoder)
         if encoder.pooler is not None and not any(objective.uses_pooler for objective in objectives):
             encoder.pooler.requires_grad_(False)
-        self.encoder = cast(nn.Module, encoder)
+        self.encoder = encoder
         self.objectives = nn.ModuleDict({objective.name: cast(nn.Module, objective) for objective in objectives})
 
     def counts(self, batch: PretrainingBatch) -> dict[str, int]:
@@ -72,7 +72,7 @@ class PretrainingLearner(nn.Module):
 
     def losses(self, batch: PretrainingBatch, carry: Any = None) -> tuple[dict[str, Loss], Any]:
         """All losses by name, and the encoder's carry for the next batch where that follows this one."""
-        encode = _EncodeOnce(cast(Encoder, self.encoder), carry if batch.follows else None)
+        encode = _EncodeOnce(self.encoder, carry if batch.follows else None)
         losses: dict[str, Loss] = {}
         for objective in self._listed():
             losses.update(objective.losses(batch, encode))

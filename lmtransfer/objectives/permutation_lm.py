@@ -5,27 +5,15 @@ Shape legend: T tokens, M prediction positions, B sequences, D width, V vocabula
 
 from __future__ import annotations
 
-from typing import Any, Protocol, cast, runtime_checkable
-
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from lmtransfer.data.batch import PackedBatch
 from lmtransfer.errors import ConfigError
 from lmtransfer.layers.cross_entropy import cross_entropy_sum
-from lmtransfer.models.base import Direction, Encoder, EncoderOutput, Reads
+from lmtransfer.models.base import Direction, Encoder, Reads
 from lmtransfer.objectives.base import Encode, Read, check_direction, tied_embedding
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.training.learner import Loss
-
-
-@runtime_checkable
-class TwoStreams(Protocol):
-    """An encoder that can ask for a token without seeing it."""
-
-    def two_stream(self, batch: PackedBatch, *, order_T: Tensor, reads: Reads, carry: Any = None) -> EncoderOutput:
-        """Encode in an order of factorisation; the last layer is that of the queries at ``reads``."""
-        ...
 
 
 class PermutationLanguageModel(nn.Module):
@@ -54,7 +42,7 @@ class PermutationLanguageModel(nn.Module):
         """See ``Objective``."""
         check_direction(self, encoder.attention)
         tied_embedding(self, encoder)
-        if not isinstance(encoder, TwoStreams):
+        if not encoder.has_two_streams:
             raise ConfigError(
                 f"objective=plm needs a model with two streams, and {type(encoder).__name__} has one: use "
                 f"model=xlnet_laptop, or objective=mlm with this model"
@@ -75,7 +63,7 @@ class PermutationLanguageModel(nn.Module):
         if "order" not in batch.per_token:
             raise ConfigError("objective=plm predicts in an order: use objective/corruption=permutation")
         order_T, reads = batch.per_token["order"], _reads(batch)
-        encoder = cast(TwoStreams, self._encoder[0])
+        encoder = self._encoder[0]
         output = encode.with_carry(
             lambda carry: encoder.two_stream(batch.original, order_T=order_T, reads=reads, carry=carry)
         )

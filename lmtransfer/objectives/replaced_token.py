@@ -5,8 +5,6 @@ Shape legend: T tokens of a packed batch, M prediction positions, V vocabulary, 
 
 from __future__ import annotations
 
-from typing import cast
-
 import torch
 from torch import Tensor, nn
 
@@ -15,7 +13,7 @@ from lmtransfer.layers.attention.self_attention import truncated_normal_
 from lmtransfer.layers.cross_entropy import cross_entropy_sum
 from lmtransfer.layers.feed_forward import Activation, activation_module
 from lmtransfer.layers.softmax_samples import sample_softmax
-from lmtransfer.models.base import Direction, Encoder, MakesTwin
+from lmtransfer.models.base import Direction, Encoder
 from lmtransfer.objectives.base import Encode, Read, check_direction, tied_embedding
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
@@ -84,14 +82,14 @@ class ReplacedTokenDetection(nn.Module):
             ConfigError: the encoder cannot make a smaller twin of itself, or reads characters.
         """
         check_direction(self, encoder.attention)
-        if not isinstance(encoder, MakesTwin):
+        generator = encoder.generator(size=self.generator_size)
+        if generator is None:
             raise ConfigError(
                 f"objective=rtd needs a model that can make its own small generator, and {type(encoder).__name__} "
                 f"cannot: use model=electra_laptop or modern_laptop, or objective=mlm with this model"
             )
         tied_embedding(self, encoder)
-        generator = encoder.generator(size=self.generator_size)
-        self.generator = cast(nn.Module, generator)
+        self.generator = generator
         self.generator_head.bind(generator)
         self.dense = nn.Linear(encoder.dim, encoder.dim)
         self.output = nn.Linear(encoder.dim, 1)

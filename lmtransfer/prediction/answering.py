@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError, RunDirectoryError
-from lmtransfer.models.base import Encoder
 from lmtransfer.runs.saved import SavedRun, open_saved, trained_folders
 from lmtransfer.tasks.base import Answer, Example, HeadKind, Task
 from lmtransfer.tasks.source import TaskSource
@@ -57,7 +56,7 @@ class TaskAnswers:
 
     def of(self, examples: Sequence[Example]) -> list[Answer]:
         """One answer an example, in order."""
-        encoder = cast(Encoder, self._learners[0].encoder)
+        encoder = self._learners[0].encoder
         encoded = encode_examples(self._task, examples, self._tokenizer, encoder)
         if encoded.num_truncated:
             self._notes.add("inputs too long for the encoder, cut", examples[0].id, encoded.num_truncated)

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import torch
 from omegaconf import DictConfig, OmegaConf
-from torch import Tensor, nn
+from torch import Tensor
 
 from lmtransfer.config.build import build
 from lmtransfer.config.check import check
@@ -21,7 +21,6 @@ from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.base import Objective
 from lmtransfer.objectives.corruption.base import Corruption
-from lmtransfer.objectives.corruption.token_masking import TokenMasking
 from lmtransfer.objectives.fit import check_fit, check_order
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.objectives.rows.base import Rows
@@ -114,7 +113,7 @@ def check_pretraining(cfg: DictConfig, *, primary: str, more_nodes: Mapping[str,
 def _check_characters(cfg: DictConfig) -> None:
     """Refuse a model that reads characters with a tokenizer that spells no words."""
     model, tokenizer = (resolve(cfg[key]._target_, key=key) for key in ("model", "tokenizer"))
-    if getattr(model, "reads_characters", False) and not getattr(tokenizer, "gives_characters", False):
+    if issubclass(model, Encoder) and model.reads_characters and not getattr(tokenizer, "gives_characters", False):
         raise ConfigError(
             f"tokenizer: {tokenizer.__name__} makes pieces of words, and {model.__name__} reads words as characters: "
             "use tokenizer=words, or model=elmo_subword_laptop with this tokenizer"
@@ -182,7 +181,7 @@ def build_parts(cfg: DictConfig, tokenizer: Tokenizer) -> Parts:
     if cfg.get("init"):
         heads = _load_encoder(encoder, open_saved(cfg.init, key="init"), tokenizer, cfg)
     parts = _parts(cfg, encoder, tokenizer, heads)
-    if isinstance(parts.corruption, TokenMasking) and "mask" in getattr(tokenizer, "lacks", ()):
+    if parts.corruption.uses_mask and "mask" in getattr(tokenizer, "lacks", ()):
         raise ConfigError(
             "objective.corruption hides tokens behind [MASK], and the tokenizer has no such token: use an objective "
             "that hides none (objective=lm)"
@@ -235,5 +234,5 @@ def _load_encoder(encoder: Encoder, saved: SavedRun, tokenizer: Tokenizer, cfg: 
         {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
         for prefix in ("encoder.", "objectives.")
     )
-    load_weights(cast(nn.Module, encoder), encoder_tensors, source=str(saved.path))
+    load_weights(encoder, encoder_tensors, source=str(saved.path))
     return heads

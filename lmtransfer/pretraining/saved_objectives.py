@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from lmtransfer.config.build import build
 from lmtransfer.errors import RunDirectoryError
-from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.pretraining.assembly import Parts, build_parts
 from lmtransfer.runs.saved import SavedRun, new_encoder
@@ -78,5 +77,5 @@ def open_objectives(saved: SavedRun, *, hardware: Hardware) -> SavedObjectives:
     config: Any = OmegaConf.create(saved.config)
     config.init = None  # the weights are the run's own, whatever it began from
     parts, learner = learnt(saved, config)
-    frame = Frame(tokenizer=saved.tokenizer, encoder=cast(Encoder, learner.encoder), rows=parts.rows)
+    frame = Frame(tokenizer=saved.tokenizer, encoder=learner.encoder, rows=parts.rows)
     return SavedObjectives(learner.to(hardware.device).eval(), frame)

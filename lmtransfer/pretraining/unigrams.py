@@ -7,7 +7,6 @@ from omegaconf import DictConfig
 
 from lmtransfer.data.store.store import MixedStore, TokenStore
 from lmtransfer.data.store.token_shares import token_shares
-from lmtransfer.pretraining.assembly import Parts, Text
 
 #: The loss of predicting masked tokens, by the objective that has it (ELECTRA's is its generator's).
 _MASKED_LOSSES = {"mlm": "mlm", "rtd": "generator_mlm"}
@@ -28,9 +27,3 @@ def unigram_entropy(store: TokenStore | MixedStore) -> float:
 def masked_entropy(cfg: DictConfig, store: TokenStore | MixedStore) -> float | None:
     """The unigram entropy where tokens are masked and predicted, or None where they are not."""
     return None if masked_loss(cfg) is None else unigram_entropy(store)
-
-
-def observe(parts: Parts, text: Text) -> None:
-    """Tell a corruption that draws words by their frequency (one with a method ``observe``) what it is."""
-    if hasattr(parts.corruption, "observe"):
-        parts.corruption.observe(token_shares(text.prepared.train))

@@ -9,7 +9,7 @@ from torch import nn
 
 from lmtransfer.layers.attention.self_attention import SelfAttention
 from lmtransfer.layers.relative.attention import RelativeAttention
-from lmtransfer.models.base import Encoder
+from lmtransfer.models.base import Encoder, encoders_in
 from lmtransfer.objectives.base import Objective
 from lmtransfer.objectives.bidirectional_lm import OutputEmbedding
 from lmtransfer.objectives.learner import PretrainingLearner
@@ -38,9 +38,9 @@ def learning_flops(learner: PretrainingLearner, *, mean_length: float, target_sh
         target_share: of the tokens that are predicted.
     """
     places = {"all": 1.0, "masked": target_share, "starts": 1 / mean_length}
-    encoder = cast(Any, learner.encoder)
+    encoder = learner.encoder
     listed = [objective for objective in learner.modules() if hasattr(objective, "reads")]
-    encoders = [encoder, *(module for module in learner.modules() if getattr(module, "is_encoder", False))]
+    encoders = encoders_in(learner)
     total = sum(_encoder_flops(module, mean_length) for module in encoders)
     if encoder.pooler is not None and any(objective.uses_pooler for objective in listed):
         total += 6 * places["starts"] * _num_weights(encoder.pooler)
@@ -52,11 +52,11 @@ def learning_flops(learner: PretrainingLearner, *, mean_length: float, target_sh
     return total
 
 
-def _encoder_flops(encoder: nn.Module, mean_length: float) -> float:
+def _encoder_flops(encoder: Encoder, mean_length: float) -> float:
     """Of a token in the layers of an encoder, without its pooler."""
     pooler = [] if encoder.pooler is None else [encoder.pooler]
     total = training_flops_per_token(
-        num_weights=_num_weights(encoder, without=cast("list[nn.Module]", pooler)), num_layers=0, dim=0, mean_length=0
+        num_weights=_num_weights(encoder, without=pooler), num_layers=0, dim=0, mean_length=0
     )
     for _, module in encoder.named_modules(remove_duplicate=False):
         if isinstance(module, SelfAttention | RelativeAttention):

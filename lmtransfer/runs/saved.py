@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, TypeVar
 
 import torch
 from omegaconf import DictConfig, OmegaConf
@@ -251,7 +251,7 @@ def pretraining_seed(run: SavedRun) -> int | None:
     """The seed of the pretraining behind a run, where that is known."""
     seed = run.config.get("seed")
     if "task" in run.config:
-        seed = run.directory.read_result().get("pretraining_seed") if run.directory.is_finished else None
+        seed = run.directory.read_result().more.get("pretraining_seed") if run.directory.is_finished else None
     return seed if isinstance(seed, int) else None
 
 
@@ -276,7 +276,8 @@ def new_encoder(model_node: DictConfig | Mapping[str, Any], tokenizer: Tokenizer
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derived_seed(seed, "initialisation"))
-        return cast(Encoder, build(model_node, vocab_size=tokenizer.vocab_size))
+        encoder: Encoder = build(model_node, vocab_size=tokenizer.vocab_size)
+        return encoder
 
 
 def encoder_weights(run: SavedRun, checkpoint: CheckpointName | None = None) -> dict[str, Tensor]:
@@ -306,11 +307,11 @@ def load_encoder(
     run = open_saved(run_path, key="init")
     node, folder = run.model_node, run.checkpoint(checkpoint)
     encoder = run.with_weights(
-        lambda: cast(nn.Module, new_encoder(node, run.tokenizer, seed=0)),
+        lambda: new_encoder(node, run.tokenizer, seed=0),
         read_weights(folder, prefix="encoder."),
         checkpoint=folder,
     )
-    return cast(Encoder, encoder), run.tokenizer, node
+    return encoder, run.tokenizer, node
 
 
 def hold_encoder(run: SavedRun, checkpoint: CheckpointName | None = None) -> dict[str, Tensor]:
@@ -322,7 +323,7 @@ def hold_encoder(run: SavedRun, checkpoint: CheckpointName | None = None) -> dic
     """
     node, tensors = run.model_node, encoder_weights(run, checkpoint)
     run.hold_against(
-        lambda: cast(nn.Module, new_encoder(node, run.tokenizer, seed=0)),
+        lambda: new_encoder(node, run.tokenizer, seed=0),
         tensors,
         checkpoint=run.checkpoint(checkpoint),
     )

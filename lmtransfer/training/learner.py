@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,15 @@ class Learner(Protocol):
 
     def losses(self, batch: Any, carry: Any = None) -> tuple[dict[str, Loss], Any]:
         """The losses of ``batch`` by name, and the carry for the next contiguous batch (or None)."""
+        ...
+
+
+@runtime_checkable
+class HasBlocks(Protocol):
+    """An encoder, as optimisers know it."""
+
+    def blocks(self) -> Sequence[nn.Module]:
+        """Its repeated layers, whose matrices are hidden ones."""
         ...
 
 

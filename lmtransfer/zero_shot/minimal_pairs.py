@@ -18,6 +18,7 @@ from lmtransfer.kept_predictions.scored import Kept
 from lmtransfer.pretraining.saved_objectives import SavedObjectives, open_objectives
 from lmtransfer.reporting.units import shown
 from lmtransfer.runs.hardware import eager_hardware
+from lmtransfer.runs.result import RunResult
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.saved import SavedRun, open_saved, pretraining_seed
 from lmtransfer.runs.versions import versions
@@ -27,6 +28,7 @@ from lmtransfer.tasks.formats.blimp import MinimalPair
 from lmtransfer.tasks.text.minimal_pairs import CHANCE, MinimalPairs
 from lmtransfer.training import distributed
 from lmtransfer.training.hardware import Hardware
+from lmtransfer.training.weights import num_parameters
 from lmtransfer.zero_shot.predictors import Predictor, token_predictor
 from lmtransfer.zero_shot.sentence_log_probability import SentenceScorer, SentenceScores
 
@@ -62,26 +64,26 @@ def evaluate_zero_shot(cfg: DictConfig) -> Path:
         directory.write_config(cast("dict[str, Any]", OmegaConf.to_container(cfg, resolve=True)))
         directory.write_versions(versions())
         good_and_bad = scores.log_probabilities.reshape(-1, 2)
-        result = {
-            "command": "evaluate",
-            "task": task.name,
-            "split": cfg.split,
-            "zero_shot": _method(predictor, task),
-            "metrics": task.score(pairs, ((good, bad) for good, bad in good_and_bad.tolist())),
-            "main_metric": task.main_metric,
-            "pretraining_seed": pretraining_seed(saved),
-            "higher_is_better": True,
-            "control": None,
-            "chance": CHANCE,
-            "seconds": seconds,
-            "tokens": scores.num_tokens,
-            "tokens_per_second": scores.num_tokens / seconds if seconds else 0.0,
-            "num_parameters": sum(parameter.numel() for parameter in objectives.learner.parameters()),
-            "num_scored": len(pairs),
-            "num_sentences": 2 * len(pairs),
-            "num_paradigms": len({pair.paradigm for pair in pairs}),
-            "num_ties": int((good_and_bad[:, 0] == good_and_bad[:, 1]).sum()),
-        }
+        result = RunResult(
+            command="evaluate",
+            task=task.name,
+            split=cfg.split,
+            metrics=task.score(pairs, ((good, bad) for good, bad in good_and_bad.tolist())),
+            main_metric=task.main_metric,
+            seconds=seconds,
+            tokens=scores.num_tokens,
+            num_parameters=num_parameters(objectives.learner),
+            more={
+                "zero_shot": _method(predictor, task),
+                "pretraining_seed": pretraining_seed(saved),
+                "higher_is_better": True,
+                "chance": CHANCE,
+                "num_scored": len(pairs),
+                "num_sentences": 2 * len(pairs),
+                "num_paradigms": len({pair.paradigm for pair in pairs}),
+                "num_ties": int((good_and_bad[:, 0] == good_and_bad[:, 1]).sum()),
+            },
+        )
         kept = Kept(
             task=task.name,
             split=cfg.split,
@@ -95,7 +97,7 @@ def evaluate_zero_shot(cfg: DictConfig) -> Path:
             write_predictions(directory.path, {file_name(kept, alone=True): kept})
         directory.write_result(result)
         if distributed.is_main():
-            _print(result, saved, directory, Console(highlight=False))
+            _print(result.values(), saved, directory, Console(highlight=False))
     return directory.path
 
 

@@ -6,7 +6,7 @@ Shape legend: T tokens of a packed batch, M positions, H width of a direction, D
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from lmtransfer.objectives.bidirectional_lm import BidirectionalLanguageModel
 from lmtransfer.objectives.causal_lm import LanguageModel
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
-from lmtransfer.objectives.permutation_lm import PermutationLanguageModel, TwoStreams
+from lmtransfer.objectives.permutation_lm import PermutationLanguageModel
 from lmtransfer.zero_shot.softmax import Softmax
 
 
@@ -153,8 +153,7 @@ class TwoStreamPredictor:
     def predict(self, packed: PackedBatch, positions_M: np.ndarray) -> list[Softmax]:
         """See ``Predictor``."""
         order_T = (packed.tokens_T == self.mask_id).long()
-        streams = cast(TwoStreams, self.encoder)
-        states_MD = streams.two_stream(packed, order_T=order_T, reads=_reads(packed, positions_M)).last
+        states_MD = self.encoder.two_stream(packed, order_T=order_T, reads=_reads(packed, positions_M)).last
         return [Softmax(states_MD, tied_embedding(self.objective, self.encoder).weight, self.objective.bias)]
 
 
@@ -197,8 +196,7 @@ def masked_predictor(learner: PretrainingLearner, *, mask_id: int) -> Predictor:
 
 
 def _predictors(learner: PretrainingLearner, mask_id: int) -> list[Predictor]:
-    encoder = cast(Encoder, learner.encoder)
-    found = (_predictor(encoder, objective, mask_id) for objective in learner.objectives.values())
+    found = (_predictor(learner.encoder, objective, mask_id) for objective in learner.objectives.values())
     return [predictor for predictor in found if predictor is not None]
 
 

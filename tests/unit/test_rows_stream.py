@@ -10,7 +10,7 @@ from data_fakes import write_store
 from objective_fakes import NumberTokenizer, random_documents, store_of
 
 from lmtransfer.errors import ConfigError, DataError
-from lmtransfer.objectives.rows.framing import NUM_SPECIAL, Frame
+from lmtransfer.objectives.rows.base import NUM_SPECIAL, Frame
 from lmtransfer.objectives.rows.stream import LanguageStream
 
 TOKENIZER = NumberTokenizer()

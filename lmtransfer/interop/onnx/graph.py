@@ -87,7 +87,7 @@ class DenseModel(nn.Module):
         problem = _problem(encoder, kind, head, reading, composition)
         if problem is not None:
             raise CheckpointError(f"no ONNX export: {problem}")
-        self.encoder, self.kind, self.head = cast(nn.Module, encoder), kind, head
+        self.encoder, self.kind, self.head = encoder, kind, head
         self.reading, self.composition, self.use_pooler = reading, composition, use_pooler
         self.has_segments = encoder.num_segments > 1
 
@@ -143,7 +143,7 @@ class DenseModel(nn.Module):
 
     def _outputs(self, states: Tensor) -> tuple[Tensor, ...]:
         """Of tokens (T, E), or of rows (B, E)."""
-        head, encoder = cast(Any, self.head), cast(Encoder, self.encoder)
+        head, encoder = cast(Any, self.head), self.encoder
         if self.kind == "encoder":
             return (states,)
         if self.kind in _OF_TASKS:

@@ -9,12 +9,11 @@ from typing import Any, Literal, cast
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lmtransfer.config.build import build
 from lmtransfer.config.schema import TrainSettings
 from lmtransfer.data.stream.stream import PlannedStream
-from lmtransfer.models.base import Encoder
 from lmtransfer.models.compilation import compile_blocks
 from lmtransfer.randomness import derived_seed
 from lmtransfer.runs.run_directory import RunDirectory
@@ -189,7 +188,7 @@ def new_learner(setting: Setting, *, arm: Arm, seed: int) -> TaskLearner:
     encoder_seed = seed if arm == "pretrained" else derived_seed(seed, "control")
     encoder = new_encoder(setting.model_node, setting.tokenizer, seed=encoder_seed)
     if pretrained and setting.weights is not None:
-        load_weights(cast(nn.Module, encoder), setting.weights, source="init")
+        load_weights(encoder, setting.weights, source="init")
     return setting.method.learner(encoder, head=setting.task.head, seed=seed)
 
 
@@ -206,7 +205,7 @@ def _optimizer(setting: Setting, learner: TaskLearner, source: TaskSource, learn
         return build(node, learner=learner, lr_scales=setting.method.lr_scales(learner))
 
     optimizer = arranged()
-    table = cast(Encoder, learner.encoder).token_embedding
+    table = learner.encoder.token_embedding
     decays = table is None or optimizer.decay_of(table.weight) != 0.0
     if not decays and learn_used_rows(learner.encoder, source.encoded.tokens_T):
         optimizer = arranged()

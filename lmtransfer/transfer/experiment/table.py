@@ -54,7 +54,7 @@ def print_result(console: Console, result: Result, *, name: str, next_commands: 
 
 def print_sweep(run_dirs: Sequence[Path]) -> None:
     """Print one row a point of a sweep: best first, or in the order of the sweep where the metrics differ."""
-    results = [(path.name, RunDirectory.open(path).read_result()) for path in run_dirs]
+    results = [(path.name, RunDirectory.open(path).read_result().values()) for path in run_dirs]
     metrics = {str(result["main_metric"]) for _, result in results}
     one_task = len({result["task"] for _, result in results}) == 1
     if one_task:
