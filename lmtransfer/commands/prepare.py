@@ -17,7 +17,7 @@ from lmtransfer.config.parts import settle_parts
 from lmtransfer.data.store.cache import PreparedCorpus, prepare, tokenizer_for
 from lmtransfer.data.store.filling import Progress as PrepareProgress
 from lmtransfer.errors import ConfigError
-from lmtransfer.inspection.parts_table import parts_table
+from lmtransfer.inspection.tables import parts_table
 from lmtransfer.pretraining.corpus import build_corpus
 from lmtransfer.system.cache_dir import default_cache_dir
 from lmtransfer.system.console import Console

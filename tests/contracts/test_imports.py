@@ -58,7 +58,8 @@ ALLOWED: dict[str, set[str]] = {
     "export": PLAIN
     | {"", "config", "models", "tokenizers", "data", "objectives", "tasks", "training", "interop", "runs", "transfer"}
     | {"reporting"},
-    "inspection": PLAIN | {"config", "tokenizers", "data", "objectives", "tasks", "training", "runs", "transfer"},
+    "inspection": PLAIN
+    | {"config", "tokenizers", "data", "objectives", "tasks", "training", "runs", "pretraining", "transfer"},
     "study": PLAIN | {"config", "verdicts", "reporting"},
     "commands": {"*"},
     "launch": {"errors", "config", "runs.writer", "system"},

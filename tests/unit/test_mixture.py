@@ -194,7 +194,7 @@ def test_shares_of_tokens_and_of_the_vocabulary(store: MixedStore) -> None:
     by_part = {name: shares[low:high].sum() for name, (low, high) in RANGES.items()}
     assert by_part == pytest.approx(store.proportions())
     tokens = {name: part.num_tokens for name, part in store.parts.items()}
-    found = part_shares(store, is_special=TOKENIZER.is_special, unknown_id=0)
+    found = part_shares(store, TOKENIZER)
     for name, (low, high) in RANGES.items():
         assert found[name].share == pytest.approx(tokens[name] / sum(tokens.values()))
         assert found[name].own == pytest.approx((high - low) / 86)
