@@ -63,8 +63,6 @@ class PreparedCorpus:
     parts: Mapping[str, PreparedCorpus] = field(default_factory=dict)
 
 
-
-
 def prepare(
     corpus: Corpus,
     tokenizer: Tokenizer,
