@@ -14,7 +14,6 @@ from lmtransfer.config.budget import effective_train
 from lmtransfer.config.build import build
 from lmtransfer.config.check import check
 from lmtransfer.config.sweep import in_sweep, sweep_name
-from lmtransfer.data.store.cache import default_cache_dir
 from lmtransfer.errors import ConfigError, RunDirectoryError
 from lmtransfer.importing.opening import open_saved
 from lmtransfer.kept_predictions.file import file_name, write_predictions
@@ -28,6 +27,7 @@ from lmtransfer.runs.saved import SavedRun, hold_encoder, new_encoder, pretraini
 from lmtransfer.runs.training import training_hardware
 from lmtransfer.runs.trust import seal
 from lmtransfer.runs.versions import versions
+from lmtransfer.system.cache_dir import default_cache_dir
 from lmtransfer.system.console import Console
 from lmtransfer.system.durable import write_text
 from lmtransfer.system.machine import naming
