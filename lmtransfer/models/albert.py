@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.errors import ConfigError
-from lmtransfer.layers.attention.self_attention import truncated_normal_
 from lmtransfer.layers.embeddings import InputEmbeddings
 from lmtransfer.layers.feed_forward import Activation
+from lmtransfer.layers.initialisation import truncated_normal_
 from lmtransfer.layers.transformer import NormPlace, TransformerLayer, TransformerSettings
 from lmtransfer.models.bert import Pooler, pooled_head
 from lmtransfer.models.transformer import TransformerEncoder, TransformerStack

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from lmtransfer.data.batch import PackedBatch
@@ -163,14 +162,6 @@ class RelativeStack(nn.Module):
         if self.clamp_length is not None:
             distances_P = distances_P.clamp(-self.clamp_length, self.clamp_length)
         return self.dropout(sinusoids(distances_P, self.dim).to(like.dtype))
-
-
-def initialise_(module: nn.Module) -> None:
-    """Weights from a normal of deviation 0.02, biases 0, norms 1 and 0, as both families' code does."""
-    if isinstance(module, nn.Linear | nn.Embedding):
-        torch.nn.init.normal_(module.weight, std=0.02)
-    if isinstance(module, nn.Linear) and module.bias is not None:
-        torch.nn.init.zeros_(module.bias)
 
 
 def as_memory(carry: Any, num_layers: int) -> tuple[Tensor, ...] | None:

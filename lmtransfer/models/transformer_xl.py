@@ -14,9 +14,10 @@ from lmtransfer.data.batch import PackedBatch
 from lmtransfer.errors import ConfigError
 from lmtransfer.layers.dropout import Dropout
 from lmtransfer.layers.feed_forward import Activation
+from lmtransfer.layers.initialisation import normal_
 from lmtransfer.layers.transformer import NormPlace, TransformerSettings
 from lmtransfer.models.base import Encoder, EncoderOutput, FamilyHead, Reads
-from lmtransfer.models.relative_stack import RelativeStack, as_memory, initialise_
+from lmtransfer.models.relative_stack import RelativeStack, as_memory
 
 
 class TransformerXlEncoder(Encoder):
@@ -94,7 +95,7 @@ class TransformerXlEncoder(Encoder):
             same_length=same_length,
         )
         self.dropout = Dropout(dropout)
-        self.apply(initialise_)
+        self.apply(normal_)
 
     def set_memory(self, length: int, *, clamp_length: int | None, same_length: bool) -> None:
         """See ``Encoder``."""

@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.layers.dropout import Dropout
 from lmtransfer.layers.feed_forward import Activation
+from lmtransfer.layers.initialisation import normal_
 from lmtransfer.layers.transformer import NormPlace, TransformerSettings
 from lmtransfer.models.base import Encoder, EncoderOutput, FamilyHead, Reads
-from lmtransfer.models.relative_stack import RelativeStack, as_memory, initialise_
+from lmtransfer.models.relative_stack import RelativeStack, as_memory
 
 
 class XlnetEncoder(Encoder):
@@ -95,7 +96,7 @@ class XlnetEncoder(Encoder):
             clamp_length=clamp_length,
         )
         self.dropout = Dropout(dropout)
-        self.apply(initialise_)
+        self.apply(normal_)
 
     def set_memory(self, length: int, *, clamp_length: int | None, same_length: bool) -> None:
         """See ``Encoder``."""
