@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import cast
 
 import torch
 from torch import nn
@@ -12,13 +11,8 @@ from torch.nn import functional
 from lmtransfer.errors import CheckpointError
 from lmtransfer.export.run import OpenRun
 from lmtransfer.interop.onnx.export import OnnxFile, export_onnx
-from lmtransfer.interop.onnx.graph import Kind
 from lmtransfer.objectives.learner import PretrainingLearner
-from lmtransfer.objectives.masked_lm import MaskedLanguageModel
 from lmtransfer.transfer.learner import TaskLearner
-
-#: The objectives whose predictions a graph can give, the first that a run has.
-_PREDICTING: tuple[Kind, ...] = ("mlm", "lm", "rtd")
 
 
 def write_onnx(run: OpenRun, folder: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -61,30 +55,22 @@ def _add_row_of_padding(run: OpenRun) -> None:
     embedding.weight = nn.Parameter(functional.pad(embedding.weight, (0, 0, 0, 1)))
     embedding.num_embeddings += 1
     encoder.vocab_size += 1
-    if isinstance(run.learner, PretrainingLearner):
-        for objective in run.learner.objectives.values():
-            if isinstance(objective, MaskedLanguageModel):
-                objective.bias = nn.Parameter(functional.pad(objective.bias, (0, 1)))
+    for objective in run.learner.listed() if isinstance(run.learner, PretrainingLearner) else ():
+        for name in objective.per_token:
+            parameter = objective.get_parameter(name)
+            rows = (0, 0) * (parameter.ndim - 1)
+            setattr(objective, name, nn.Parameter(functional.pad(parameter, (*rows, 0, 1))))
 
 
 def _graph(run: OpenRun, folder: Path, notes: list[str]) -> OnnxFile:
-    learner = run.learner
+    """Write the graph, with the head of the first objective that has something to say of each token."""
+    encoder, learner = run.encoder, run.learner
     if isinstance(learner, TaskLearner):
-        return export_onnx(
-            encoder=run.encoder,
-            kind=cast(Kind, run.kind),
-            folder=folder,
-            head=cast(nn.Module, learner.head),
-            reading=learner.reading,
-            composition=learner.composition,
-            use_pooler=learner.use_pooler,
-        )
-    losses = list(learner.objectives) if isinstance(learner, PretrainingLearner) else []
-    kind: Kind = next((kind for kind in _PREDICTING if kind in losses), "encoder")
-    head = None
-    if isinstance(learner, PretrainingLearner) and kind in ("mlm", "rtd"):
-        head = learner.objectives[kind]
-    left = [loss for loss in losses if loss != kind]
+        return export_onnx(encoder=encoder, folder=folder, task=learner)
+    objectives = learner.listed() if isinstance(learner, PretrainingLearner) else []
+    any_states = torch.zeros(1, encoder.dim)
+    chosen = next((one for one in objectives if one.token_logits(any_states) is not None), None)
+    left = [objective.name for objective in objectives if objective is not chosen]
     if left:
         notes.append(f"the graph has no head of {', '.join(left)}")
-    return export_onnx(encoder=run.encoder, kind=kind, folder=folder, head=head)
+    return export_onnx(encoder=encoder, folder=folder, objective=chosen)
