@@ -18,15 +18,9 @@ from lmtransfer.config.build import build
 from lmtransfer.errors import CheckpointError
 from lmtransfer.export.logits import OurModel, Text
 from lmtransfer.export.run import EncoderAlone, OpenRun, build_learner, head_problem
-from lmtransfer.interop.published import (
-    Published,
-    PublishedFiles,
-    RunToPublish,
-    read_published,
-    read_task_head,
-    to_published,
-)
+from lmtransfer.interop.reading import Published, read_published, read_task_head
 from lmtransfer.interop.tokenizers.written_tokenizer import TOKENIZER_FILE, WrittenTokenizer, tokens_differ
+from lmtransfer.interop.writing import PublishedFiles, RunToPublish, to_published
 from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.training.weights import load_weights, weights

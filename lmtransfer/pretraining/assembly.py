@@ -18,6 +18,7 @@ from lmtransfer.config.target import resolve
 from lmtransfer.data.documents import Corpus
 from lmtransfer.data.store.cache import PreparedCorpus, default_cache_dir, prepare, tokenizer_for
 from lmtransfer.errors import ConfigError
+from lmtransfer.interop.added_words import grown_weights, with_words
 from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.base import Objective
 from lmtransfer.objectives.corruption.base import Corruption
@@ -25,7 +26,6 @@ from lmtransfer.objectives.fit import check_fit, check_order
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.objectives.rows.base import Rows
 from lmtransfer.objectives.rows.mixed import CONTIGUOUS_MIXTURE
-from lmtransfer.pretraining.added_words import grown_weights, with_words
 from lmtransfer.pretraining.corpus import build_corpus
 from lmtransfer.pretraining.going_on import go_on_from
 from lmtransfer.pretraining.untrained_tokenizer import UntrainedTokenizer

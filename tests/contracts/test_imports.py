@@ -39,20 +39,19 @@ ALLOWED: dict[str, set[str]] = {
     "kept_predictions": {"errors", "system", "metrics"},
     "tasks": {"errors", "randomness", "tokenizers", "data", "metrics", "kept_predictions", LEARNER},
     "training": PLAIN,
-    "interop": {"errors", "untrusted", "system", "layers", "models", "tokenizers", "objectives", BATCH},
+    "interop": {"errors", "untrusted", "system", "models", "tokenizers", "objectives", BATCH},
     "reporting": {"errors", "former_names", "untrusted", "system", "metrics", "kept_predictions", "verdicts"},
     "runs": PLAIN | {"former_names", "config", "tokenizers", "models", "data", "training", "importing"},
-    "importing": PLAIN
-    | {"config", "tokenizers", "models", "data", "objectives", "training", "interop", "runs", "pretraining"}
-    | {"transfer"},
+    "importing": PLAIN - {"randomness"}
+    | {"config", "tokenizers", "models", "data", "objectives", "training", "interop", "runs"},
     "pretraining": PLAIN
     | {"config", "tokenizers", "layers", "models", "data", "objectives", "training", "interop", "runs", "reporting"}
-    | {"zero_shot", "transfer"},
+    | {"transfer"},
     "transfer": PLAIN
     | {"config", "layers", "models", "tokenizers", "data", "metrics", "kept_predictions", "tasks", "training", "runs"}
     | {"verdicts", "reporting"},
     "zero_shot": PLAIN
-    | {"config", "models", "tokenizers", "data", "objectives", "training", "runs", "pretraining", "tasks", "transfer"}
+    | {"config", "models", "tokenizers", "data", "objectives", "training", "runs", "pretraining", "tasks"}
     | {"kept_predictions", "reporting"},
     "prediction": PLAIN | {"tokenizers", "models", "data", "tasks", "training", "runs", "transfer", "zero_shot"},
     "export": PLAIN

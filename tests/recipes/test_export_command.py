@@ -20,7 +20,7 @@ from transfer_world import NEGATIVE, OTHER, POSITIVE, lmtransfer, make_world, se
 
 from lmtransfer.data.batch import PackedBatch, pack
 from lmtransfer.export import folder as _exported_folder
-from lmtransfer.interop.published import read_published
+from lmtransfer.interop.reading import read_published
 from lmtransfer.runs.saved import open_saved
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.source import TaskSource

@@ -68,19 +68,16 @@ ELECTRA_FAMILY = Family(
     body="ElectraModel",
     heads=(
         PretrainingHead(
-            loss="rtd",
             objective=ReplacedTokenDetection,
             key_map=DISCRIMINATOR_HEAD,
             settings=(HIDDEN_ACT, NORM_EPS),
         ),
         PretrainingHead(
-            loss="mlm",
             objective=MaskedLanguageModel,
             key_map=_masked("mlm"),
             repeats={"generator_lm_head.weight": "embeddings.word_embeddings.weight"},
             settings=(NORM_EPS,),
             implied={"activation": "gelu"},
-            per_token=("mlm.bias",),
         ),
     ),
     pretraining=(
@@ -98,7 +95,6 @@ ELECTRA_FAMILY = Family(
         "span": TaskArchitecture(name="ElectraForQuestionAnswering", key_map=linear("output", "qa_outputs")),
     },
     twin=TwinFormat(
-        loss="rtd",
         objective=ReplacedTokenDetection,
         folder="generator",
         layers="generator.",

@@ -48,7 +48,6 @@ GPT_FAMILY = Family(
     body="OpenAIGPTModel",
     heads=(
         PretrainingHead(
-            loss="lm",
             objective=LanguageModel,
             repeats={"lm_head.weight": "tokens_embed.weight"},
             declared_by=("OpenAIGPTLMHeadModel",),

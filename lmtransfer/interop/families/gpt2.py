@@ -75,7 +75,6 @@ GPT2_FAMILY = Family(
     body="GPT2Model",
     heads=(
         PretrainingHead(
-            loss="lm",
             objective=LanguageModel,
             repeats={"lm_head.weight": "wte.weight"},
             declared_by=("GPT2LMHeadModel",),

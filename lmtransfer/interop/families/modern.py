@@ -170,12 +170,10 @@ MODERN_FAMILY = Family(
     body="ModernBertModel",
     heads=(
         PretrainingHead(
-            loss="mlm",
             objective=MaskedLanguageModel,
             key_map=MLM_HEAD,
             repeats={"decoder.weight": "embeddings.tok_embeddings.weight"},
             settings=(activation("classifier_activation"), _NORM_EPS),
-            per_token=("mlm.bias",),
         ),
     ),
     pretraining=(PretrainingArchitecture("ModernBertForMaskedLM", ("mlm",)),),
