@@ -18,6 +18,7 @@ TARGETS: Mapping[str, str] = {
     "lmtransfer.data.hub.HubCorpus": "lmtransfer.data.corpora.hub.HubCorpus",
     "lmtransfer.data.mixture.MixtureCorpus": "lmtransfer.data.corpora.mixture.MixtureCorpus",
     "lmtransfer.data.python_docs.PythonDocs": "lmtransfer.data.corpora.python_docs.PythonDocs",
+    "lmtransfer.models.elmo_subword.ElmoSubwordEncoder": "lmtransfer.models.elmo.ElmoSubwordEncoder",
     "lmtransfer.objectives.corruption.ngrams.NGrams": "lmtransfer.objectives.corruption.words.NGrams",
     "lmtransfer.objectives.corruption.spans.Spans": "lmtransfer.objectives.corruption.words.Spans",
     "lmtransfer.objectives.corruption.whole_words.WholeWords": "lmtransfer.objectives.corruption.words.WholeWords",

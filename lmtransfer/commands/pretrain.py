@@ -37,11 +37,10 @@ from lmtransfer.reporting.runs.collect import read_run
 from lmtransfer.reporting.runs.entries import make_entries
 from lmtransfer.reporting.runs.rows import table_rows
 from lmtransfer.reporting.runs.sweeps import make_sweep
-from lmtransfer.runs.hardware import training_hardware
 from lmtransfer.runs.result import RunResult
 from lmtransfer.runs.resume import check_resumable
 from lmtransfer.runs.run_directory import RunDirectory
-from lmtransfer.runs.trainer import build_optimizer, make_trainer
+from lmtransfer.runs.training import TrainingSetup, build_optimizer, training_hardware
 from lmtransfer.runs.trust import seal
 from lmtransfer.runs.versions import versions
 from lmtransfer.system.console import Console
@@ -49,12 +48,11 @@ from lmtransfer.system.machine import naming
 from lmtransfer.tokenizers.load import load_tokenizer
 from lmtransfer.training import distributed
 from lmtransfer.training.flops import peak_flops
-from lmtransfer.training.forecast import TokenForecast
 from lmtransfer.training.hardware import Hardware
 from lmtransfer.training.loop import Trainer
-from lmtransfer.training.model_selection import ModelSelection
+from lmtransfer.training.model_selection import ModelSelection, Validation
 from lmtransfer.training.progress import Progress
-from lmtransfer.training.watchers import UnigramPlateau, Watcher
+from lmtransfer.training.watchers import TokenForecast, UnigramPlateau, Watcher
 
 
 def run(cfg: DictConfig) -> Path:
@@ -211,24 +209,21 @@ def _trainer(
     peak = peak_flops(hardware.device)
     flops = None if peak is None else pretraining_flops(data, learner)
     progress = Progress(flops_per_token=flops, peak_flops=peak)
-    has_validation = data.has_validation(note=progress.note)
-    return make_trainer(
+    validation = None
+    if data.has_validation(note=progress.note):
+        validation = Validation(
+            measure=lambda: data.validate(learner, most_tokens=cfg.train.eval_tokens),
+            every=train.eval_every,
+            selection=ModelSelection(metric=selection_metric(data.parts.objectives), patience=train.patience),
+        )
+    setup = TrainingSetup.of(cfg, train, hardware)
+    return Trainer(
         learner=learner,
         stream=data.stream,
         optimizer=build_optimizer(cfg.optimizer, learner),
-        schedule=cfg.schedule,
-        tracker=cfg.tracker,
-        train=train,
-        hardware=hardware,
-        seed=cfg.seed,
-        run=directory,
-        evaluate=(lambda: data.validate(learner, most_tokens=cfg.train.eval_tokens)) if has_validation else None,
-        eval_every=train.eval_every,
-        selection=ModelSelection(metric=selection_metric(data.parts.objectives), patience=train.patience)
-        if has_validation
-        else None,
-        progress=progress,
-        watchers=_watchers(cfg, train, learner, entropy),
+        plan=setup.plan(data.stream, seed=cfg.seed),
+        validation=validation,
+        output=setup.output(directory, progress=progress, watchers=_watchers(cfg, train, learner, entropy)),
     )
 
 

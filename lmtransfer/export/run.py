@@ -11,11 +11,12 @@ from torch import Tensor, nn
 
 from lmtransfer.config.build import build
 from lmtransfer.errors import CheckpointError, RunDirectoryError
+from lmtransfer.importing.opening import open_saved, trained_folders
 from lmtransfer.interop.families.index import family_of_model
 from lmtransfer.interop.tokenizers.written_tokenizer import WrittenTokenizer, write_tokenizer
 from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.learner import PretrainingLearner
-from lmtransfer.runs.saved import CheckpointName, SavedRun, new_encoder, open_saved, trained_folders
+from lmtransfer.runs.saved import CheckpointName, SavedRun, new_encoder
 from lmtransfer.training.weights import read_weights, weights
 from lmtransfer.transfer.experiment.trained import task_of
 from lmtransfer.transfer.learner import TaskLearner

@@ -9,7 +9,8 @@ import numpy as np
 
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError, RunDirectoryError
-from lmtransfer.runs.saved import SavedRun, open_saved, trained_folders
+from lmtransfer.importing.opening import open_saved, trained_folders
+from lmtransfer.runs.saved import SavedRun
 from lmtransfer.tasks.base import Answer, Example, HeadKind, Task
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.tasks.tagging.tagged_example import TaggedExample

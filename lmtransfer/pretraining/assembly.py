@@ -18,6 +18,7 @@ from lmtransfer.config.target import resolve
 from lmtransfer.data.documents import Corpus
 from lmtransfer.data.store.cache import PreparedCorpus, default_cache_dir, prepare, tokenizer_for
 from lmtransfer.errors import ConfigError
+from lmtransfer.importing.opening import open_saved
 from lmtransfer.interop.added_words import grown_weights, with_words
 from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.base import Objective
@@ -29,8 +30,8 @@ from lmtransfer.objectives.rows.mixed import CONTIGUOUS_MIXTURE
 from lmtransfer.pretraining.corpus import build_corpus
 from lmtransfer.pretraining.going_on import go_on_from
 from lmtransfer.pretraining.untrained_tokenizer import UntrainedTokenizer
-from lmtransfer.runs.saved import SavedRun, hold_encoder, new_encoder, open_saved
-from lmtransfer.runs.trainer import build_optimizer
+from lmtransfer.runs.saved import SavedRun, hold_encoder, new_encoder
+from lmtransfer.runs.training import build_optimizer
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.training.weights import load_weights, read_weights
 

@@ -6,8 +6,7 @@ from collections.abc import Collection, Iterator
 
 from torch import nn
 
-from lmtransfer.layers.attention.self_attention import SelfAttention
-from lmtransfer.layers.relative.attention import RelativeAttention
+from lmtransfer.layers.attention.base import AttentionLayer
 from lmtransfer.models.base import Encoder, encoders_in
 from lmtransfer.objectives.base import Objective
 from lmtransfer.objectives.learner import PretrainingLearner
@@ -56,9 +55,8 @@ def _encoder_flops(encoder: Encoder, mean_length: float) -> float:
         num_weights=_num_weights(encoder, without=pooler), num_layers=0, dim=0, mean_length=0
     )
     for _, module in encoder.named_modules(remove_duplicate=False):
-        if isinstance(module, SelfAttention | RelativeAttention):
-            window = getattr(module, "window", None)
-            seen = mean_length if window is None else min(mean_length, 2 * window + 1)
+        if isinstance(module, AttentionLayer):
+            seen = module.num_seen(mean_length)
             total += training_flops_per_token(num_weights=0, num_layers=1, dim=module.dim, mean_length=seen)
     return total
 

@@ -13,14 +13,15 @@ from rich.table import Table
 
 from lmtransfer.config.build import build
 from lmtransfer.config.sweep import in_sweep, sweep_name
+from lmtransfer.importing.opening import open_saved
 from lmtransfer.kept_predictions.file import file_name, is_kept, write_predictions
 from lmtransfer.kept_predictions.scored import Kept
 from lmtransfer.objectives.base import Objective
 from lmtransfer.reporting.units import shown
-from lmtransfer.runs.hardware import eager_hardware
 from lmtransfer.runs.result import RunResult
 from lmtransfer.runs.run_directory import RunDirectory
-from lmtransfer.runs.saved import SavedRun, open_saved, pretraining_seed
+from lmtransfer.runs.saved import SavedRun, pretraining_seed
+from lmtransfer.runs.training import eager_hardware
 from lmtransfer.runs.versions import versions
 from lmtransfer.system.console import Console
 from lmtransfer.system.printable import short_path

@@ -20,8 +20,8 @@ from transfer_world import NEGATIVE, OTHER, POSITIVE, lmtransfer, make_world, se
 
 from lmtransfer.data.batch import PackedBatch, pack
 from lmtransfer.export import folder as _exported_folder
+from lmtransfer.importing.opening import open_saved
 from lmtransfer.interop.reading import read_published
-from lmtransfer.runs.saved import open_saved
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.tokenizers.base import Tokenizer

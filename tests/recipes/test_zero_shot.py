@@ -13,14 +13,15 @@ import torch
 from hydra import compose, initialize_config_dir
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import open_dict
+from saved_encoder import load_encoder
 from transfer_world import lmtransfer, result
 
 from lmtransfer.config import paths
 from lmtransfer.data.batch import pack
 from lmtransfer.errors import ConfigError, RunDirectoryError
+from lmtransfer.importing.opening import open_saved
 from lmtransfer.kept_predictions.file import read_predictions
 from lmtransfer.prediction.answering import FilledMasks
-from lmtransfer.runs.saved import load_encoder, open_saved
 from lmtransfer.tasks.text.text_example import TextExample
 from lmtransfer.training.hardware import setup
 from lmtransfer.zero_shot.minimal_pairs import evaluate_zero_shot

@@ -16,22 +16,16 @@ from lmtransfer.config.check import check
 from lmtransfer.config.sweep import in_sweep, sweep_name
 from lmtransfer.data.store.cache import default_cache_dir
 from lmtransfer.errors import ConfigError, RunDirectoryError
+from lmtransfer.importing.opening import open_saved
 from lmtransfer.kept_predictions.file import file_name, write_predictions
 from lmtransfer.kept_predictions.scored import Kept
 from lmtransfer.reporting.runs.kept import examples_of, kept_answers, kept_of
 from lmtransfer.reporting.units import shown
-from lmtransfer.runs.hardware import training_hardware
 from lmtransfer.runs.result import JointResult, SeedResult
 from lmtransfer.runs.resume import check_resumable
 from lmtransfer.runs.run_directory import RunDirectory
-from lmtransfer.runs.saved import (
-    SavedRun,
-    hold_encoder,
-    new_encoder,
-    open_saved,
-    pretraining_seed,
-    pretraining_seeds,
-)
+from lmtransfer.runs.saved import SavedRun, hold_encoder, new_encoder, pretraining_seed, pretraining_seeds
+from lmtransfer.runs.training import training_hardware
 from lmtransfer.runs.trust import seal
 from lmtransfer.runs.versions import versions
 from lmtransfer.system.console import Console
