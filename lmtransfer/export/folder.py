@@ -86,9 +86,11 @@ def heads_of_other_epsilon(run: OpenRun, heads: Sequence[str]) -> dict[str, str]
         run: the run.
         heads: those that say something else once they are written.
     """
-    owner = {"generator": "rtd"}
+    objectives = run.learner.listed() if isinstance(run.learner, PretrainingLearner) else ()
+    owner = {inner: objective.name for objective in objectives for inner in objective.inner()}
     published = run.saved.config["model"].get("norm_eps")
-    own = {owner.get(head, head): run.losses.get(owner.get(head, head), {}).get("norm_eps") for head in heads}
+    losses = [owner.get(head, head) for head in heads]
+    own = {loss: run.losses.get(loss, {}).get("norm_eps") for loss in losses}
     return {
         loss: f"the head of {loss} was trained with norm_eps={epsilon:g} and the encoder with {published:g}; "
         "transformers has one for both, with which the head would say something else: left out. Pretrain with "

@@ -170,15 +170,15 @@ PREDICTIONS = [
 ]
 
 
-@pytest.mark.parametrize(("family", "architecture", "kind"), PREDICTIONS)
+@pytest.mark.parametrize(("family", "architecture", "objective"), PREDICTIONS)
 def test_predicted_tokens_are_the_peers_and_the_tied_table_is_there_once(
-    tmp_path: Path, family: str, architecture: str, kind: Any
+    tmp_path: Path, family: str, architecture: str, objective: str
 ) -> None:
     peer, segments = _peer(family, architecture), PEERS[family][1]
     peer.save_pretrained(tmp_path / "theirs")
     learner = learner_of(read_published(tmp_path / "theirs"))
-    head = None if kind == "lm" else learner.objectives[kind]
-    file = export_onnx(encoder=cast(Encoder, learner.encoder), kind=kind, folder=tmp_path, head=head)
+    encoder, head = cast(Encoder, learner.encoder), learner.objectives[objective]
+    file = export_onnx(encoder=encoder, kind="pretraining", folder=tmp_path, head=head)
     for lengths in BATCHES:
         (logits,), real = _run(file, lengths)
         _same(logits[real], torch.cat([answer.logits[0] for answer in _theirs(peer, lengths, segments=segments)]))
@@ -195,7 +195,7 @@ def test_replaced_tokens_are_told_as_the_peer_tells_them(tmp_path: Path) -> None
     told = to_ours(published, DISCRIMINATOR_HEAD)
     for layer in ("dense", "output"):
         getattr(objective, layer).load_state_dict({part: told[f"rtd.{layer}.{part}"] for part in ("weight", "bias")})
-    file = export_onnx(encoder=encoder, kind="rtd", folder=tmp_path, head=objective)
+    file = export_onnx(encoder=encoder, kind="pretraining", folder=tmp_path, head=objective)
     for lengths in BATCHES:
         (logits,), real = _run(file, lengths)
         _same(logits[real], torch.cat([answer.logits[0] for answer in _theirs(peer, lengths, segments=True)]))
@@ -262,8 +262,8 @@ def test_what_has_no_graph_over_padded_rows_is_refused_by_name(tmp_path: Path) -
         export_onnx(kind="classification", folder=tmp_path, **_of_task(normed))
     with pytest.raises(CheckpointError, match="answers that are no spans"):
         export_onnx(kind="span", folder=tmp_path, **_of_task(_learner("span")))
-    with pytest.raises(CheckpointError, match="kind=mlm needs a head"):
-        export_onnx(encoder=BertEncoder(vocab_size=VOCABULARY, **OURS), kind="mlm", folder=tmp_path)
+    with pytest.raises(CheckpointError, match="kind=pretraining needs a head"):
+        export_onnx(encoder=BertEncoder(vocab_size=VOCABULARY, **OURS), kind="pretraining", folder=tmp_path)
     assert not list(tmp_path.iterdir())
 
 

@@ -72,9 +72,9 @@ def export_onnx(
 
     Args:
         encoder: float32, on the CPU; left in evaluation mode, as all modules given.
-        kind: what is asked of it; ``onnx_graph.OUTPUTS`` has the outputs.
+        kind: what is asked of it; ``graph.OUTPUTS`` has the outputs.
         folder: where; made if it is not there.
-        head: of the learner of a task, or the bound objective of kinds "mlm" and "rtd"; None for "encoder" and "lm".
+        head: of the learner of a task, or the bound objective of "pretraining"; None for "encoder".
         reading: of the learner of a task.
         composition: of the learner of a task.
         use_pooler: of the learner of a task.

@@ -19,7 +19,7 @@ from lmtransfer.models.base import Encoder
 from lmtransfer.models.padded import PaddedRows
 
 #: What is asked of an encoder: its states, a task's answer, or what a pretraining objective predicts of each token.
-Kind = Literal["encoder", "classification", "regression", "tagging", "span", "mlm", "lm", "rtd"]
+Kind = Literal["encoder", "classification", "regression", "tagging", "span", "pretraining"]
 
 #: What a graph of each kind gives.
 OUTPUTS: dict[Kind, tuple[str, ...]] = {
@@ -28,9 +28,7 @@ OUTPUTS: dict[Kind, tuple[str, ...]] = {
     "regression": ("logits",),
     "tagging": ("logits",),
     "span": ("start_logits", "end_logits"),
-    "mlm": ("logits",),
-    "lm": ("logits",),
-    "rtd": ("logits",),
+    "pretraining": ("logits",),
 }
 _OF_ROWS = ("classification", "regression")
 _OF_TASKS = ("classification", "regression", "tagging", "span")
@@ -61,8 +59,8 @@ class DenseModel(nn.Module):
     Args:
         encoder: a stack of transformer layers.
         kind: what is asked of it.
-        head: of a task; or the pretraining objective, bound to the encoder (none for "lm", whose output is the token
-            embedding); None for "encoder".
+        head: of a task; or the pretraining objective, bound to the encoder, whose logits of tokens are given; None for
+            "encoder".
         reading: which layers a task's head reads (``transfer.reading``); None: the last.
         composition: how a task's head sees tokens (``transfer.composing``, ``transfer.token_states``).
         use_pooler: the encoder's pooler is part of a task's head.
@@ -149,13 +147,7 @@ class DenseModel(nn.Module):
                 states = encoder.pooler(states)
             logits = head(states)
             return logits.unbind(1) if self.kind == "span" else (logits,)
-        if self.kind == "rtd":
-            return (head.logits(states),)
-        assert encoder.token_embedding is not None
-        output_VE = encoder.token_embedding.weight
-        if self.kind == "lm":  # with a bias it is one operator that transposes, and the tied table is written once
-            return (nn.functional.linear(states, output_VE, states.new_zeros(encoder.vocab_size)),)
-        return (nn.functional.linear(head.transform(states), output_VE, head.bias),)
+        return (head.token_logits(states),)
 
 
 def _problem(
@@ -169,7 +161,7 @@ def _problem(
             f"{type(encoder).__name__} is no plain stack of transformer layers, and only those compute the same on "
             "padded rows (BERT, RoBERTa, ALBERT, ELECTRA, DistilBERT, GPT, modern); export it as safetensors"
         )
-    if (head is None) != (kind in ("encoder", "lm")):
+    if (head is None) != (kind == "encoder"):
         return f"kind={kind} {'needs a head' if head is None else 'has no head, and one was given'}"
     if kind in _OF_TASKS and not isinstance(composition, ComposesRows):
         return (
