@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, cast
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -17,11 +17,11 @@ from lmtransfer.data.batch import PackedBatch
 from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.tasks.encoded import EncodedExamples
+from lmtransfer.tasks.heads import LabelTargets
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.tasks.text.text_encoding import encode_texts
 from lmtransfer.tasks.text.text_example import TextExample
 from lmtransfer.tokenizers.base import Tokenizer
-from lmtransfer.transfer.heads.layers import HeadLayers
 from lmtransfer.transfer.learner import TaskLearner
 
 #: Texts of a batch: vocabularies are large, and logits of all texts at once would fill a small memory.
@@ -73,17 +73,15 @@ class OurModel:
 
     @property
     def cancelling(self) -> dict[str, float]:
-        """By head, the largest sum of magnitudes that cancel in a logit; see ``HeadLayers``."""
-        return (
-            {"task": cast(HeadLayers, self._learner.head).cancelling} if isinstance(self._learner, TaskLearner) else {}
-        )
+        """By head, the largest sum of magnitudes that cancel in a logit; see ``Head``."""
+        return {"task": self._learner.head.cancelling} if isinstance(self._learner, TaskLearner) else {}
 
     def encode(self, texts: Sequence[Text]) -> EncodedExamples:
         """The texts as our tasks frame them."""
         examples = [TextExample(id=str(i), text=text, text_pair=pair) for i, (text, pair) in enumerate(texts)]
         return encode_texts(
             examples,
-            np.zeros(len(examples), dtype=np.int64),
+            LabelTargets(np.zeros(len(examples), dtype=np.int64)),
             self._tokenizer,
             max_length=self.max_length,
             num_segments=self._encoder.num_segments,
