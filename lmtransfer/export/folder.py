@@ -86,8 +86,7 @@ def heads_of_other_epsilon(run: OpenRun, heads: Sequence[str]) -> dict[str, str]
         run: the run.
         heads: those that say something else once they are written.
     """
-    objectives = run.learner.listed() if isinstance(run.learner, PretrainingLearner) else ()
-    owner = {inner: objective.name for objective in objectives for inner in objective.inner()}
+    owner = {inner: objective.name for objective in run.objectives for inner in objective.inner()}
     published = run.saved.config["model"].get("norm_eps")
     losses = [owner.get(head, head) for head in heads]
     own = {loss: run.losses.get(loss, {}).get("norm_eps") for loss in losses}

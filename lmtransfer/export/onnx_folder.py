@@ -11,7 +11,6 @@ from torch import nn
 from lmtransfer.errors import CheckpointError
 from lmtransfer.export.run import OpenRun
 from lmtransfer.interop.onnx.export import OnnxFile, export_onnx
-from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.transfer.learner import TaskLearner
 
 
@@ -54,7 +53,7 @@ def _add_row_of_padding(run: OpenRun) -> None:
     _grow(encoder.token_embedding, "weight")
     encoder.token_embedding.num_embeddings += 1
     encoder.vocab_size += 1
-    for objective in run.learner.listed() if isinstance(run.learner, PretrainingLearner) else ():
+    for objective in run.objectives:
         for name in objective.vocabulary_sized:
             path, _, own = name.rpartition(".")
             _grow(objective.get_submodule(path), own)
@@ -77,10 +76,9 @@ def _graph(run: OpenRun, folder: Path, notes: list[str]) -> OnnxFile:
             composition=learner.composition,
             use_pooler=learner.use_pooler,
         )
-    objectives = learner.listed() if isinstance(learner, PretrainingLearner) else []
     state_TD = torch.zeros(1, run.encoder.dim)
-    head = next((objective for objective in objectives if objective.token_logits(state_TD) is not None), None)
-    left = [objective.name for objective in objectives if objective is not head]
+    head = next((objective for objective in run.objectives if objective.token_logits(state_TD) is not None), None)
+    left = [objective.name for objective in run.objectives if objective is not head]
     if left:
         notes.append(f"the graph has no head of {', '.join(left)}")
     return export_onnx(encoder=run.encoder, kind="encoder" if head is None else "pretraining", folder=folder, head=head)

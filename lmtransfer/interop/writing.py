@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast
 
 import torch
@@ -60,6 +60,7 @@ class PublishedFiles:
         architecture: the class of transformers that loads it.
         config: config.json.
         tensors: what ``save_pretrained`` of that class writes; tensors that repeat others are left out.
+        outputs: by the name of each objective whose head is there, how the class's output calls what it says.
         more: further models, for subfolders: ELECTRA's generator.
         notes: what was left out or written otherwise, for the user.
     """
@@ -67,6 +68,7 @@ class PublishedFiles:
     architecture: str
     config: dict[str, Any]
     tensors: dict[str, Tensor]
+    outputs: Mapping[str, str] = field(default_factory=dict)
     more: tuple[PublishedFiles, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -92,17 +94,21 @@ def to_published(run: RunToPublish) -> PublishedFiles:
     family.quirks.write(body, head, config, arguments=arguments, pad_id=run.pad_id)
     prefix = "" if made.architecture == family.body else family.prefix
     tensors = {f"{prefix}{name}": tensor for name, tensor in body.items()} | head
-    return PublishedFiles(made.architecture, config, _separate(tensors), made.more, tuple(notes))
+    return PublishedFiles(made.architecture, config, _separate(tensors), made.outputs, made.more, tuple(notes))
 
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """A choice of class: its name, whether it has the pooler, its head's published tensors and keys of config.json."""
+    """A choice of class: its name, whether it has the pooler, its head's published tensors and keys of config.json.
+
+    ``outputs`` and ``more`` as in ``PublishedFiles``.
+    """
 
     architecture: str
     pooler: bool
     tensors: dict[str, Tensor]
     config: dict[str, Any]
+    outputs: Mapping[str, str] = field(default_factory=dict)
     more: tuple[PublishedFiles, ...] = ()
 
 
@@ -144,7 +150,7 @@ def _pretraining(family: Family, arguments: Mapping[str, Any], run: RunToPublish
     fitting = [head for head in family.heads if head.loss in losses and _fits(head, arguments, run, notes)]
     known = {head.loss for head in fitting}
     choices = [architecture for architecture in family.pretraining if known.issuperset(architecture.losses)]
-    chosen = max(choices, key=lambda choice: len(choice.losses), default=PretrainingArchitecture(family.body, ()))
+    chosen = max(choices, key=lambda choice: len(choice.losses), default=PretrainingArchitecture(family.body, {}))
     left = [loss for loss in losses if loss not in chosen.losses]
     if left:
         notes.append(f"{chosen.name} has no head of {', '.join(left)}: left out")
@@ -158,7 +164,7 @@ def _pretraining(family: Family, arguments: Mapping[str, Any], run: RunToPublish
                 more = () if small is None else (to_published(small),)
             own |= {name: _with_row_of_padding(own[name], run) for name in head.vocabulary_sized if name in own}
             tensors |= to_theirs(own, head.key_map, num_heads=arguments.get("num_heads"))
-    return _Made(chosen.name, chosen.pooler or not chosen.losses, tensors, {}, more)
+    return _Made(chosen.name, chosen.pooler or not chosen.losses, tensors, {}, chosen.losses, more)
 
 
 def _apart_twin(

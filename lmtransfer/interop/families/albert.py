@@ -94,8 +94,8 @@ ALBERT_FAMILY = Family(
         PretrainingHead(objective=SentenceOrderPrediction, key_map=_SOP),
     ),
     pretraining=(
-        PretrainingArchitecture("AlbertForPreTraining", ("mlm", "sop"), pooler=True),
-        PretrainingArchitecture("AlbertForMaskedLM", ("mlm",)),
+        PretrainingArchitecture("AlbertForPreTraining", {"mlm": "prediction_logits", "sop": "sop_logits"}, pooler=True),
+        PretrainingArchitecture("AlbertForMaskedLM", {"mlm": "logits"}),
     ),
     tasks={
         "classification": _CLASSIFIER,

@@ -98,12 +98,12 @@ class PretrainingArchitecture:
 
     Attributes:
         name: the class.
-        losses: the objectives whose heads it has.
+        losses: the objectives whose heads it has, and under which name its output holds what each says.
         pooler: whether it has the encoder's pooler, in families that have one.
     """
 
     name: str
-    losses: tuple[str, ...]
+    losses: Mapping[str, str]
     pooler: bool = False
 
 

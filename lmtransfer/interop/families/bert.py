@@ -180,9 +180,11 @@ def _tasks(kind: str) -> dict[TaskKind, TaskArchitecture | str]:
 
 def _pretraining(kind: str) -> tuple[PretrainingArchitecture, ...]:
     return (
-        PretrainingArchitecture(f"{kind}ForPreTraining", ("mlm", "nsp"), pooler=True),
-        PretrainingArchitecture(f"{kind}ForMaskedLM", ("mlm",)),
-        PretrainingArchitecture(f"{kind}ForNextSentencePrediction", ("nsp",), pooler=True),
+        PretrainingArchitecture(
+            f"{kind}ForPreTraining", {"mlm": "prediction_logits", "nsp": "seq_relationship_logits"}, pooler=True
+        ),
+        PretrainingArchitecture(f"{kind}ForMaskedLM", {"mlm": "logits"}),
+        PretrainingArchitecture(f"{kind}ForNextSentencePrediction", {"nsp": "logits"}, pooler=True),
     )
 
 

@@ -71,7 +71,7 @@ DISTILBERT_FAMILY = Family(
             implied={"norm_eps": _NORM_EPS},
         ),
     ),
-    pretraining=(PretrainingArchitecture("DistilBertForMaskedLM", ("mlm",)),),
+    pretraining=(PretrainingArchitecture("DistilBertForMaskedLM", {"mlm": "logits"}),),
     tasks={
         "classification": _CLASSIFIER,
         "regression": _CLASSIFIER,

@@ -81,8 +81,8 @@ ELECTRA_FAMILY = Family(
         ),
     ),
     pretraining=(
-        PretrainingArchitecture("ElectraForPreTraining", ("rtd",)),
-        PretrainingArchitecture("ElectraForMaskedLM", ("mlm",)),
+        PretrainingArchitecture("ElectraForPreTraining", {"rtd": "logits"}),
+        PretrainingArchitecture("ElectraForMaskedLM", {"mlm": "logits"}),
     ),
     tasks={
         "classification": _CLASSIFIER,

@@ -53,7 +53,7 @@ GPT_FAMILY = Family(
             declared_by=("OpenAIGPTLMHeadModel",),
         ),
     ),
-    pretraining=(PretrainingArchitecture("OpenAIGPTLMHeadModel", ("lm",)),),
+    pretraining=(PretrainingArchitecture("OpenAIGPTLMHeadModel", {"lm": "logits"}),),
     tasks={"classification": NO_BIAS, "regression": NO_BIAS, "tagging": _NO_CLASS, "span": _NO_CLASS},
     specials=SPECIALS,
 )

@@ -80,7 +80,7 @@ GPT2_FAMILY = Family(
             declared_by=("GPT2LMHeadModel",),
         ),
     ),
-    pretraining=(PretrainingArchitecture("GPT2LMHeadModel", ("lm",)),),
+    pretraining=(PretrainingArchitecture("GPT2LMHeadModel", {"lm": "logits"}),),
     tasks={
         "classification": NO_BIAS,
         "regression": NO_BIAS,

@@ -176,7 +176,7 @@ MODERN_FAMILY = Family(
             settings=(activation("classifier_activation"), _NORM_EPS),
         ),
     ),
-    pretraining=(PretrainingArchitecture("ModernBertForMaskedLM", ("mlm",)),),
+    pretraining=(PretrainingArchitecture("ModernBertForMaskedLM", {"mlm": "logits"}),),
     tasks=dict.fromkeys(("classification", "regression", "tagging", "span"), _OWN_HEAD),
     specials={"bos_token_id": "cls", "eos_token_id": "sep", "cls_token_id": "cls", "sep_token_id": "sep"},
     quirks=Biases(),

@@ -168,7 +168,7 @@ def _family(kind: str, model_types: tuple[str, ...], prefix: str, norm: str, key
         pooler=True,
         body=f"{kind}Model",
         heads=(_MLM,),
-        pretraining=(PretrainingArchitecture(f"{kind}ForMaskedLM", ("mlm",)),),
+        pretraining=(PretrainingArchitecture(f"{kind}ForMaskedLM", {"mlm": "logits"}),),
         tasks=_tasks(kind),
         specials={"bos_token_id": "cls", "eos_token_id": "sep"},
         quirks=CountedPositions(),

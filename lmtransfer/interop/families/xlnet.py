@@ -105,7 +105,7 @@ XLNET_FAMILY = Family(
             repeats={"lm_loss.weight": "word_embedding.weight"},
         ),
     ),
-    pretraining=(PretrainingArchitecture("XLNetLMHeadModel", ("plm",)),),
+    pretraining=(PretrainingArchitecture("XLNetLMHeadModel", {"plm": "logits"}),),
     tasks={
         "classification": _CLASSIFIER,
         "regression": _CLASSIFIER,
