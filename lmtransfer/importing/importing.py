@@ -187,10 +187,11 @@ def next_lines(path: Path, imported: Imported) -> list[str]:
     run = short_path(path)
     lines = [
         f"run: {path}",
-        f"\nnext, does it help?  lmtransfer finetune init={run} task=python_docs task.num_train=100 seeds=3 "
+        f"\nnext, does it help?  lmtransfer finetune init={run} task=python_docs task.num_train=100 seeds=5 "
         f"control=true",
     ]
-    if "mlm" in imported.losses:
+    learner = imported.module
+    if isinstance(learner, PretrainingLearner) and any(one.predicts == "masked" for one in learner.listed()):
         lines.append(f'                     lmtransfer predict run={run} text="The ice cream was [MASK] ."')
     lines.append(
         f"go on pretraining:   lmtransfer pretrain experiment=adapt init={run} corpus=text corpus.path=my/texts"
