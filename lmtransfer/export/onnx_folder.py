@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import cast
 
 import torch
 from torch import nn
@@ -65,20 +64,12 @@ def _grow(module: nn.Module, name: str) -> None:
 
 
 def _graph(run: OpenRun, folder: Path, notes: list[str]) -> OnnxFile:
-    learner = run.learner
-    if isinstance(learner, TaskLearner):
-        return export_onnx(
-            encoder=run.encoder,
-            kind=run.kind,
-            folder=folder,
-            head=cast(nn.Module, learner.head),
-            reading=learner.reading,
-            composition=learner.composition,
-            use_pooler=learner.use_pooler,
-        )
+    """Write the graph, with the head of the first objective that has something to say of each token."""
+    if isinstance(run.learner, TaskLearner):
+        return export_onnx(encoder=run.encoder, folder=folder, task=run.learner)
     state_TD = torch.zeros(1, run.encoder.dim)
-    head = next((objective for objective in run.objectives if objective.token_logits(state_TD) is not None), None)
-    left = [objective.name for objective in run.objectives if objective is not head]
+    chosen = next((objective for objective in run.objectives if objective.token_logits(state_TD) is not None), None)
+    left = [objective.name for objective in run.objectives if objective is not chosen]
     if left:
         notes.append(f"the graph has no head of {', '.join(left)}")
-    return export_onnx(encoder=run.encoder, kind="encoder" if head is None else "pretraining", folder=folder, head=head)
+    return export_onnx(encoder=run.encoder, folder=folder, objective=chosen)
