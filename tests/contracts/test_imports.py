@@ -40,7 +40,8 @@ ALLOWED: dict[str, set[str]] = {
     "tasks": {"errors", "randomness", "tokenizers", "data", "metrics", "kept_predictions", LEARNER},
     "training": PLAIN,
     "interop": {"errors", "untrusted", "system", "layers", "models", "tokenizers", "objectives", BATCH},
-    "reporting": {"errors", "former_names", "untrusted", "system", "metrics", "kept_predictions", "verdicts"},
+    "reporting": {"errors", "former_names", "untrusted", "system", "metrics", "kept_predictions", "verdicts"}
+    | {"config.without_effect"},
     "runs": PLAIN | {"former_names", "config", "tokenizers", "models", "data", "training"},
     "importing": PLAIN | {"config", "tokenizers", "models", "data", "objectives", "training", "interop", "runs"},
     "pretraining": PLAIN
