@@ -111,7 +111,8 @@ def _evaluate_as_it_is(cfg: DictConfig) -> Path:
     """
     if cfg.get("task") is None:
         return evaluate_pretrained(cfg)
-    if not getattr(build(cfg.task, data_root=cfg.data_root, cache_dir=None), "zero_shot", False):
+    task: Task = build(cfg.task, data_root=cfg.data_root, cache_dir=None)
+    if not task.zero_shot:
         raise ConfigError(
             f"run={cfg.run}: was pretrained and has no head for task={cfg.task.name}; train one (lmtransfer finetune "
             f"init={cfg.run} task={cfg.task.name}), leave task= out for its losses, or give a task that needs none "

@@ -11,10 +11,10 @@ from omegaconf import DictConfig, OmegaConf
 from lmtransfer.config.budget import effective_train
 from lmtransfer.config.schema import TrainSettings
 from lmtransfer.config.sweep import in_sweep, sweep_name
+from lmtransfer.data.store.token_shares import part_shares, unigram_entropy
 from lmtransfer.errors import ConfigError
-from lmtransfer.inspection.parts_table import shares_of
 from lmtransfer.models.compilation import compile_blocks
-from lmtransfer.objectives.base import selection_metric
+from lmtransfer.objectives.base import masked_loss, selection_metric
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.pretraining.assembly import (
     Parts,
@@ -28,7 +28,6 @@ from lmtransfer.pretraining.data import PretrainingData
 from lmtransfer.pretraining.going_on import TakenHeads, recipe_remark, take_heads
 from lmtransfer.pretraining.messages import closing, opening
 from lmtransfer.pretraining.seeds import pretrain_seeds
-from lmtransfer.pretraining.unigrams import masked_entropy, masked_loss
 from lmtransfer.pretraining.utilisation import pretraining_flops
 from lmtransfer.pretraining.worth import block_weights, meaning
 from lmtransfer.randomness import derived_seed
@@ -100,14 +99,14 @@ def _train(cfg: DictConfig, train: TrainSettings, name: str, hardware: Hardware,
         console.print(f"going on from {cfg.init}; {heads}", markup=False, soft_wrap=True)
         if remark := recipe_remark():
             console.print(f"note: {remark}", markup=False, soft_wrap=True)
-    entropy = masked_entropy(cfg, text.prepared.train)
+    entropy = None if masked_loss(parts.objectives) is None else unigram_entropy(text.prepared.train)
     data = PretrainingData(text, parts, train=train, hardware=hardware, seed=cfg.seed)
     trainer = _trainer(cfg, train, directory, data, learner, hardware, entropy)
     if found is not None:
         trainer.resume()
     state = trainer.train()
     metrics = state.best_metrics  # of the checkpoint that every other command takes
-    shares = shares_of(text.prepared, text.tokenizer)
+    shares = part_shares(text.prepared.train, text.tokenizer)
     result = RunResult(
         command="pretrain",
         split="validation" if metrics else None,
@@ -231,7 +230,7 @@ def _watchers(
     cfg: DictConfig, train: TrainSettings, learner: PretrainingLearner, entropy: float | None
 ) -> list[Watcher]:
     """What looks at every step: the unigram plateau where tokens are masked, a forecast where time is the budget."""
-    masked = masked_loss(cfg)
+    masked = masked_loss(learner.listed())
     watchers: list[Watcher] = []
     if entropy is not None and masked is not None:
         watchers.append(UnigramPlateau(entropy=entropy, loss=masked))

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from lmtransfer.errors import CheckpointError
+from lmtransfer.tokenizers.added_words import read_words
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.tokenizers.extended import ExtendedTokenizer
-from lmtransfer.tokenizers.word_list import read_words
 
 
 def grown_rows(tensor_VE: Tensor, base: Tokenizer, extended: ExtendedTokenizer) -> Tensor:

@@ -12,12 +12,12 @@ from lmtransfer.data.files import plain_name
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.prediction.lines import InputLines, InputSource
 from lmtransfer.prediction.stream import Given, OnError
-from lmtransfer.tasks.base import Example, HeadKind, Task
+from lmtransfer.tasks.base import Example, Task
 from lmtransfer.tasks.qa.task import SpanQa
 
 InputFormat = Literal["lines", "tsv", "quoted_tsv", "csv", "jsonl", "conll", "conllu", "squad", "quac", "coqa"]
 #: What answers: a head, or the head of a pretrained run that predicts hidden tokens.
-Kind = HeadKind | Literal["fill_mask"]
+Kind = str
 
 _TEXT_FORMATS: tuple[InputFormat, ...] = ("lines", "tsv", "quoted_tsv", "csv", "jsonl")
 FORMATS: dict[Kind, tuple[InputFormat, ...]] = {

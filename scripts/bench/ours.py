@@ -19,7 +19,7 @@ from lmtransfer.training.optim.schedules import Constant
 from lmtransfer.training.plan import Plan
 from lmtransfer.transfer.composing import OneToken
 from lmtransfer.transfer.freezing import Full
-from lmtransfer.transfer.heads.classification import ClassificationHead
+from lmtransfer.transfer.heads.sequences import ClassificationHead
 from lmtransfer.transfer.heads.span import SpanHead
 from lmtransfer.transfer.learner import TaskLearner
 from lmtransfer.transfer.reading import OneLayer

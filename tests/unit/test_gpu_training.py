@@ -19,7 +19,7 @@ from lmtransfer.models.compilation import compile_blocks
 from lmtransfer.objectives.corruption.token_masking import TokenMasking
 from lmtransfer.objectives.learner import PretrainingLearner, needed_reads
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
-from lmtransfer.objectives.next_sentence import NextSentencePrediction
+from lmtransfer.objectives.pair_label import NextSentencePrediction
 from lmtransfer.objectives.rows.sentence_pairs import SentencePairs
 from lmtransfer.objectives.source import PretrainingSource
 from lmtransfer.training.budget import Budget

@@ -18,8 +18,8 @@ from lmtransfer.data.stream.step_plan import lanes
 from lmtransfer.data.stream.stream import PlannedStream
 from lmtransfer.errors import ConfigError, TrainingError
 from lmtransfer.models.transformer_xl import TransformerXlEncoder
-from lmtransfer.objectives.causal_lm import LanguageModel
 from lmtransfer.objectives.corruption.base import NoCorruption
+from lmtransfer.objectives.language_model import LanguageModel
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.objectives.rows.stream import LanguageStream
 from lmtransfer.objectives.source import PretrainingSource

@@ -22,10 +22,10 @@ from lmtransfer.layers.cross_entropy import (
     sampled_cross_entropy_sum,
 )
 from lmtransfer.models.elmo import ElmoEncoder
-from lmtransfer.objectives.backward_lm import BackwardLanguageModel
 from lmtransfer.objectives.base import Objective
 from lmtransfer.objectives.bidirectional_lm import BidirectionalLanguageModel
 from lmtransfer.objectives.corruption.base import NoCorruption
+from lmtransfer.objectives.language_model import BackwardLanguageModel
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.objectives.rows.stream import LanguageStream
 from lmtransfer.objectives.source import PretrainingSource

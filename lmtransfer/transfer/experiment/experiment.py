@@ -14,7 +14,6 @@ from lmtransfer.config.budget import effective_train
 from lmtransfer.config.build import build
 from lmtransfer.config.check import check
 from lmtransfer.config.sweep import in_sweep, sweep_name
-from lmtransfer.data.store.cache import default_cache_dir
 from lmtransfer.errors import ConfigError, RunDirectoryError
 from lmtransfer.importing.opening import open_saved
 from lmtransfer.kept_predictions.file import file_name, write_predictions
@@ -28,6 +27,7 @@ from lmtransfer.runs.saved import SavedRun, hold_encoder, new_encoder, pretraini
 from lmtransfer.runs.training import training_hardware
 from lmtransfer.runs.trust import seal
 from lmtransfer.runs.versions import versions
+from lmtransfer.system.cache_dir import default_cache_dir
 from lmtransfer.system.console import Console
 from lmtransfer.system.durable import write_text
 from lmtransfer.system.machine import naming
@@ -159,7 +159,7 @@ def _settings(
     train = effective_train(cfg, primary=command)
     cache_dir = default_cache_dir() if cfg.cache_dir is None else Path(cfg.cache_dir).expanduser().absolute()
     task: Task = build(cfg.task, data_root=cfg.data_root, cache_dir=str(cache_dir))
-    if getattr(task, "zero_shot", False):
+    if task.zero_shot:
         _ = task.head  # says that there is nothing to train
     if cfg.task.get("labels", "") is None:
         cfg.task.labels = list(task.labels)  # as found in the training file: they travel with the run by name
