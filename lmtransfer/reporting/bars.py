@@ -7,7 +7,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from lmtransfer.reporting.style import GREY, INK, PALETTE, SavedFigure, drawing, new_figure, save, shorten, subtitle
+from lmtransfer.reporting.style import (
+    GREY,
+    INK,
+    PALETTE,
+    SavedFigure,
+    drawing,
+    new_figure,
+    save,
+    seed_dots,
+    shorten,
+    subtitle,
+)
 from lmtransfer.reporting.units import in_percent, shown, shown_difference
 from lmtransfer.verdicts.difference import Difference
 from lmtransfer.verdicts.spread import Spread
@@ -76,7 +87,7 @@ def _draw_scores(axes: Any, bars: Sequence[Bar], metric: str, factor: float) -> 
             end = max(end, factor * bar.score.mean + deviation)
             text += f" \u00b1 {shown(bar.score.deviation, metric)}"
         if len(values) > 1:
-            axes.plot(values, [place] * len(values), "o", color="white", markeredgecolor=INK, markersize=3.4, zorder=5)
+            seed_dots(axes, values, [place] * len(values), INK)
         axes.annotate(text, (end, place), xytext=(5, 0), textcoords="offset points", va="center", fontsize=8.5)
         furthest = max(furthest, end)
     axes.set_yticks(places, [shorten(bar.label) for bar in bars], color=INK)

@@ -72,7 +72,12 @@ class Run:
     @property
     def is_seed(self) -> bool:
         """Whether it is one seed of a parent run."""
-        return re.fullmatch(r"seed-\d+", self.name) is not None
+        return is_seed(self.name)
+
+
+def is_seed(name: str) -> bool:
+    """Whether a folder of this name is one seed of the run that it lies in."""
+    return re.fullmatch(r"seed-\d+", name) is not None
 
 
 def collect(*roots: Path) -> list[Run]:

@@ -10,7 +10,18 @@ from typing import Any
 from lmtransfer.reporting.entries import Entry
 from lmtransfer.reporting.rows import group_name, run_name
 from lmtransfer.reporting.scores import number
-from lmtransfer.reporting.style import GREY, INK, SavedFigure, colour, drawing, new_figure, save, shorten, subtitle
+from lmtransfer.reporting.style import (
+    GREY,
+    INK,
+    SavedFigure,
+    colour,
+    drawing,
+    new_figure,
+    save,
+    seed_dots,
+    shorten,
+    subtitle,
+)
 
 #: More runs than this side by side tell nothing apart; the rest is left out.
 _MOST = 6
@@ -107,9 +118,7 @@ def draw_layer_weights(mixtures: Sequence[LayerWeights], folder: Path, *, name: 
                     xs, mixture.weights, yerr=mixture.deviations, fmt="none", color=INK, elinewidth=1, capsize=2
                 )
             for of_seed in mixture.seeds if len(mixture.seeds) > 1 else ():
-                axes.plot(
-                    xs, of_seed, "o", color="white", markeredgecolor=INK, markersize=3, linestyle="none", zorder=5
-                )
+                seed_dots(axes, xs, of_seed, INK, size=3)
             if len(mixtures) == 1:
                 tops = mixture.deviations or (0.0,) * num_layers
                 for x, weight, more in zip(xs, mixture.weights, tops, strict=True):

@@ -13,7 +13,7 @@ from lmtransfer.reporting.rows import group_name, run_name
 from lmtransfer.reporting.scores import higher_is_better, number
 from lmtransfer.reporting.style import SavedFigure
 from lmtransfer.verdicts.expected_best import expected_best
-from lmtransfer.verdicts.spread import spread
+from lmtransfer.verdicts.spread import Spread, spread
 
 
 def search_figures(entries: Sequence[Entry], folder: Path) -> list[SavedFigure]:
@@ -23,10 +23,10 @@ def search_figures(entries: Sequence[Entry], folder: Path) -> list[SavedFigure]:
         metric = entry.metric or ""
         series: list[Series] = []
         for arm, is_control in (("pretrained", False), ("control", True)):
-            tried = list(tried_rates(entry.run, arm).values())
+            tried = tried_rates(entry.run, arm)
             if len(tried) > 2:
-                best = expected_best(tried, higher_is_better=higher_is_better(metric, entry.run.result))
-                points = tuple((float(k), spread((value,))) for k, value in enumerate(best, start=1))
+                best = _best_of(tried, higher_is_better=higher_is_better(metric, entry.run.result))
+                points = tuple((float(k), score) for k, score in enumerate(best, start=1))
                 series.append(Series("control" if is_control else run_name(entry), points, is_control=is_control))
         if series:
             figures.append(
@@ -43,18 +43,35 @@ def search_figures(entries: Sequence[Entry], folder: Path) -> list[SavedFigure]:
     return figures
 
 
-def tried_rates(run: Run, arm: str) -> dict[float, float]:
-    """The score of each learning rate on the examples to choose by, in the mean over seeds; none where it is damaged.
+def tried_rates(run: Run, arm: str) -> dict[float, Spread]:
+    """What each learning rate scored, seed by seed, on the examples to choose by; none where it is damaged.
 
     Args:
         run: of a task.
         arm: "pretrained" or "control".
+
+    Returns:
+        By rate, ascending, over the seeds that tried all of them, in one order; where none did, the mean alone.
     """
     tries = run.result.get("learning_rate_tries")
-    found: dict[float, list[float]] = {}
-    for one in tries if isinstance(tries, list) else []:
+    found: dict[float, dict[object, float]] = {}
+    for place, one in enumerate(tries if isinstance(tries, list) else []):
         if isinstance(one, Mapping) and one.get("arm") == arm:
             rate, score = number(one.get("learning_rate")), number(one.get("score"))
+            seeds = number(one.get("pretraining_seed")), number(one.get("seed"))
             if rate is not None and score is not None:
-                found.setdefault(rate, []).append(score)
-    return {rate: fmean(scores) for rate, scores in sorted(found.items())}
+                found.setdefault(rate, {})[place if seeds[1] is None else seeds] = score
+    everywhere = [seed for seed in next(iter(found.values()), {}) if all(seed in of_rate for of_rate in found.values())]
+    values = {
+        rate: [of_rate[seed] for seed in everywhere] or [fmean(of_rate.values())] for rate, of_rate in found.items()
+    }
+    return {rate: spread(values[rate]) for rate in sorted(values)}
+
+
+def _best_of(tried: Mapping[float, Spread], *, higher_is_better: bool) -> list[Spread]:
+    """The expected score of the best of k rates; a rate is chosen by its mean, and each seed has a score at it."""
+    rates = list(tried.values())
+    means = [rate.mean for rate in rates]
+    seeds = zip(*(rate.values for rate in rates), strict=True)
+    best = [expected_best(means, scores=scores, higher_is_better=higher_is_better) for scores in seeds]
+    return [spread(values) for values in zip(*best, strict=True)]
