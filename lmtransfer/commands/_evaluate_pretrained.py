@@ -103,7 +103,9 @@ def evaluate_pretrained(cfg: DictConfig) -> Path:
         if plain.get("corpus") is not None:
             plain["corpus"] = absolute_corpus(plain["corpus"])
         directory.write_config(plain)
-        directory.write_versions(versions())
+        text = measuring.text
+        prints = {"corpus": text.corpus.fingerprint(), "tokenizer": text.tokenizer.fingerprint}
+        directory.write_versions(versions(data=prints))
         seconds, tokens = time.monotonic() - began, _num_counted(measuring)
         directory.write_result(
             {

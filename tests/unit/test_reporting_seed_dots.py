@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ Drawn = dict[str, Figure]
 
 
 @pytest.fixture
-def drawn(monkeypatch: pytest.MonkeyPatch) -> Iterator[Drawn]:
+def drawn(monkeypatch: pytest.MonkeyPatch) -> Drawn:
     """Every figure that is saved during the test."""
     saved: Drawn = {}
     save = Figure.savefig
@@ -36,7 +36,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> Iterator[Drawn]:
         save(figure, *words, **named)
 
     monkeypatch.setattr(Figure, "savefig", keep)
-    yield saved
+    return saved
 
 
 def dots(figure: Figure, place: int = 0) -> list[tuple[float, float]]:
