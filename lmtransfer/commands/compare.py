@@ -34,5 +34,6 @@ def run(cfg: DictConfig) -> Path:
     console = report_console()
     print_comparison(found, console, most=cfg.most)
     path = write_comparison(found, None if cfg.to is None else Path(str(cfg.to)).expanduser(), most=cfg.most)
-    console.print(f"As a page, and all flipped examples as .json beside it: {path}", markup=False, soft_wrap=True)
+    beside = "everything" if found.flips is None else "all flipped examples"
+    console.print(f"As a page, and {beside} as .json beside it: {path}", markup=False, soft_wrap=True)
     return path.parent

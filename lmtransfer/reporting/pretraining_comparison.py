@@ -20,6 +20,7 @@ from lmtransfer.reporting.settings import TOKENIZER, differences_text, differing
 from lmtransfer.reporting.sides import Member, Side, pretrained_values
 from lmtransfer.verdicts.difference import Difference, compare_arms
 from lmtransfer.verdicts.holm import corrected
+from lmtransfer.verdicts.variance import NO_PREDICTIONS
 
 _TEXT, _LOSSES = "corpus", "losses"
 #: Settings of an evaluation that change what is measured; of these the last ones are of a memory.
@@ -61,7 +62,8 @@ def compare_pretrainings(one: Side, other: Side) -> Comparison:
     else:
         arms = [arm_of(side, None, side.metric) for side in (one, other)]
         difference = compare_arms(*arms, higher_is_better=False, settings_differ=bool(mixed))
-        missing += [*difference.notes, "the luck of the held-out text is not counted: losses of its parts are not kept"]
+        missing += [note for note in difference.notes if note != NO_PREDICTIONS]
+        missing.append("the luck of the held-out text is not counted: losses of its documents are not kept")
     losses = _losses(one, other, not_shared, settings_differ=bool(mixed))
     return Comparison(
         (one, other), values, difference, None, (), (), None, settings, tuple(dict.fromkeys(missing)), losses
@@ -133,7 +135,8 @@ def _losses(
     made: list[GroupDifference] = []
     differences: list[Difference] = []
     theirs = _metrics(other.first)
-    for metric in (name for name in _metrics(one.first) if name in theirs and name not in not_shared):
+    left_out = {*not_shared, *(["loss"] if _is_one_part(one) and _is_one_part(other) else [])}
+    for metric in (name for name in _metrics(one.first) if name in theirs and name not in left_out):
         sides = [_by(side, metric) for side in (one, other)]
         if any(len(by.members) < len(side.members) for by, side in zip(sides, (one, other), strict=True)):
             continue
@@ -141,8 +144,6 @@ def _losses(
         higher = metric.partition("/")[0].endswith("_accuracy")
         differences.append(compare_arms(*arms, higher_is_better=higher, settings_differ=settings_differ))
         made.append(GroupDifference(metric, None, metric, arms[0].spread.mean, arms[1].spread.mean, None))
-    if len(made) < 2:  # the one in the headline
-        return ()
     together = corrected(differences)
     return tuple(
         GroupDifference(row.name, row.num, row.metric, row.one, row.other, found)
@@ -177,6 +178,11 @@ def _target(losses: Mapping[str, tuple[str, float]], part: str) -> str:
     if part in losses:
         return losses[part][0]
     return next((target for target, _ in losses.values() if target.endswith(_OWN_NOISE)), "")
+
+
+def _is_one_part(side: Side) -> bool:
+    """Whether the loss is that of a single objective, which is told under its own name."""
+    return [weight for _, weight in _objectives(side.first).values()] == [1.0]
 
 
 def _trained_alike(side: Side) -> bool:
