@@ -115,8 +115,8 @@ def _check_root(root: Path) -> None:
         os.stat(os.path.join(root, "."))  # noqa: PTH118 - a path drops the point, which asks for the right to enter
     except PermissionError as error:
         raise RunDirectoryError(
-            f"runs={root}: the folder may not be read (permission denied); change its permissions (chmod u+rx), or give "
-            "another folder"
+            f"runs={root}: the folder may not be read (permission denied); change its permissions (chmod u+rx), or "
+            "give another folder"
         ) from error
 
 

@@ -173,7 +173,10 @@ LOCKED: dict[str, tuple[dict[str, int], Case]] = {
     "unreadable_runs": ({"runs": 0}, Case(("report", "runs", "to=o"), ("runs=runs: the folder may not be read",))),
     "runs_not_to_be_listed": ({"runs": 0o311}, Case(("report", "runs", "to=o"), ("runs=runs: the folder may",))),
     "runs_not_to_be_entered": ({"runs": 0o644}, Case(("report", "runs", "to=o"), ("runs=runs: the folder may",))),
-    "unreadable_above": ({"runs": 0}, Case(("report", "runs/pretrain", "to=o"), ("pretrain: the folder may not be read",))),
+    "unreadable_above": (
+        {"runs": 0},
+        Case(("report", "runs/pretrain", "to=o"), ("runs=runs/pretrain: the folder may not be read",)),
+    ),
     "unreadable_side": (
         {"runs/pretrain": 0},
         Case(("compare", "runs/pretrain", "texts", "to=o"), ("runs=runs/pretrain: the folder may not be read",)),
