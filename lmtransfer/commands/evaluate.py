@@ -15,21 +15,15 @@ from lmtransfer.config.check import check
 from lmtransfer.config.parts import settle_parts
 from lmtransfer.config.sweep import in_sweep, sweep_name
 from lmtransfer.errors import ConfigError
+from lmtransfer.importing.opening import is_pretrained, open_saved, trained_folders
 from lmtransfer.kept_predictions.file import file_name, write_predictions
 from lmtransfer.kept_predictions.scored import Kept
 from lmtransfer.pretraining.evaluation import evaluate_pretrained
 from lmtransfer.reporting.runs.kept import examples_of
-from lmtransfer.runs.hardware import eager_hardware
 from lmtransfer.runs.result import JointResult, SeedResult
 from lmtransfer.runs.run_directory import RunDirectory
-from lmtransfer.runs.saved import (
-    SavedRun,
-    folders_with_checkpoints,
-    is_pretrained,
-    open_saved,
-    pretraining_seed,
-    trained_folders,
-)
+from lmtransfer.runs.saved import SavedRun, folders_with_checkpoints, pretraining_seed
+from lmtransfer.runs.training import eager_hardware
 from lmtransfer.runs.versions import versions
 from lmtransfer.system.console import Console
 from lmtransfer.system.printable import short_path
@@ -117,7 +111,8 @@ def _evaluate_as_it_is(cfg: DictConfig) -> Path:
     """
     if cfg.get("task") is None:
         return evaluate_pretrained(cfg)
-    if not getattr(build(cfg.task, data_root=cfg.data_root, cache_dir=None), "zero_shot", False):
+    task: Task = build(cfg.task, data_root=cfg.data_root, cache_dir=None)
+    if not task.zero_shot:
         raise ConfigError(
             f"run={cfg.run}: was pretrained and has no head for task={cfg.task.name}; train one (lmtransfer finetune "
             f"init={cfg.run} task={cfg.task.name}), leave task= out for its losses, or give a task that needs none "

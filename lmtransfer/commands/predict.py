@@ -13,13 +13,14 @@ from omegaconf import DictConfig
 from lmtransfer.config.check import check
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError
+from lmtransfer.importing.opening import is_pretrained, open_saved
 from lmtransfer.prediction.answering import FilledMasks, MaskedTexts, TaskAnswers, answering_runs
 from lmtransfer.prediction.input import InputSource, find_input, input_format, one_example, open_lines
 from lmtransfer.prediction.output import STANDARD_OUTPUT, open_output
 from lmtransfer.prediction.stream import AnswersInOrder
 from lmtransfer.prediction.submission import Submission
-from lmtransfer.runs.hardware import eager_hardware
-from lmtransfer.runs.saved import SavedRun, is_pretrained, open_saved
+from lmtransfer.runs.saved import SavedRun
+from lmtransfer.runs.training import eager_hardware
 from lmtransfer.system import ranks
 from lmtransfer.system.console import Console
 from lmtransfer.tasks.asking import Asked, Given, Reader

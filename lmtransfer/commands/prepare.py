@@ -102,7 +102,7 @@ def _table(name: str, prepared: PreparedCorpus, tokenizer: Tokenizer) -> Table:
 
 def _trained_on(tokenizer: Tokenizer) -> str:
     """What the tokenizer's vocabulary was trained on, as its trainer counted it."""
-    counts = getattr(tokenizer, "training", {})
+    counts = tokenizer.training
     if "pieces_used" not in counts:
         return ""
     text = f"pieces, from {counts['pieces_used']:,} of {counts['pieces_seen']:,} lines"

@@ -10,9 +10,12 @@ from typing import Any
 import torch
 
 from lmtransfer import __version__
+from lmtransfer.config.target import resolve
+from lmtransfer.errors import ConfigError
 from lmtransfer.export.model_card import ModelCard
 from lmtransfer.export.run import OpenRun
 from lmtransfer.export.seen_by_transformers import auto_class
+from lmtransfer.objectives.base import Objective
 from lmtransfer.reporting.runs.collect import Run, collect, read_run
 from lmtransfer.reporting.runs.entries import make_entries
 from lmtransfer.reporting.runs.entry import Entry
@@ -23,15 +26,6 @@ from lmtransfer.reporting.units import count, duration, in_percent, shown
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 _WAYS = {"frozen": "frozen, a head trained on it", "full": "finetuned", "gradual": "finetuned layer by layer"}
-#: What the runs of lmtransfer wrote, and what a reader of the card would look for.
-_OBJECTIVES = {
-    "mlm": "masked tokens (mlm)",
-    "nsp": "next sentence (nsp)",
-    "sop": "sentence order (sop)",
-    "lm": "next token (lm)",
-    "rtd": "replaced tokens (rtd)",
-    "plm": "permuted tokens (plm)",
-}
 
 
 def card_of(
@@ -160,17 +154,27 @@ def _facts(run: OpenRun, lineage: Sequence[Run], architecture: str, source: str 
 
 def _of_pretraining(stage: Run) -> dict[str, str]:
     objective: Mapping[str, Any] = stage.config["objective"]
-    losses = objective_label(objective).split("+")
+    losses = [_titled(name, node) for name, node in (objective.get("losses") or {}).items()]
     settings = {"mask_prob": "mask_prob {}", "max_length": "rows of up to {} tokens"}
     details = [text.format(objective[key]) for key, text in settings.items() if number(objective.get(key)) is not None]
     found = {
         "pretraining text": _corpus(stage),
-        "objective": ", ".join([" and ".join(_OBJECTIVES.get(loss, loss) for loss in losses), *details]),
+        "objective": ", ".join([" and ".join(losses), *details]),
         "budget": _budget(stage.result),
         "hardware": _hardware(stage.versions),
         "validation": _validation(stage.result),
     }
     return {key: text for key, text in found.items() if text}
+
+
+def _titled(name: str, node: Any) -> str:
+    """What an objective predicts, in words, with its name; its name alone where its class is not at hand."""
+    try:
+        objective = resolve(node["_target_"])
+    except (ConfigError, KeyError, TypeError):
+        return name
+    title = objective.title if issubclass(objective, Objective) else ""
+    return f"{title} ({name})" if title else name
 
 
 def _of_task(run: OpenRun, named: Run) -> dict[str, str]:

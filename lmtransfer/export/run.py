@@ -11,11 +11,12 @@ from torch import Tensor, nn
 
 from lmtransfer.config.build import build
 from lmtransfer.errors import CheckpointError, RunDirectoryError
+from lmtransfer.importing.opening import open_saved, trained_folders
 from lmtransfer.interop.families.index import family_of_model
 from lmtransfer.interop.tokenizers.written_tokenizer import WrittenTokenizer, write_tokenizer
 from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.learner import PretrainingLearner
-from lmtransfer.runs.saved import CheckpointName, SavedRun, new_encoder, open_saved, trained_folders
+from lmtransfer.runs.saved import CheckpointName, SavedRun, new_encoder
 from lmtransfer.training.weights import read_weights, weights
 from lmtransfer.transfer.experiment.trained import task_of
 from lmtransfer.transfer.learner import TaskLearner
@@ -191,7 +192,9 @@ def _learner_maker(saved: SavedRun) -> _LearnerMaker:
     if "transfer" in saved.config and "task" in saved.config:
         task, method = task_of(saved), cast(TransferMethod, build(saved.component("transfer")))
         return _LearnerMaker(
-            lambda encoder: method.learner(encoder, head=task.head, seed=0), task.head.kind, tuple(task.labels)
+            lambda encoder: method.learner(encoder, head=task.head, seed=0),
+            cast(Kind, task.head.kind),
+            tuple(task.labels),
         )
     nodes = [saved.component(f"objective.losses.{name}", "tokenizer") for name in _losses(saved.config)]
     if nodes:
@@ -210,17 +213,16 @@ def head_problem(run: OpenRun) -> str | None:
     method, encoder, head = run.method, run.encoder, run.learner.head
     if method.layers not in ("last", encoder.num_layers):
         return f"it reads transfer.layers={method.layers}, and published heads read the last layer"
-    if run.kind in ("tagging", "span"):
+    if head.per == "token":
         if method.pooling == "bilstm":
             return "transfer.pooling=bilstm puts an LSTM between encoder and head, and published heads have none"
-        if getattr(head, "hidden", None) is not None:
+        if head.hidden is not None:
             return f"transfer.head_hidden_dim={method.head_hidden_dim}: published heads for {run.kind} are linear"
-        num_kinds: int = getattr(head, "num_labels", 0)
-        if run.kind == "span" and num_kinds:
+        if run.kind == "span" and head.num_labels:
             return f"it also tells apart {', '.join(run.labels)}, and published heads for questions know spans only"
         return None
     published = TransferMethod(freeze="full", head_hidden_dim=None)
-    hidden = getattr(head, "hidden", None)
+    hidden = head.hidden
     wanted = encoder.dim if encoder.family_head.hidden else None
     same = (
         method.resolved_pooling(encoder) == published.resolved_pooling(encoder)
@@ -230,7 +232,7 @@ def head_problem(run: OpenRun) -> str | None:
     )
     if not same:
         return f"transfer.pooling={method.pooling} composes a text in another way than the family's published head"
-    if hidden is not None and cast(nn.Linear, hidden).out_features != wanted:
+    if hidden is not None and hidden.out_features != wanted:
         return f"transfer.head_hidden_dim={method.head_hidden_dim}: the published head's hidden layer is {wanted} wide"
     return None
 

@@ -19,11 +19,11 @@ from lmtransfer.data.store.cache import writing
 from lmtransfer.errors import CheckpointError
 from lmtransfer.importing.objective import imported_objective
 from lmtransfer.importing.published_folder import PublishedFolder, find_published
+from lmtransfer.interop.grown import grown_weights, with_words
 from lmtransfer.interop.published import read_published
 from lmtransfer.interop.tokenizers.tokenizer_files import read_tokenizer
 from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.learner import PretrainingLearner
-from lmtransfer.pretraining.added_words import grown_weights, with_words
 from lmtransfer.runs.result import RunResult
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.versions import versions

@@ -31,7 +31,7 @@ from lmtransfer.objectives.source import PretrainingSource
 from lmtransfer.objectives.views import RowCounts, count_rows, row_views
 from lmtransfer.pretraining.assembly import Parts, build_parts, read_text
 from lmtransfer.randomness import derived_seed, permutation
-from lmtransfer.runs.trainer import build_optimizer
+from lmtransfer.runs.training import build_optimizer
 from lmtransfer.system.console import Console
 from lmtransfer.tokenizers.base import Tokenizer, characters_of
 from lmtransfer.training.hardware import Hardware, setup

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 from omegaconf import DictConfig
@@ -12,8 +12,9 @@ from rich.text import Text
 
 from lmtransfer.config.build import build
 from lmtransfer.errors import ConfigError, DataError
+from lmtransfer.importing.opening import open_saved
 from lmtransfer.inspection.tables import titled
-from lmtransfer.runs.saved import new_encoder, open_saved
+from lmtransfer.runs.saved import new_encoder
 from lmtransfer.system.console import Console
 from lmtransfer.tasks.base import Task
 from lmtransfer.tasks.encoded import EncodedExamples
@@ -40,7 +41,7 @@ def inspect_task(cfg: DictConfig, console: Console) -> None:
     source = open_saved(cfg.init, key="init")
     encoder = new_encoder(source.model_node, source.tokenizer, seed=0)
     task: Task = build(cfg.task, data_root=cfg.data_root, cache_dir=cfg.cache_dir)
-    if getattr(task, "zero_shot", False):
+    if task.zero_shot:
         raise ConfigError(f"task={task.name}: is scored without training, so that there are no labels to inspect")
     seen: dict[str, str] = {}
     for split in task.splits:
@@ -74,26 +75,12 @@ def split_table(task: Task, split: str, encoded: EncodedExamples, tokenizer: Tok
     table.add_row("cut", f"{encoded.num_truncated:,}", "examples that lose tokens to max_length")
     unknown = float((encoded.tokens_T == tokenizer.unk_id).mean())
     table.add_row("unknown", f"{unknown:.3%}", "of the tokens are [UNK]")
-    for name, count in _answer_counts(task, encoded):
-        table.add_row(name, f"{count:,}", f"{count / max(1, _num_answers(encoded)):.1%}")
-    if task.head.kind == "span":
+    for name, count in task.head.counts(encoded.targets, task.labels):
+        table.add_row(name, f"{count:,}", f"{count / max(1, len(encoded.targets)):.1%}")
+    if task.head.may_be_unreachable:
         reachable = num - hidden - len(encoded.unreachable)
         table.add_row("reachable", f"{reachable:,}", "gold answers that these tokens can give exactly")
     return table
-
-
-def _num_answers(encoded: EncodedExamples) -> int:
-    return len(encoded.targets.values)
-
-
-def _answer_counts(task: Task, encoded: EncodedExamples) -> Iterator[tuple[str, int]]:
-    if task.head.kind in ("classification", "tagging"):
-        values = encoded.targets.values[:, -1]
-        for index, name in enumerate(task.labels):
-            yield name, int((values == index).sum())
-    elif task.head.kind == "span":
-        for index, name in enumerate(task.labels):
-            yield name, int((encoded.targets.values[:, 2] == index).sum())
 
 
 def remarks(encoded: EncodedExamples, split: str, seen: dict[str, str]) -> Iterator[str]:
@@ -136,37 +123,22 @@ def _print_examples(
 ) -> None:
     for place in np.linspace(0, len(encoded) - 1, min(number, len(encoded))).astype(int).tolist():
         start, stop = encoded.offsets[place], encoded.offsets[place + 1]
-        targets = encoded.targets.values[encoded.targets.rows_of(np.array([place]))]
+        targets = encoded.targets_of(np.array([place]))
         example = encoded.examples[encoded.owners[place]]
-        console.print(Text(f"\n  {example.id}: {stop - start} tokens; {_asked(task, targets)}", style="dim"))
-        console.print(Padding(_tokens(encoded.tokens_T[start:stop], targets, task, tokenizer), (0, 0, 0, 4)))
+        asked, marks = task.head.asked(targets, task.labels), task.head.marks(targets, task.labels)
+        console.print(Text(f"\n  {example.id}: {stop - start} tokens; {asked}", style="dim"))
+        console.print(Padding(_tokens(encoded.tokens_T[start:stop], marks, tokenizer), (0, 0, 0, 4)))
     console.print()
 
 
-def _asked(task: Task, targets: np.ndarray) -> str:
-    kind = task.head.kind
-    if kind == "regression":
-        return f"score {targets[0, 0]:g}"
-    if kind == "classification":
-        return "label hidden" if targets[0, 0] < 0 else f"label {task.labels[int(targets[0, 0])]}"
-    if kind == "tagging":
-        return f"{len(targets)} words"
-    if targets[0, 2] >= 0:
-        return f"answer: {task.labels[int(targets[0, 2])]}"
-    return "no answer here" if targets[0, 0] < 0 else f"answer: tokens {targets[0, 0]} to {targets[0, 1]}"
-
-
-def _tokens(tokens: Sequence[int] | np.ndarray, targets: np.ndarray, task: Task, tokenizer: Tokenizer) -> Text:
+def _tokens(tokens: np.ndarray, marks: Mapping[int, str], tokenizer: Tokenizer) -> Text:
     """The pieces, with what is asked of them: an answer in bold, a tag behind its word."""
-    kind, text = task.head.kind, Text()
-    tags = {int(row[0]): int(row[2]) for row in targets} if kind == "tagging" else {}
-    answer = range(0)
-    if kind == "span" and targets[0, 0] >= 0:
-        answer = range(int(targets[0, 0]), int(targets[0, 1]) + 1)
-    for place, token in enumerate(int(token) for token in tokens):
-        style = "bold green" if place in answer else "dim" if tokenizer.is_special[token] else ""
+    text = Text()
+    for place, token in enumerate(tokens.tolist()):
+        in_answer = marks.get(place) == ""
+        style = "bold green" if in_answer else "dim" if tokenizer.is_special[token] else ""
         text.append(tokenizer.piece(token), style=style)
-        if tags.get(place, 0) > 0:
-            text.append(f"/{task.labels[tags[place]]}", style="bold green")
+        if marks.get(place):
+            text.append(marks[place], style="bold green")
         text.append(" ")
     return text

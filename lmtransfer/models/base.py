@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from lmtransfer.data.batch import PackedBatch
-from lmtransfer.errors import ConfigError
+from lmtransfer.errors import ConfigError, DataError
 
 #: Which tokens the state of a token has seen: all ("bidirectional"), itself and those before it ("causal"), itself and
 #: those after it ("backward"), a causal half followed by a backward half of the same width ("concatenated": ELMo), or
@@ -97,6 +97,8 @@ class Encoder(nn.Module):
         token_embedding: the input embedding, which objectives may tie; None where words are read as characters.
         pooler: the family's published pooler over [CLS] (a module (B, D) -> (B, D)), or None.
         reads_characters: it reads words as characters, ``PackedBatch.chars_TC``.
+        reads_padded: it computes of ``models.padded.PaddedRows`` what it computes of packed sequences, as an exported
+            graph must.
         compiles: ``torch.compile`` may take each of its ``blocks``.
         has_two_streams: it defines ``two_stream``.
     """
@@ -105,6 +107,7 @@ class Encoder(nn.Module):
     family_head: FamilyHead
     pooler: nn.Module | None
     reads_characters: bool = False
+    reads_padded: bool = False
     compiles: bool = False
     has_two_streams: bool = False
 
@@ -132,6 +135,18 @@ class Encoder(nn.Module):
             reads: where the last layer is needed; None: everywhere.
         """
         raise NotImplementedError
+
+    def check_length(self, batch: PackedBatch) -> None:
+        """Refuse a sequence longer than it can read, before an index error deep in a kernel would.
+
+        Raises:
+            DataError: naming both lengths and the keys to change.
+        """
+        if batch.max_seqlen > self.max_length:
+            raise DataError(
+                f"a sequence of {batch.max_seqlen} tokens is longer than model.max_length={self.max_length}: "
+                "lower objective.max_length or task.max_length, or raise model.max_length"
+            )
 
     def blocks(self) -> list[nn.Module]:
         """The repeated layers, each one unit to unfreezing, layer-wise rates, Muon and ``torch.compile``.

@@ -14,10 +14,9 @@ from lmtransfer.data.batch import PackedBatch
 from lmtransfer.errors import ConfigError
 from lmtransfer.layers.dropout import Dropout
 from lmtransfer.layers.feed_forward import Activation
-from lmtransfer.layers.transformer import NormPlace
+from lmtransfer.layers.transformer import NormPlace, TransformerSettings
 from lmtransfer.models.base import Encoder, EncoderOutput, FamilyHead, Reads
 from lmtransfer.models.relative_stack import RelativeStack, as_memory, initialise_
-from lmtransfer.models.transformer import check_heads, check_length
 
 
 class TransformerXlEncoder(Encoder):
@@ -72,23 +71,24 @@ class TransformerXlEncoder(Encoder):
         attention_dropout: float = 0.0,
     ) -> None:
         super().__init__(dim=dim, num_layers=num_layers, max_length=max_length, vocab_size=vocab_size)
-        check_heads(dim=dim, num_heads=num_heads)
         if same_length and not memory_length:
             raise ConfigError("model.same_length=true shows each token as many as model.memory_length=0: raise it")
         self.token_embedding = nn.Embedding(vocab_size, dim)
         self.stack = RelativeStack(
+            TransformerSettings(
+                dim=dim,
+                num_heads=num_heads,
+                hidden_dim=hidden_dim,
+                norm=norm,
+                norm_eps=norm_eps,
+                activation=activation,
+                dropout=dropout,
+                attention_dropout=attention_dropout,
+                causal=True,
+            ),
             num_layers=num_layers,
-            dim=dim,
-            num_heads=num_heads,
-            hidden_dim=hidden_dim,
-            norm=norm,
-            norm_eps=norm_eps,
-            activation=activation,
-            dropout=dropout,
-            attention_dropout=attention_dropout,
             own_biases=False,
             segments=False,
-            causal=True,
             memory_length=memory_length,
             clamp_length=clamp_length,
             same_length=same_length,
@@ -105,6 +105,6 @@ class TransformerXlEncoder(Encoder):
         self, batch: PackedBatch, carry: tuple[Tensor, ...] | Any = None, reads: Reads | None = None
     ) -> EncoderOutput:
         """Encode; see ``models.base.Encoder``."""
-        check_length(batch, self.max_length)
+        self.check_length(batch)
         embedded_TD = self.dropout(self.token_embedding(batch.tokens_T) * math.sqrt(self.dim))
         return self.stack(embedded_TD, batch, carry=as_memory(carry, self.num_layers), reads=reads)

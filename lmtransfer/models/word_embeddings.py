@@ -11,7 +11,6 @@ from torch import nn
 
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.models.base import Encoder, EncoderOutput, FamilyHead, Reads
-from lmtransfer.models.transformer import check_length
 
 
 class WordEmbeddings(Encoder):
@@ -36,6 +35,6 @@ class WordEmbeddings(Encoder):
 
     def forward(self, batch: PackedBatch, carry: Any = None, reads: Reads | None = None) -> EncoderOutput:
         """Look vectors up; see ``models.base.Encoder``."""
-        check_length(batch, self.max_length)
+        self.check_length(batch)
         tokens = batch.tokens_T if reads is None else batch.tokens_T[reads.positions_N]
         return EncoderOutput(layers=(self.token_embedding(tokens),))

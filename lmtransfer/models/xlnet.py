@@ -13,10 +13,9 @@ from torch import Tensor, nn
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.layers.dropout import Dropout
 from lmtransfer.layers.feed_forward import Activation
-from lmtransfer.layers.transformer import NormPlace
+from lmtransfer.layers.transformer import NormPlace, TransformerSettings
 from lmtransfer.models.base import Encoder, EncoderOutput, FamilyHead, Reads
 from lmtransfer.models.relative_stack import RelativeStack, as_memory, initialise_
-from lmtransfer.models.transformer import check_heads, check_length
 
 
 class XlnetEncoder(Encoder):
@@ -76,22 +75,22 @@ class XlnetEncoder(Encoder):
         super().__init__(
             dim=dim, num_layers=num_layers, max_length=max_length, vocab_size=vocab_size, num_segments=num_segments
         )
-        check_heads(dim=dim, num_heads=num_heads)
         self.token_embedding = nn.Embedding(vocab_size, dim)
         self.query = nn.Parameter(0.02 * torch.randn(dim))
         self.stack = RelativeStack(
+            TransformerSettings(
+                dim=dim,
+                num_heads=num_heads,
+                hidden_dim=hidden_dim,
+                norm=norm,
+                norm_eps=norm_eps,
+                activation=activation,
+                dropout=dropout,
+                attention_dropout=attention_dropout,
+            ),
             num_layers=num_layers,
-            dim=dim,
-            num_heads=num_heads,
-            hidden_dim=hidden_dim,
-            norm=norm,
-            norm_eps=norm_eps,
-            activation=activation,
-            dropout=dropout,
-            attention_dropout=attention_dropout,
             own_biases=True,
             segments=num_segments > 1,
-            causal=False,
             memory_length=memory_length,
             clamp_length=clamp_length,
         )
@@ -121,7 +120,7 @@ class XlnetEncoder(Encoder):
         )
 
     def _embedded(self, batch: PackedBatch) -> Tensor:
-        check_length(batch, self.max_length)
+        self.check_length(batch)
         # A zero that keeps a gradient on what a plain pass over one segment does not use.
         unused_D = 0.0 * self.query + self.stack.unused()
         return self.dropout(self.token_embedding(batch.tokens_T) + unused_D)

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError, RunDirectoryError
-from lmtransfer.runs.saved import SavedRun, open_saved, trained_folders
-from lmtransfer.tasks.base import Answer, Example, HeadKind, Task
+from lmtransfer.importing.opening import open_saved, trained_folders
+from lmtransfer.runs.saved import SavedRun
+from lmtransfer.tasks.base import Answer, Example, Task
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.tasks.text.reader import TextReader
 from lmtransfer.tasks.text.text_example import TextExample
@@ -18,8 +17,7 @@ from lmtransfer.training.hardware import Hardware
 from lmtransfer.transfer.evaluation import run_head
 from lmtransfer.transfer.experiment.data import encode_examples
 from lmtransfer.transfer.experiment.trained import open_trained
-from lmtransfer.zero_shot.mask_text import MASK
-from lmtransfer.zero_shot.masked_run import filled_line, mask_filler
+from lmtransfer.zero_shot.fill_mask import MASK, filled_line, mask_filler
 
 
 def answering_runs(path: str, *, ensemble: bool, trust: bool) -> list[SavedRun]:
@@ -49,7 +47,7 @@ class TaskAnswers:
     """
 
     def __init__(self, runs: Sequence[SavedRun], task: Task, hardware: Hardware, notes: Notes) -> None:
-        if len(runs) > 1 and task.head.kind not in ("classification", "regression"):
+        if len(runs) > 1 and not task.head.has_mean:
             raise ConfigError(f"ensemble=true: {task.head.kind} has no mean over seeds; leave it out")
         self._task, self._hardware, self._notes = task, hardware, notes
         self._tokenizer = runs[0].tokenizer
@@ -63,7 +61,8 @@ class TaskAnswers:
             self._notes.add("inputs too long for the encoder, cut", examples[0].id, encoded.num_truncated)
         source, device, autocast = TaskSource(encoded), self._hardware.device, self._hardware.precision.autocast
         outputs = [run_head(learner, source, device=device, autocast=autocast).values for learner in self._learners]
-        return list(self._task.answers(encoded, mean_outputs(self._task.head.kind, outputs)))
+        together = outputs[0] if len(outputs) == 1 else self._task.head.mean(outputs)
+        return list(self._task.answers(encoded, together))
 
     def lines(self, examples: Sequence[Example]) -> list[dict[str, Any]]:
         """As ``of``, as JSON with the examples' ids."""
@@ -111,19 +110,3 @@ class FilledMasks:
             {"id": example.id, **filled_line(example.text, masks)}
             for example, masks in zip(examples, filled, strict=True)
         ]
-
-
-def mean_outputs(kind: HeadKind, outputs: Sequence[np.ndarray]) -> np.ndarray:
-    """The outputs of several heads as those of one: mean scores, or logits of the mean probabilities.
-
-    Args:
-        kind: of the heads; with one head, any.
-        outputs: of each, float32, shape (R, K).
-    """
-    if len(outputs) == 1:
-        return outputs[0]
-    if kind == "regression":
-        return np.mean(outputs, axis=0)
-    logits = np.stack(outputs).astype(np.float64)
-    logs = logits - np.logaddexp.reduce(logits, axis=2, keepdims=True)
-    return np.logaddexp.reduce(logs, axis=0) - np.log(len(outputs))

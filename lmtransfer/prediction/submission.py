@@ -54,7 +54,7 @@ class Submission:
             output = str(Path(output) / official)
         self.path = free_place(output, overwrite=overwrite)
         self.odds_path: Path | None = None
-        if kind == "squad" and getattr(task, "no_answer", False):
+        if kind == "squad" and task.no_answer:
             self.odds_path = free_place(str(self.path.with_suffix("")) + ".na_prob.json", overwrite=overwrite)
 
     def write(self, examples: Sequence[Example], answers: Sequence[Answer]) -> list[Path]:

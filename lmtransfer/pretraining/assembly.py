@@ -18,6 +18,8 @@ from lmtransfer.config.target import resolve
 from lmtransfer.data.documents import Corpus
 from lmtransfer.data.store.cache import PreparedCorpus, prepare, tokenizer_for
 from lmtransfer.errors import ConfigError
+from lmtransfer.importing.opening import open_saved
+from lmtransfer.interop.grown import grown_weights, with_words
 from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.base import Objective
 from lmtransfer.objectives.corruption.base import Corruption
@@ -25,12 +27,11 @@ from lmtransfer.objectives.fit import check_fit, check_order
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.objectives.rows.base import Rows
 from lmtransfer.objectives.rows.mixed import CONTIGUOUS_MIXTURE
-from lmtransfer.pretraining.added_words import grown_weights, with_words
 from lmtransfer.pretraining.corpus import build_corpus
 from lmtransfer.pretraining.going_on import go_on_from
 from lmtransfer.pretraining.untrained_tokenizer import UntrainedTokenizer
-from lmtransfer.runs.saved import SavedRun, hold_encoder, new_encoder, open_saved
-from lmtransfer.runs.trainer import build_optimizer
+from lmtransfer.runs.saved import SavedRun, hold_encoder, new_encoder
+from lmtransfer.runs.training import build_optimizer
 from lmtransfer.system.cache_dir import default_cache_dir
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.training.weights import load_weights, read_weights
@@ -181,7 +182,7 @@ def build_parts(cfg: DictConfig, tokenizer: Tokenizer) -> Parts:
     if cfg.get("init"):
         heads = _load_encoder(encoder, open_saved(cfg.init, key="init"), tokenizer, cfg)
     parts = _parts(cfg, encoder, tokenizer, heads)
-    if parts.corruption.uses_mask and "mask" in getattr(tokenizer, "lacks", ()):
+    if parts.corruption.uses_mask and "mask" in tokenizer.lacks:
         raise ConfigError(
             "objective.corruption hides tokens behind [MASK], and the tokenizer has no such token: use an objective "
             "that hides none (objective=lm)"

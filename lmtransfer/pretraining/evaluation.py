@@ -19,6 +19,7 @@ from lmtransfer.config.sweep import in_sweep, sweep_name
 from lmtransfer.data.store.store import TokenStore
 from lmtransfer.data.stream.evaluation_batches import evaluation_batches
 from lmtransfer.errors import ConfigError, DataError
+from lmtransfer.importing.opening import open_saved
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.objectives.rows.stream import LanguageStream
@@ -26,10 +27,10 @@ from lmtransfer.objectives.source import PretrainingSource
 from lmtransfer.pretraining.assembly import Parts, Text, absolute_corpus, read_text
 from lmtransfer.pretraining.data import PretrainingData
 from lmtransfer.pretraining.saved_objectives import learnt
-from lmtransfer.runs.hardware import eager_hardware
 from lmtransfer.runs.result import RunResult
 from lmtransfer.runs.run_directory import RunDirectory
-from lmtransfer.runs.saved import SavedRun, open_saved
+from lmtransfer.runs.saved import SavedRun
+from lmtransfer.runs.training import eager_hardware
 from lmtransfer.runs.trust import same_text
 from lmtransfer.runs.versions import versions
 from lmtransfer.system.console import Console

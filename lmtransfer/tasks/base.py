@@ -2,33 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol, runtime_checkable
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 
+from lmtransfer.data.documents import Notes
+from lmtransfer.errors import ConfigError
 from lmtransfer.kept_predictions.scored import ScoredExamples
+from lmtransfer.tasks.asking import Reader
 from lmtransfer.tasks.encoded import EncodedExamples
+from lmtransfer.tasks.heads import HeadSpec
 from lmtransfer.tokenizers.base import Tokenizer
-
-HeadKind = Literal["classification", "regression", "tagging", "span"]
-
-
-@dataclass(frozen=True, slots=True)
-class HeadSpec:
-    """What a head must give.
-
-    Attributes:
-        kind: one of C labels a sequence (classification) or a word (tagging), one number a sequence (regression), or
-            the first and last token of an answer, and one of C other kinds of answer (span).
-        num_labels: C; 0 for regression, and for spans where there is no other kind of answer.
-        max_answer_tokens: longest legal answer (span).
-    """
-
-    kind: HeadKind
-    num_labels: int = 0
-    max_answer_tokens: int | None = None
 
 
 @runtime_checkable
@@ -69,13 +56,13 @@ class Answer(Protocol):
         ...
 
 
-@runtime_checkable
-class Task(Protocol):
+class Task(ABC):
     """Labelled data with its splits, its label names and its official metrics.
+
+    What not every task has is declared here with what holds for the others, so that nobody need ask which task it is.
 
     Attributes:
         name: the task's name in tables and ``result.json``.
-        head: what answers it.
         labels: the label names in order, none for regression; they travel with every run, and other runs are matched
             to them by name.
         main_metric: name of the metric that decides; higher is better in all of them.
@@ -84,31 +71,43 @@ class Task(Protocol):
         dev_from_train: fraction of the training examples held out to choose checkpoints and learning rates by;
             None: the ``dev`` split chooses (and where it is also what is reported, the result says so).
         splits: names of the splits there are.
+        notes: odd things met in the splits that were read, by split.
+        zero_shot: it is asked of pretraining runs as they are: there is no head, and nothing to train.
+        no_answer: "none at all" is an answer.
+        baseline_name: what ``baseline`` is called; None: by the label that it gives to every example.
     """
+
+    zero_shot: ClassVar[bool] = False
+    baseline_name: ClassVar[str | None] = None
 
     name: str
     main_metric: str
-    max_length: int | None
-    num_train: int | None
-    dev_from_train: float | None
+    splits: tuple[str, ...]
+    labels: tuple[str, ...] = ()
+    max_length: int | None = None
+    num_train: int | None = None
+    dev_from_train: float | None = None
+    notes: Mapping[str, Notes] = MappingProxyType({})
+    no_answer: bool = False
 
     @property
-    def labels(self) -> tuple[str, ...]: ...  # noqa: D102
+    @abstractmethod
+    def head(self) -> HeadSpec:
+        """What answers it.
 
-    @property
-    def head(self) -> HeadSpec: ...  # noqa: D102
+        Raises:
+            ConfigError: nothing can be trained on it.
+        """
 
-    @property
-    def splits(self) -> tuple[str, ...]: ...  # noqa: D102
-
-    def examples(self, split: str) -> Sequence[Example]:
+    @abstractmethod
+    def examples(self, split: str) -> Sequence[Any]:
         """All examples of a split, in the order of the source.
 
         Raises:
             DataError: the split is missing or malformed, with ``file:line`` where there is one.
         """
-        ...
 
+    @abstractmethod
     def encode(
         self, examples: Sequence[Any], tokenizer: Tokenizer, *, max_length: int, num_segments: int
     ) -> EncodedExamples:
@@ -120,17 +119,17 @@ class Task(Protocol):
             max_length: longest sequence in tokens, specials included.
             num_segments: how many segment ids the encoder tells apart.
         """
-        ...
 
-    def answers(self, encoded: EncodedExamples, outputs: np.ndarray) -> Iterator[Answer]:
-        """What the head's outputs say, one answer an example, in the order of ``encoded.examples``.
+    @abstractmethod
+    def answers(self, encoded: EncodedExamples, outputs: np.ndarray) -> Iterator[Any]:
+        """What the head's outputs say, one ``Answer`` an example, in the order of ``encoded.examples``.
 
         Args:
             encoded: what was read.
-            outputs: what the head gave, float32, shape (R, K): row r answers ``encoded.targets`` row r.
+            outputs: what the head gave, float32, shape (R, K): row r answers row r of ``encoded.targets``.
         """
-        ...
 
+    @abstractmethod
     def score(self, examples: Sequence[Any], answers: Iterable[Any]) -> dict[str, float]:
         """The official metrics, the main one first.
 
@@ -138,7 +137,18 @@ class Task(Protocol):
             examples: with gold answers.
             answers: one an example, in the same order.
         """
-        ...
+
+    def reader(self) -> Reader:
+        """What makes examples of what users ask.
+
+        Raises:
+            ConfigError: users do not ask it anything.
+        """
+        raise ConfigError(f"task {self.name} is scored on its own data, and answers nothing else")
+
+    def echo(self, example: Any) -> dict[str, Any]:
+        """What stands beside the answer to an example, so that people can read it; as JSON."""
+        return {}
 
     def baseline(self, train: Sequence[Any], examples: Sequence[Any]) -> Sequence[Answer] | None:
         """The best answers that need no input, such as the majority label; None where there are no such answers.
@@ -147,18 +157,25 @@ class Task(Protocol):
             train: the training examples.
             examples: what to answer.
         """
-        ...
+        return None
 
-
-@runtime_checkable
-class KeepsAnswers(Protocol):
-    """A task whose answers can be kept example by example, and compared; a task need not be one."""
-
-    def scored_examples(self, examples: Sequence[Any], answers: Sequence[Any]) -> ScoredExamples:
-        """What the answers say, and what each example is worth in the metrics of ``Task.score``.
+    def scored_examples(self, examples: Sequence[Any], answers: Sequence[Any]) -> ScoredExamples | None:
+        """What the answers say, and what each example is worth in the metrics of ``score``, to be kept and compared.
 
         Args:
             examples: with gold answers.
             answers: one an example, in the same order.
+
+        Returns:
+            None where answers cannot be kept example by example.
         """
-        ...
+        return None
+
+    def check_windows(self, longest: int) -> None:  # noqa: B027 (most tasks have nothing to refuse)
+        """Refuse settings that do not fit sequences of so many tokens, before anything is read.
+
+        Not part of encoding: older runs are read as they were trained.
+
+        Raises:
+            ConfigError: they do not.
+        """

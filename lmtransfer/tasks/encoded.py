@@ -13,9 +13,7 @@ from typing import Any
 import numpy as np
 
 from lmtransfer.errors import ConfigError
-
-#: The target of an example whose gold answer is hidden.
-NO_LABEL = -1
+from lmtransfer.tasks.heads import Targets
 
 
 def room_beside(num_specials: int, *, max_length: int) -> int:
@@ -46,42 +44,6 @@ class Spelling:
 
 
 @dataclass(frozen=True, slots=True)
-class Targets:
-    """What the head is to answer: a table with one row a sequence, or one a word.
-
-    The columns are those of the head: classification [label]; regression [score], float32; tagging [first token of the
-    word, its number of tokens, tag]; span [start token, end token, other kind of answer, first and one past the last
-    token that an answer may have]. Tokens are counted from the sequence's first. -1 stands for what is hidden, for an
-    answer that is not in this sequence, and for no other kind of answer.
-
-    Attributes:
-        values: int64 (float32 for regression), shape (R, K).
-        offsets: rows of sequence s are ``values[offsets[s]:offsets[s + 1]]``, int64, shape (S + 1,).
-    """
-
-    values: np.ndarray
-    offsets: np.ndarray
-
-    @classmethod
-    def one_each(cls, values: np.ndarray) -> Targets:
-        """One row a sequence.
-
-        Args:
-            values: shape (S, K), or (S,) for K = 1.
-        """
-        columns = values[:, None] if values.ndim == 1 else values
-        return cls(columns, np.arange(len(values) + 1, dtype=np.int64))
-
-    def rows_of(self, sequences: np.ndarray) -> np.ndarray:
-        """The rows of these sequences, end to end, int64."""
-        return ragged_places(self.offsets, sequences)
-
-    def select(self, sequences: np.ndarray) -> Targets:
-        """The targets of these sequences, in this order."""
-        return Targets(self.values[self.rows_of(sequences)], ragged_offsets(np.diff(self.offsets)[sequences]))
-
-
-@dataclass(frozen=True, slots=True)
 class EncodedExamples:
     """Examples ready to be packed; five bytes a token, nine where words are spelt.
 
@@ -91,7 +53,8 @@ class EncodedExamples:
         tokens_T: token ids of all sequences end to end, int32.
         segments_T: segment ids, int8.
         offsets: sequence s is ``tokens_T[offsets[s]:offsets[s + 1]]``, int64, shape (S + 1,).
-        targets: what is asked.
+        targets: what is asked, R rows.
+        target_offsets: sequence s is asked rows ``target_offsets[s]`` to ``target_offsets[s + 1]``, int64, (S + 1,).
         num_truncated: how many examples lost tokens to ``max_length``.
         spelling: of the same tokens, where the tokenizer spells words.
         unreachable: ids of the examples whose gold answer cannot be given on these tokens.
@@ -102,7 +65,8 @@ class EncodedExamples:
     tokens_T: np.ndarray
     segments_T: np.ndarray
     offsets: np.ndarray
-    targets: Targets
+    targets: Targets[np.ndarray]
+    target_offsets: np.ndarray
     num_truncated: int
     spelling: Spelling | None = None
     unreachable: tuple[str, ...] = ()
@@ -124,6 +88,16 @@ class EncodedExamples:
         """
         return ragged_places(np.searchsorted(self.owners, np.arange(len(self.examples) + 1)), examples)
 
+    def target_rows(self, sequences: np.ndarray) -> np.ndarray:
+        """The rows of targets of these sequences, end to end, int64."""
+        return ragged_places(self.target_offsets, sequences)
+
+    def targets_of(self, sequences: np.ndarray) -> Targets[np.ndarray]:
+        """The targets of these sequences, in this order."""
+        rows = self.target_rows(sequences)
+        found: Targets[np.ndarray] = self.targets.each(lambda values: values[rows])
+        return found
+
     def select(self, examples: np.ndarray) -> EncodedExamples:
         """The examples at these numbers, in that order (``num_truncated`` stays that of the whole).
 
@@ -141,7 +115,8 @@ class EncodedExamples:
             tokens_T=self.tokens_T[where],
             segments_T=self.segments_T[where],
             offsets=ragged_offsets(self.lengths[sequences]),
-            targets=self.targets.select(sequences),
+            targets=self.targets_of(sequences),
+            target_offsets=ragged_offsets(np.diff(self.target_offsets)[sequences]),
             num_truncated=self.num_truncated,
             spelling=None if self.spelling is None else Spelling(self.spelling.table, self.spelling.rows_T[where]),
             unreachable=tuple(name for name in self.unreachable if name in ids),

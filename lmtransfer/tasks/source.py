@@ -1,6 +1,6 @@
 """Examples as micro-batches: the source that a batch stream plans and builds from.
 
-Shape legend: S sequences, B of them in a batch, T their tokens, R rows of targets, K columns.
+Shape legend: S sequences, B of them in a batch, T their tokens, R rows of targets.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from lmtransfer.data.batch import PackedBatch, pack
 from lmtransfer.tasks.encoded import EncodedExamples, ragged_places
+from lmtransfer.tasks.heads import Targets
 
 #: Batches are filled up to a multiple of this many tokens. Kernels are made anew for each shape they meet: on a CPU in
 #: bfloat16, 150 steps of 300 to 700 tokens cost 10 % more time and 800 MB more memory when every length is its own.
@@ -27,7 +28,7 @@ class TaskBatch:
 
     Attributes:
         packed: their tokens, end to end, and a filler sequence after them.
-        targets_RK: what is asked (see ``tasks.encoded.Targets``).
+        targets: what is asked.
         target_owners_R: the sequence of the batch that each row of targets is about, int64.
         rows: number of each sequence within its encoded set.
         keys: ids of their examples.
@@ -35,7 +36,7 @@ class TaskBatch:
     """
 
     packed: PackedBatch
-    targets_RK: Tensor
+    targets: Targets[Tensor]
     target_owners_R: Tensor
     rows: tuple[int, ...]
     keys: Sequence[str]
@@ -56,7 +57,7 @@ class TaskBatch:
         return replace(
             self,
             packed=self.packed.to(device),
-            targets_RK=self.targets_RK.to(device, non_blocking=True),
+            targets=self.targets.each(lambda values: values.to(device, non_blocking=True)),
             target_owners_R=self.target_owners_R.to(device, non_blocking=True),
             features=None if self.features is None else self.features.to(device, non_blocking=True),
         )
@@ -124,11 +125,11 @@ class TaskSource:
         if encoded.spelling is not None:
             spelt = encoded.spelling.table[np.pad(encoded.spelling.rows_T[where], (0, capacity - size))]
             packed = packed.with_tokens(packed.tokens_T, torch.from_numpy(spelt))
-        targets = encoded.targets.select(rows)
+        num_targets = np.diff(encoded.target_offsets)[rows]
         return TaskBatch(
             packed=packed,
-            targets_RK=torch.from_numpy(targets.values),
-            target_owners_R=torch.from_numpy(np.repeat(np.arange(len(rows)), np.diff(targets.offsets))),
+            targets=encoded.targets_of(rows).each(torch.from_numpy),
+            target_owners_R=torch.from_numpy(np.repeat(np.arange(len(rows)), num_targets)),
             rows=tuple(int(row) for row in rows),
             keys=tuple(encoded.examples[encoded.owners[row]].id for row in rows),
             features=None if self.features is None else self.features.rows(rows),

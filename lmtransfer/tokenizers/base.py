@@ -6,12 +6,16 @@ saved inside every run.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from types import MappingProxyType
+from typing import Any, ClassVar
 
 import numpy as np
+
+from lmtransfer.tokenizers.saved import SPECIALS, write_model
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,55 +38,94 @@ class Encoding:
     characters: np.ndarray | None = None
 
 
-@runtime_checkable
-class Tokenizer(Protocol):
+class Tokenizer(ABC):
     """Text to ids and back.
 
     A text that begins with a space goes on with another. Only vocabularies that tell a text's first word from others
     (GPT-2's and RoBERTa's) make a difference of it.
 
     Attributes:
-        vocab_size: rows an embedding needs: the pieces, rounded up to a multiple of 64.
+        kind: names it in its ``tokenizer.json``.
+        model_file: the file that it is saved in, beside that.
+        vocab_size: rows an embedding needs: the pieces, rounded up to a multiple of 64 where it is our own.
         num_pieces: pieces that occur, specials included; ids from here to ``vocab_size`` are unused padding.
-        cls_id, sep_id, mask_id, unk_id: the special tokens.
+        cls_id, sep_id, mask_id, unk_id: the special tokens; 0 to 3 in vocabularies that are trained here.
+        pad_id: the token that a published vocabulary fills up with; None where it has none.
+        lacks: the roles among cls, sep, mask and unk that have no token of their own.
         is_special: bool per id, shape (vocab_size,): specials and unused ids, which no corruption may touch or draw.
         starts_word: bool per id, shape (vocab_size,): whether the piece begins a word.
         fingerprint: hex digest of everything that decides how text becomes ids; part of cache keys.
+        training: what it was trained on or where it comes from, for people; no part of the fingerprint.
     """
+
+    kind: ClassVar[str]
+    model_file: ClassVar[str]
 
     vocab_size: int
     num_pieces: int
-    cls_id: int
-    sep_id: int
-    mask_id: int
-    unk_id: int
+    unk_id: int = 0
+    cls_id: int = 1
+    sep_id: int = 2
+    mask_id: int = 3
+    pad_id: int | None = None
+    lacks: tuple[str, ...] = ()
     is_special: np.ndarray
     starts_word: np.ndarray
     fingerprint: str
+    training: Mapping[str, Any] = MappingProxyType({})
 
+    @abstractmethod
     def encode(self, text: str) -> Encoding:
         """One text, with offsets."""
-        ...
 
+    @abstractmethod
     def encode_ids(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Many texts, ids only (int32): the fast path for corpora."""
-        ...
 
+    @abstractmethod
     def decode(self, ids: Sequence[int]) -> str:
         """Text for ids (specials are written in brackets)."""
-        ...
 
     def piece(self, token_id: int) -> str:
-        """The piece of one id, as people read it."""
-        ...
+        """The piece of one id, as people read it; ``[unused9]`` for padding of the vocabulary.
+
+        Raises:
+            ValueError: ``token_id`` is not in the vocabulary.
+        """
+        if not 0 <= token_id < self.vocab_size:
+            raise ValueError(f"token id {token_id} is outside a vocabulary of {self.vocab_size}")
+        return self._piece(int(token_id)) if token_id < self.num_pieces else f"[unused{token_id}]"
+
+    @abstractmethod
+    def _piece(self, token_id: int) -> str:
+        """The piece of an id below ``num_pieces``."""
 
     def save(self, folder: Path) -> None:
-        """Write everything needed to load it again into ``folder`` (made if missing)."""
-        ...
+        """Write ``model_file`` and ``tokenizer.json`` into ``folder`` (made if missing)."""
+        description = {
+            "kind": self.kind,
+            "fingerprint": self.fingerprint,
+            "num_pieces": self.num_pieces,
+            "vocab_size": self.vocab_size,
+            **self._described(),
+        }
+        write_model(folder, self.model_file, self.model_bytes(), description)
+
+    def _described(self) -> dict[str, Any]:
+        """What ``tokenizer.json`` says beyond what every kind has there."""
+        return {"training": dict(self.training)}
+
+    @abstractmethod
+    def model_bytes(self) -> bytes:
+        """The content of ``model_file``."""
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether its embedding has the rows of a published one, which are not rounded up."""
+        return False
 
 
-@runtime_checkable
-class CharacterTokenizer(Tokenizer, Protocol):
+class CharacterTokenizer(Tokenizer):
     """A tokenizer of whole words that spells them for models that read characters.
 
     Attributes:
@@ -91,11 +134,18 @@ class CharacterTokenizer(Tokenizer, Protocol):
 
     characters: np.ndarray
 
+    @abstractmethod
     def unknown_words(self, text: str) -> list[str]:
         """The words of a text that are ``[UNK]`` in ``encode_ids``, in their order."""
-        ...
 
 
 def characters_of(tokenizer: Tokenizer) -> np.ndarray | None:
     """Character ids of each id, int16, shape (vocab_size, 50), or None where the tokenizer spells no words."""
     return tokenizer.characters if isinstance(tokenizer, CharacterTokenizer) else None
+
+
+def special_flags(num_pieces: int, vocab_size: int) -> np.ndarray:
+    """``Tokenizer.is_special`` of a vocabulary that begins with the four specials."""
+    flags = np.ones(vocab_size, dtype=bool)
+    flags[len(SPECIALS) : num_pieces] = False
+    return flags

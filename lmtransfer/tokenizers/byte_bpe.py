@@ -24,11 +24,10 @@ import numpy as np
 import tokenizers
 
 from lmtransfer.errors import CheckpointError
-from lmtransfer.tokenizers.base import Encoding
-from lmtransfer.tokenizers.saved import SPECIALS, padded_size, read_model, write_model
+from lmtransfer.tokenizers.base import Encoding, Tokenizer, special_flags
+from lmtransfer.tokenizers.saved import SPECIALS, padded_size, read_model
+from lmtransfer.tokenizers.spans import without_surrogates
 
-KIND: Final = "byte_bpe"
-MODEL_FILE: Final = "byte_bpe.json"
 #: How people read the space that a word begins with.
 META: Final = "\u2581"
 
@@ -37,7 +36,7 @@ _KNOWN_WORDS = 1 << 17  # whose ids are kept; some 30 MB
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
-class ByteBpeTokenizer:
+class ByteBpeTokenizer(Tokenizer):
     """A byte-level model of the ``tokenizers`` library as a ``Tokenizer``.
 
     Args:
@@ -48,7 +47,8 @@ class ByteBpeTokenizer:
         CheckpointError: ``model`` is no such tokenizer, or its first pieces are not the four specials.
     """
 
-    unk_id, cls_id, sep_id, mask_id = range(len(SPECIALS))
+    kind = "byte_bpe"
+    model_file = "byte_bpe.json"
 
     def __init__(self, model: bytes, training: Mapping[str, Any] | None = None) -> None:
         self._model = model
@@ -74,12 +74,11 @@ class ByteBpeTokenizer:
         self.vocab_size = padded_size(self.num_pieces)
         letters = byte_letters()
         self._bytes = [bytes(letters[letter] for letter in by_id[i]) for i in range(len(SPECIALS), self.num_pieces)]
-        self.is_special = np.ones(self.vocab_size, dtype=bool)
-        self.is_special[len(SPECIALS) : self.num_pieces] = False
+        self.is_special = special_flags(self.num_pieces, self.vocab_size)
         self.starts_word = np.zeros(self.vocab_size, dtype=bool)
         self.starts_word[: len(SPECIALS)] = True
         self.starts_word[len(SPECIALS) : self.num_pieces] = [piece.startswith(b" ") for piece in self._bytes]
-        self.fingerprint: str = sha256(b"%s %d " % (KIND.encode(), _VERSION) + model).hexdigest()
+        self.fingerprint: str = sha256(b"%s %d " % (self.kind.encode(), _VERSION) + model).hexdigest()
         self._known: dict[str, list[int]] = {}
 
     def __reduce__(self) -> tuple[type[ByteBpeTokenizer], tuple[bytes, dict[str, Any]]]:
@@ -92,19 +91,8 @@ class ByteBpeTokenizer:
         Raises:
             CheckpointError: a file is missing or unreadable, or ``byte_bpe.json`` does not have the recorded checksum.
         """
-        model, description = read_model(folder, MODEL_FILE)
+        model, description = read_model(folder, cls.model_file)
         return cls(model, description.get("training"))
-
-    def save(self, folder: Path) -> None:
-        """Write ``byte_bpe.json`` and ``tokenizer.json`` into ``folder`` (made if missing)."""
-        description = {
-            "kind": KIND,
-            "fingerprint": self.fingerprint,
-            "num_pieces": self.num_pieces,
-            "vocab_size": self.vocab_size,
-            "training": self.training,
-        }
-        write_model(folder, MODEL_FILE, self._model, description)
 
     def encode(self, text: str) -> Encoding:
         """One text, with offsets.
@@ -149,21 +137,14 @@ class ByteBpeTokenizer:
             parts.append(self.piece(token_id))
         return " ".join(parts[:-1])
 
-    def piece(self, token_id: int) -> str:
-        """The piece of one id, as people read it: U+2581 for its space, ``<0xE2>`` for bytes that are no character.
-
-        Padding of the vocabulary is ``[unused9]``.
-
-        Raises:
-            ValueError: ``token_id`` is not in the vocabulary.
-        """
-        if not 0 <= token_id < self.vocab_size:
-            raise ValueError(f"token id {token_id} is outside a vocabulary of {self.vocab_size}")
+    def _piece(self, token_id: int) -> str:
+        """U+2581 for its space, ``<0xE2>`` for bytes that are no character."""
         if token_id < len(SPECIALS):
             return SPECIALS[token_id]
-        if token_id >= self.num_pieces:
-            return f"[unused{token_id}]"
         return readable(self._bytes[token_id - len(SPECIALS)])
+
+    def model_bytes(self) -> bytes:  # noqa: D102
+        return self._model
 
 
 def spaced(text: str) -> str:
@@ -175,7 +156,7 @@ def spaced(text: str) -> str:
 
 
 def _words(text: str) -> list[str]:
-    return (text if text.isascii() else _SURROGATES.sub("\ufffd", text)).split()
+    return without_surrogates(text).split()
 
 
 def byte_letters() -> dict[str, int]:

@@ -17,14 +17,10 @@ from typing import Any, Final
 import numpy as np
 
 from lmtransfer.errors import CheckpointError
+from lmtransfer.tokenizers.added_words import finder_of
 from lmtransfer.tokenizers.base import CharacterTokenizer, Encoding, Tokenizer
-from lmtransfer.tokenizers.published import PublishedTokenizer
-from lmtransfer.tokenizers.saved import padded_size, read_model, write_model
-from lmtransfer.tokenizers.word_finder import finder_of
-from lmtransfer.tokenizers.word_list import read_words as read_words
+from lmtransfer.tokenizers.saved import padded_size, read_model
 
-KIND: Final = "extended"
-MODEL_FILE: Final = "added_words.txt"
 BASE_FOLDER: Final = "base"
 
 _VERSION = 1  # raise it when the same words would give other ids or word starts
@@ -39,7 +35,7 @@ class _Part:
     place: int | None = None
 
 
-class ExtendedTokenizer:
+class ExtendedTokenizer(Tokenizer):
     """A tokenizer with further words, as a ``Tokenizer``.
 
     The first of them has the id ``base.num_pieces``: rows that the base's embedding does not use come first. Beyond
@@ -53,6 +49,9 @@ class ExtendedTokenizer:
         CheckpointError: a word is there twice, is empty, holds white space, or is a special token's name; or the base
             is a vocabulary of words, which reads any word by its characters.
     """
+
+    kind = "extended"
+    model_file = "added_words.txt"
 
     def __init__(self, base: Tokenizer, words: Sequence[str]) -> None:
         self.base, self.words = base, tuple(words)
@@ -71,18 +70,16 @@ class ExtendedTokenizer:
                 f"added words must be single words, each once, and no special tokens: {', '.join(map(repr, wrong[:5]))}"
             )
         self.num_pieces = base.num_pieces + len(self.words)
-        self.vocab_size = max(base.vocab_size, self.num_pieces if is_exact(base) else padded_size(self.num_pieces))
+        self.vocab_size = max(base.vocab_size, self.num_pieces if base.is_exact else padded_size(self.num_pieces))
         self.cls_id, self.sep_id, self.mask_id, self.unk_id = base.cls_id, base.sep_id, base.mask_id, base.unk_id
-        self.pad_id: int | None = getattr(base, "pad_id", None)
-        self.lacks: tuple[str, ...] = getattr(base, "lacks", ())
-        self.training: dict[str, Any] = dict(getattr(base, "training", {}))
+        self.pad_id, self.lacks, self.training = base.pad_id, base.lacks, base.training
         old, new = base.num_pieces, slice(base.num_pieces, self.num_pieces)
         self.is_special = np.ones(self.vocab_size, dtype=bool)
         self.starts_word = np.zeros(self.vocab_size, dtype=bool)
         self.is_special[:old], self.starts_word[:old] = base.is_special[:old], base.starts_word[:old]
         self.is_special[new], self.starts_word[new] = False, True
-        described = b"%s %d %s " % (KIND.encode(), _VERSION, base.fingerprint.encode())
-        self.fingerprint: str = sha256(described + self._model()).hexdigest()
+        described = b"%s %d %s " % (self.kind.encode(), _VERSION, base.fingerprint.encode())
+        self.fingerprint: str = sha256(described + self.model_bytes()).hexdigest()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.base, self.words)
@@ -98,24 +95,18 @@ class ExtendedTokenizer:
         Raises:
             CheckpointError: a file is missing or unreadable, has another checksum than recorded, or is of another base.
         """
-        model, description = read_model(folder, MODEL_FILE)
+        model, description = read_model(folder, cls.model_file)
         base = load_base(Path(folder) / BASE_FOLDER)
         if base.fingerprint != description.get("base"):
             raise CheckpointError(
-                f"{Path(folder) / BASE_FOLDER}: is not the tokenizer that {MODEL_FILE} extends; copy both folders again"
+                f"{Path(folder) / BASE_FOLDER}: is not the tokenizer that {cls.model_file} extends; "
+                "copy both folders again"
             )
         return cls(base, model.decode("utf-8", "replace").split("\n")[:-1])
 
     def save(self, folder: Path) -> None:
         """Write ``added_words.txt``, ``tokenizer.json`` and ``base/`` into ``folder`` (made if missing)."""
-        description = {
-            "kind": KIND,
-            "fingerprint": self.fingerprint,
-            "num_pieces": self.num_pieces,
-            "vocab_size": self.vocab_size,
-            "base": self.base.fingerprint,
-        }
-        write_model(folder, MODEL_FILE, self._model(), description)
+        super().save(folder)
         self.base.save(Path(folder) / BASE_FOLDER)
 
     def pieces_of(self, word: str) -> np.ndarray:
@@ -162,17 +153,17 @@ class ExtendedTokenizer:
         parts += [self.base.decode(run)] if run else []
         return " ".join(parts)
 
-    def piece(self, token_id: int) -> str:
-        """The piece of one id, as people read it; ``[unused9]`` for padding of the vocabulary.
+    def _piece(self, token_id: int) -> str:
+        first = self.base.num_pieces
+        return self.base.piece(token_id) if token_id < first else self.words[token_id - first]
 
-        Raises:
-            ValueError: ``token_id`` is not in the vocabulary.
-        """
-        if not 0 <= token_id < self.vocab_size:
-            raise ValueError(f"token id {token_id} is outside a vocabulary of {self.vocab_size}")
-        if token_id < self.base.num_pieces:
-            return self.base.piece(token_id)
-        return self.words[token_id - self.base.num_pieces] if token_id < self.num_pieces else f"[unused{token_id}]"
+    def _described(self) -> dict[str, Any]:
+        return {"base": self.base.fingerprint}
+
+    @property
+    def is_exact(self) -> bool:
+        """As the base."""
+        return self.base.is_exact
 
     def _parts(self, text: str) -> Iterator[_Part]:
         """The added words, and what is between them with the white space behind a word, but not that before one."""
@@ -204,13 +195,8 @@ class ExtendedTokenizer:
     def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
-    def _model(self) -> bytes:
+    def model_bytes(self) -> bytes:  # noqa: D102
         return "".join(f"{word}\n" for word in self.words).encode("utf-8", "replace")
-
-
-def is_exact(base: Tokenizer) -> bool:
-    """Whether its embedding has the rows of a published one, which are not rounded up."""
-    return is_exact(base.base) if isinstance(base, ExtendedTokenizer) else isinstance(base, PublishedTokenizer)
 
 
 def _repeated(folded: Sequence[str]) -> list[str]:

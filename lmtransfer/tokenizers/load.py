@@ -8,21 +8,31 @@ from pathlib import Path
 from typing import Final
 
 from lmtransfer.errors import CheckpointError
-from lmtransfer.tokenizers import byte_bpe, extended, published, sentencepiece, wordpiece, words
 from lmtransfer.tokenizers.base import Tokenizer
+from lmtransfer.tokenizers.byte_bpe import ByteBpeTokenizer
+from lmtransfer.tokenizers.extended import BASE_FOLDER, ExtendedTokenizer
+from lmtransfer.tokenizers.published import PublishedTokenizer
 from lmtransfer.tokenizers.saved import DESCRIPTION_FILE, read_description
+from lmtransfer.tokenizers.sentencepiece import SentencePieceTokenizer
+from lmtransfer.tokenizers.wordpiece import WordPieceTokenizer
+from lmtransfer.tokenizers.words import WordTokenizer
 
 #: Words that were added to words that were added, and so on.
 _DEEPEST: Final = 16
 
 #: How each ``kind`` of ``tokenizer.json`` is read: a further kind is one entry.
 _LOADERS: Mapping[str, Callable[[Path], Tokenizer]] = {
-    byte_bpe.KIND: byte_bpe.ByteBpeTokenizer.load,
-    extended.KIND: lambda folder: extended.ExtendedTokenizer.load(folder, load_base=load_tokenizer),
-    published.KIND: published.PublishedTokenizer.load,
-    sentencepiece.KIND: sentencepiece.SentencePieceTokenizer.load,
-    wordpiece.KIND: wordpiece.WordPieceTokenizer.load,
-    words.KIND: words.WordTokenizer.load,
+    **{
+        one.kind: one.load
+        for one in (
+            ByteBpeTokenizer,
+            PublishedTokenizer,
+            SentencePieceTokenizer,
+            WordPieceTokenizer,
+            WordTokenizer,
+        )
+    },
+    ExtendedTokenizer.kind: lambda folder: ExtendedTokenizer.load(folder, load_base=load_tokenizer),
 }
 
 
@@ -38,7 +48,7 @@ def load_tokenizer(folder: Path) -> Tokenizer:
         raise CheckpointError(
             f"{folder / DESCRIPTION_FILE}: kind is {kind!r}; this version can read {', '.join(_LOADERS)}"
         )
-    if len(list(takewhile(lambda above: above.name == extended.BASE_FOLDER, (folder, *folder.parents)))) > _DEEPEST:
+    if len(list(takewhile(lambda above: above.name == BASE_FOLDER, (folder, *folder.parents)))) > _DEEPEST:
         raise CheckpointError(f"{folder}: is the base of more than {_DEEPEST} other tokenizers: it is damaged")
     try:
         return _LOADERS[kind](folder)

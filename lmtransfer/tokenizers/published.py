@@ -20,22 +20,19 @@ from typing import Any, Final
 import numpy as np
 
 from lmtransfer.errors import CheckpointError
-from lmtransfer.tokenizers.base import Encoding
+from lmtransfer.tokenizers.base import Encoding, Tokenizer
 from lmtransfer.tokenizers.byte_bpe import META, readable
 from lmtransfer.tokenizers.published_model import MAX_PIECES, read_published_model
-from lmtransfer.tokenizers.saved import read_model, write_model
-from lmtransfer.tokenizers.spans import covering_spans, trimmed_spans
+from lmtransfer.tokenizers.saved import read_model
+from lmtransfer.tokenizers.spans import covering_spans, trimmed_spans, without_surrogates
 
-KIND: Final = "published"
-MODEL_FILE: Final = "published.json"
 ROLES: Final = ("cls", "sep", "mask", "unk", "pad")
 
 _VERSION = 1  # raise it when the same file would give other ids or word starts
-_SURROGATES = re.compile("[\ud800-\udfff]")
 _RESERVED = re.compile(r"\[(?:PAD|UNK|CLS|SEP|MASK|unused\d+)\]|<unused\d+>|<extra_id_\d+>|madeupword\d+")
 
 
-class PublishedTokenizer:
+class PublishedTokenizer(Tokenizer):
     """A tokenizer of the ``tokenizers`` library as a ``Tokenizer``.
 
     ``pad_id`` is None where the vocabulary has no such token; ``lacks`` names the roles among cls, sep, mask and unk
@@ -51,6 +48,9 @@ class PublishedTokenizer:
     Raises:
         CheckpointError: ``model`` cannot be read, lacks a token of ``specials``, or has more ids than ``vocab_size``.
     """
+
+    kind = "published"
+    model_file = "published.json"
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class PublishedTokenizer:
             [text is not None and not text.strip() for text in self._texts]
             + [False] * (self.vocab_size - self.num_pieces)
         )
-        described = b"%s %d %d %r " % (KIND.encode(), _VERSION, self.vocab_size, sorted(self.specials.items()))
+        described = b"%s %d %d %r " % (self.kind.encode(), _VERSION, self.vocab_size, sorted(self.specials.items()))
         self.fingerprint: str = sha256(described + model).hexdigest()
         self._normalises = read.strips
         self._blank: dict[str, bool] = {META: read.spelling == "meta"}
@@ -110,7 +110,7 @@ class PublishedTokenizer:
             )
         self.cls_id, self.sep_id = own.get("cls", spare), own.get("sep", spare)
         self.mask_id, self.unk_id = own.get("mask", spare), own.get("unk", spare)
-        self.pad_id: int | None = own.get("pad")
+        self.pad_id = own.get("pad")
         self.lacks = tuple(role for role in ROLES[:4] if role not in own)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -123,23 +123,11 @@ class PublishedTokenizer:
         Raises:
             CheckpointError: a file is missing or unreadable, or ``published.json`` does not have the recorded checksum.
         """
-        model, description = read_model(folder, MODEL_FILE)
+        model, description = read_model(folder, cls.model_file)
         specials, size = description.get("specials"), description.get("vocab_size")
         if not isinstance(specials, dict) or not isinstance(size, int):
             raise CheckpointError(f"{folder}: tokenizer.json names no specials or no vocab_size; copy it again")
         return cls(model, specials=specials, vocab_size=size, training=description.get("training"))
-
-    def save(self, folder: Path) -> None:
-        """Write ``published.json`` and ``tokenizer.json`` into ``folder`` (made if missing)."""
-        description = {
-            "kind": KIND,
-            "fingerprint": self.fingerprint,
-            "num_pieces": self.num_pieces,
-            "vocab_size": self.vocab_size,
-            "specials": self.specials,
-            "training": self.training,
-        }
-        write_model(folder, MODEL_FILE, self.model, description)
 
     def encode(self, text: str) -> Encoding:
         """One text, with offsets; its first token begins a word, whatever its id says.
@@ -148,7 +136,7 @@ class PublishedTokenizer:
         counts as such, but an accent belongs to the token before it; a token that only marks where a word begins has
         an empty span there.
         """
-        encoding = self._library.encode(_without_surrogates(text), add_special_tokens=False)
+        encoding = self._library.encode(without_surrogates(text), add_special_tokens=False)
         ids = np.array(encoding.ids, dtype=np.int32)
         spans: list[tuple[int, int]] = encoding.offsets
         if self._spelling in ("meta", "bytes"):
@@ -164,7 +152,7 @@ class PublishedTokenizer:
 
     def encode_ids(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Many texts, ids only (int32)."""
-        clean = [_without_surrogates(text) for text in texts]
+        clean = [without_surrogates(text) for text in texts]
         encodings = self._library.encode_batch_fast(clean, add_special_tokens=False)
         return [np.array(encoding.ids, dtype=np.int32) for encoding in encodings]
 
@@ -185,25 +173,28 @@ class PublishedTokenizer:
             parts.append(run.decode(errors="replace").removeprefix(" "))
         return " ".join(parts)
 
-    def piece(self, token_id: int) -> str:
-        """The token of one id; of a byte-level one as people read it; ``[unused9]`` for what the vocabulary lacks.
-
-        Raises:
-            ValueError: ``token_id`` is not in the vocabulary.
-        """
-        if not 0 <= token_id < self.vocab_size:
-            raise ValueError(f"token id {token_id} is outside a vocabulary of {self.vocab_size}")
-        if token_id >= self.num_pieces:
-            return f"[unused{token_id}]"
+    def _piece(self, token_id: int) -> str:
+        """Of a byte-level one, as people read it."""
         text = self._texts[token_id]
         return self._pieces[token_id] if text is None or self._spelling != "bytes" else readable(text)
+
+    def _described(self) -> dict[str, Any]:
+        return {"specials": self.specials, **super()._described()}
+
+    def model_bytes(self) -> bytes:  # noqa: D102
+        return self.model
+
+    @property
+    def is_exact(self) -> bool:
+        """Its rows are those of the published embedding."""
+        return True
 
     def _is_blank(self, character: str) -> bool:
         blank = self._blank.get(character)
         if blank is None:
             blank = character.isspace()
             if not blank and self._normalises and self._spelling == "meta":
-                normalised = self._library.normalizer.normalize_str(_without_surrogates(character))
+                normalised = self._library.normalizer.normalize_str(without_surrogates(character))
                 blank = not normalised.strip(META + " ")
             self._blank[character] = blank
         return blank
@@ -214,11 +205,6 @@ def _checked(specials: Mapping[str, str]) -> dict[str, str]:
     if wrong:
         raise CheckpointError(f"special tokens {', '.join(wrong)}: the roles are {', '.join(ROLES)}, each a token")
     return {role: specials[role] for role in ROLES if role in specials}
-
-
-def _without_surrogates(text: str) -> str:
-    # Lone surrogates have no UTF-8 form; one character for one keeps the offsets.
-    return text if text.isascii() else _SURROGATES.sub("\ufffd", text)
 
 
 def _made(

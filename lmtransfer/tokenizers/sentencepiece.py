@@ -10,7 +10,6 @@ is a piece of its own starts the word that follows it.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
@@ -20,18 +19,16 @@ import numpy as np
 import sentencepiece
 
 from lmtransfer.errors import CheckpointError
-from lmtransfer.tokenizers.base import Encoding
-from lmtransfer.tokenizers.saved import SPECIALS, padded_size, read_model, write_model
+from lmtransfer.tokenizers.base import Encoding, Tokenizer, special_flags
+from lmtransfer.tokenizers.saved import SPECIALS, padded_size, read_model
+from lmtransfer.tokenizers.spans import trimmed_spans, without_surrogates
 
-KIND: Final = "sentencepiece"
 META: Final = "\u2581"
-MODEL_FILE: Final = "spm.model"
 
 _VERSION = 1  # raise it when the same spm.model would give other ids or word starts
-_SURROGATES = re.compile("[\ud800-\udfff]")
 
 
-class SentencePieceTokenizer:
+class SentencePieceTokenizer(Tokenizer):
     """A sentencepiece model as a ``Tokenizer``.
 
     Args:
@@ -42,7 +39,8 @@ class SentencePieceTokenizer:
         CheckpointError: ``model`` is no sentencepiece model, or its first pieces are not the four specials.
     """
 
-    unk_id, cls_id, sep_id, mask_id = range(len(SPECIALS))
+    kind = "sentencepiece"
+    model_file = "spm.model"
 
     def __init__(self, model: bytes, training: Mapping[str, Any] | None = None) -> None:
         self._model = model
@@ -60,14 +58,13 @@ class SentencePieceTokenizer:
                 f"lmtransfer needs {', '.join(SPECIALS)} as ids 0 to 3: train one with `lmtransfer prepare`"
             )
         self.vocab_size = padded_size(self.num_pieces)
-        self.is_special = np.ones(self.vocab_size, dtype=bool)
-        self.is_special[len(SPECIALS) : self.num_pieces] = False
+        self.is_special = special_flags(self.num_pieces, self.vocab_size)
         self.starts_word = np.zeros(self.vocab_size, dtype=bool)
         # [UNK] stands for a stretch of unknown characters, before which the meta symbol is a piece of its own.
         self.starts_word[[self.cls_id, self.sep_id, self.mask_id]] = True
         for i in range(len(SPECIALS), self.num_pieces):
             self.starts_word[i] = processor.id_to_piece(i).startswith(META)
-        self.fingerprint: str = sha256(b"%s %d " % (KIND.encode(), _VERSION) + model).hexdigest()
+        self.fingerprint: str = sha256(b"%s %d " % (self.kind.encode(), _VERSION) + model).hexdigest()
         self._blank: dict[str, bool] = {}
 
     def __reduce__(self) -> tuple[type[SentencePieceTokenizer], tuple[bytes, dict[str, Any]]]:
@@ -80,19 +77,8 @@ class SentencePieceTokenizer:
         Raises:
             CheckpointError: a file is missing or unreadable, or ``spm.model`` does not have the recorded checksum.
         """
-        model, description = read_model(folder, MODEL_FILE)
+        model, description = read_model(folder, cls.model_file)
         return cls(model, description.get("training"))
-
-    def save(self, folder: Path) -> None:
-        """Write ``spm.model`` and ``tokenizer.json`` into ``folder`` (made if missing)."""
-        description = {
-            "kind": KIND,
-            "fingerprint": self.fingerprint,
-            "num_pieces": self.num_pieces,
-            "vocab_size": self.vocab_size,
-            "training": self.training,
-        }
-        write_model(folder, MODEL_FILE, self._model, description)
 
     def encode(self, text: str) -> Encoding:
         """One text, with offsets.
@@ -101,22 +87,16 @@ class SentencePieceTokenizer:
         as white space: spans neither begin nor end with it. A meta symbol that is a piece of its own has an empty
         span; of the bytes of a character (``byte_fallback``), the last one has its span.
         """
-        mapping = self._processor.encode(_without_surrogates(text), return_type="offset_mapping")
-        spans = []
-        for start, end in mapping["offsets"]:
-            while start < end and self._is_blank(text[start]):
-                start += 1
-            while start < end and self._is_blank(text[end - 1]):
-                end -= 1
-            spans.append((start, end))
+        mapping = self._processor.encode(without_surrogates(text), return_type="offset_mapping")
+        spans = trimmed_spans(text, mapping["offsets"], is_blank=self._is_blank)
         ids = np.array(mapping["ids"], dtype=np.int32)
         word_starts = self.starts_word[ids]
         word_starts[:1] = True
-        return Encoding(ids, np.array(spans, dtype=np.int32).reshape(-1, 2), word_starts)
+        return Encoding(ids, spans, word_starts)
 
     def encode_ids(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Many texts, ids only (int32); one thread, since corpora are prepared by several processes."""
-        clean = [_without_surrogates(text) for text in texts]
+        clean = [without_surrogates(text) for text in texts]
         return self._processor.encode(clean, return_type="numpy", num_threads=1)
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -133,15 +113,11 @@ class SentencePieceTokenizer:
             parts.append(self.piece(token_id))
         return " ".join(parts[:-1])
 
-    def piece(self, token_id: int) -> str:
-        """The piece of one id, as people read it; ``[unused9]`` for padding of the vocabulary.
+    def _piece(self, token_id: int) -> str:
+        return self._processor.id_to_piece(token_id)
 
-        Raises:
-            ValueError: ``token_id`` is not in the vocabulary.
-        """
-        if not 0 <= token_id < self.vocab_size:
-            raise ValueError(f"token id {token_id} is outside a vocabulary of {self.vocab_size}")
-        return self._processor.id_to_piece(int(token_id)) if token_id < self.num_pieces else f"[unused{token_id}]"
+    def model_bytes(self) -> bytes:  # noqa: D102
+        return self._model
 
     def _is_bracketed(self, token_id: int) -> bool:
         return not len(SPECIALS) <= token_id < self.num_pieces
@@ -149,12 +125,7 @@ class SentencePieceTokenizer:
     def _is_blank(self, character: str) -> bool:
         blank = self._blank.get(character)
         if blank is None:
-            plain = _without_surrogates(character)
+            plain = without_surrogates(character)
             blank = plain.isspace() or not self._processor.normalize(plain).strip(META + " ")
             self._blank[character] = blank
         return blank
-
-
-def _without_surrogates(text: str) -> str:
-    # Lone surrogates have no UTF-8 form; one character for one keeps the offsets.
-    return text if text.isascii() else _SURROGATES.sub("\ufffd", text)

@@ -1,11 +1,19 @@
-"""Character spans as a ``Tokenizer`` promises them, from those of a library."""
+"""Text for the libraries' tokenizers, and from their character spans those that a ``Tokenizer`` promises."""
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Callable, Sequence
 
 import numpy as np
+
+_SURROGATES = re.compile("[\ud800-\udfff]")
+
+
+def without_surrogates(text: str) -> str:
+    """The text with U+FFFD for lone surrogates, which have no UTF-8 form; one character for one keeps offsets."""
+    return text if text.isascii() else _SURROGATES.sub("\ufffd", text)
 
 
 def trimmed_spans(text: str, spans: Sequence[tuple[int, int]], *, is_blank: Callable[[str], bool]) -> np.ndarray:

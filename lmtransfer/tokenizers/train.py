@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import io
-import json
 import re
-from collections.abc import Iterator
-from hashlib import sha256
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import sentencepiece
 
-from lmtransfer.errors import ConfigError, DataError
-from lmtransfer.tokenizers.sample import LineCounts, sample_lines
+from lmtransfer.errors import DataError
 from lmtransfer.tokenizers.saved import SPECIALS
 from lmtransfer.tokenizers.sentencepiece import SentencePieceTokenizer
+from lmtransfer.tokenizers.trainer import LineCounts, TokenizerTrainer, trained_on
 
 _VERSION = 1  # raise it when the same settings and text would give another vocabulary
 _SILENT = 2  # sentencepiece's log level: errors only, and those reach us as exceptions too
 
 
-class SentencePieceTrainer:
+class SentencePieceTrainer(TokenizerTrainer):
     """Settings of a vocabulary to be trained.
 
     The result depends on the settings and the lines only: lines are sampled here, since sentencepiece's own sampling
@@ -55,20 +52,6 @@ class SentencePieceTrainer:
         allow_fewer: bool = False,
         seed: int = 0,
     ) -> None:
-        smallest = len(SPECIALS) + 1 + 256 * byte_fallback
-        problems = []
-        if kind not in ("unigram", "bpe"):
-            problems.append(f"tokenizer.kind={kind}: must be unigram or bpe")
-        if vocab_size < smallest:
-            problems.append(f"tokenizer.vocab_size={vocab_size}: must be at least {smallest}")
-        if not 0.98 <= character_coverage <= 1:
-            problems.append(f"tokenizer.character_coverage={character_coverage}: must lie between 0.98 and 1")
-        if max_sentences < 1:
-            problems.append(f"tokenizer.max_sentences={max_sentences}: must be at least 1")
-        if max_characters < 1:
-            problems.append(f"tokenizer.max_characters={max_characters}: must be at least 1")
-        if problems:
-            raise ConfigError(problems)
         self.kind = kind
         self.vocab_size = vocab_size
         self.lowercase = lowercase
@@ -78,30 +61,18 @@ class SentencePieceTrainer:
         self.byte_fallback = byte_fallback
         self.allow_fewer = allow_fewer
         self.seed = seed
+        problems = [] if kind in ("unigram", "bpe") else [f"tokenizer.kind={kind}: must be unigram or bpe"]
+        if not 0.98 <= character_coverage <= 1:
+            problems.append(f"tokenizer.character_coverage={character_coverage}: must lie between 0.98 and 1")
+        self.check(problems, vocab_size=len(SPECIALS) + 1 + 256 * byte_fallback)
 
     @property
     def settings(self) -> dict[str, Any]:
         """Everything but the text that decides the vocabulary."""
         return {**vars(self), "sentencepiece": sentencepiece.__version__, "version": _VERSION}
 
-    @property
-    def fingerprint(self) -> str:
-        """Hex digest of ``settings``; with the corpus's own it names the vocabulary before it is trained."""
-        return sha256(json.dumps(self.settings, sort_keys=True).encode()).hexdigest()
-
-    def train(self, lines: Iterator[str], folder: Path) -> SentencePieceTokenizer:
-        """Train on ``lines`` (sentences or paragraphs), save into ``folder``, and return the tokenizer.
-
-        What was used and skipped is in the tokenizer's ``training`` and in ``tokenizer.json``.
-
-        Raises:
-            DataError: there is no text, or too little of it for ``vocab_size``, or too many different characters.
-        """
-        sample, counts = sample_lines(
-            lines, max_sentences=self.max_sentences, max_characters=self.max_characters, seed=self.seed
-        )
-        if not sample:
-            raise DataError(f"no text to train a tokenizer on: {counts.lines_seen} lines, none with any text")
+    def train_on(self, sample: Sequence[str], counts: LineCounts) -> SentencePieceTokenizer:
+        """See ``TokenizerTrainer``."""
         model = io.BytesIO()
         try:
             sentencepiece.SentencePieceTrainer.train(
@@ -127,30 +98,15 @@ class SentencePieceTrainer:
                 minloglevel=_SILENT,
             )
         except RuntimeError as error:
-            raise DataError(self._explain(str(error), counts)) from None
-        tokenizer = SentencePieceTokenizer(
-            model.getvalue(), {"settings": self.settings, **counts.as_dict(), "trainer": self.fingerprint}
-        )
-        tokenizer.save(folder)
-        return tokenizer
+            raise self._explained(str(error), counts) from None
+        return SentencePieceTokenizer(model.getvalue())
 
-    def _explain(self, message: str, counts: LineCounts) -> str:
-        text = f"the training text ({counts.pieces_used} lines, {counts.characters_used} characters)"
+    def _explained(self, message: str, counts: LineCounts) -> DataError:
         if largest := re.search(r"too high .* value <= (\d+)", message):
-            capped = counts.pieces_used < counts.pieces_seen
-            more = (
-                f"train on more of it (tokenizer.max_characters={self.max_characters}, "
-                f"tokenizer.max_sentences={self.max_sentences})"
-                if capped
-                else "give more text"
-            )
-            return (
-                f"tokenizer.vocab_size={self.vocab_size}: {text} supports at most {largest[1]} pieces; set "
-                f"tokenizer.vocab_size={largest[1]} or less, {more}, or set tokenizer.allow_fewer=true"
-            )
+            return self.too_few(largest[1], counts)
         if needed := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):
-            return (
-                f"tokenizer.vocab_size={self.vocab_size}: {text} needs at least {needed[1]} pieces for its characters; "
-                f"set tokenizer.vocab_size={needed[1]} or more, or a lower tokenizer.character_coverage"
+            return DataError(
+                f"tokenizer.vocab_size={self.vocab_size}: {trained_on(counts)} needs at least {needed[1]} pieces for "
+                f"its characters; set tokenizer.vocab_size={needed[1]} or more, or a lower tokenizer.character_coverage"
             )
-        return f"sentencepiece could not train a vocabulary on {text}: {message}"
+        return DataError(f"sentencepiece could not train a vocabulary on {trained_on(counts)}: {message}")

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from hashlib import sha256
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers, trainers
 
-from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.tokenizers.byte_bpe import ByteBpeTokenizer, spaced
-from lmtransfer.tokenizers.sample import LineCounts, sample_lines
 from lmtransfer.tokenizers.saved import SPECIALS
+from lmtransfer.tokenizers.trainer import LineCounts, TokenizerTrainer
 
 _VERSION = 1  # raise it when the same settings and text would give another vocabulary
 _SMALLEST = len(SPECIALS) + 256
 
 
-class ByteBpeTrainer:
+class ByteBpeTrainer(TokenizerTrainer):
     """Settings of a byte-level vocabulary to be trained (Radford et al. 2019, section 2.2).
 
     The result depends on the settings and the lines only.
@@ -49,18 +46,6 @@ class ByteBpeTrainer:
         allow_fewer: bool = False,
         seed: int = 0,
     ) -> None:
-        problems = []
-        if vocab_size < _SMALLEST:
-            problems.append(f"tokenizer.vocab_size={vocab_size}: must be at least {_SMALLEST}, for the 256 bytes")
-        for name, value in (
-            ("min_frequency", min_frequency),
-            ("max_sentences", max_sentences),
-            ("max_characters", max_characters),
-        ):
-            if value < 1:
-                problems.append(f"tokenizer.{name}={value}: must be at least 1")
-        if problems:
-            raise ConfigError(problems)
         self.vocab_size = vocab_size
         self.lowercase = lowercase
         self.min_frequency = min_frequency
@@ -68,30 +53,18 @@ class ByteBpeTrainer:
         self.max_characters = max_characters
         self.allow_fewer = allow_fewer
         self.seed = seed
+        problems = []
+        if vocab_size < _SMALLEST:
+            problems.append(f"tokenizer.vocab_size={vocab_size}: must be at least {_SMALLEST}, for the 256 bytes")
+        self.check(problems, min_frequency=1)
 
     @property
     def settings(self) -> dict[str, Any]:
         """Everything but the text that decides the vocabulary."""
         return {"kind": "byte_bpe", **vars(self), "tokenizers": tokenizers.__version__, "version": _VERSION}
 
-    @property
-    def fingerprint(self) -> str:
-        """Hex digest of ``settings``; with the corpus's own it names the vocabulary before it is trained."""
-        return sha256(json.dumps(self.settings, sort_keys=True).encode()).hexdigest()
-
-    def train(self, lines: Iterator[str], folder: Path) -> ByteBpeTokenizer:
-        """Train on ``lines`` (sentences or paragraphs), save into ``folder``, and return the tokenizer.
-
-        What was used and skipped is in the tokenizer's ``training`` and in ``tokenizer.json``.
-
-        Raises:
-            DataError: there is no text, or too little of it for ``vocab_size``.
-        """
-        sample, counts = sample_lines(
-            lines, max_sentences=self.max_sentences, max_characters=self.max_characters, seed=self.seed
-        )
-        if not sample:
-            raise DataError(f"no text to train a tokenizer on: {counts.lines_seen} lines, none with any text")
+    def train_on(self, sample: Sequence[str], counts: LineCounts) -> ByteBpeTokenizer:
+        """See ``TokenizerTrainer``."""
         library = tokenizers.Tokenizer(models.BPE())
         if self.lowercase:
             library.normalizer = normalizers.Lowercase()
@@ -110,24 +83,5 @@ class ByteBpeTrainer:
         described["added_tokens"] = []  # else a text could spell the specials
         num_pieces = len(described["model"]["vocab"])
         if num_pieces < self.vocab_size and not self.allow_fewer:
-            raise DataError(self._explain(num_pieces, counts))
-        tokenizer = ByteBpeTokenizer(
-            json.dumps(described, ensure_ascii=False).encode(),
-            {"settings": self.settings, **counts.as_dict(), "trainer": self.fingerprint},
-        )
-        tokenizer.save(folder)
-        return tokenizer
-
-    def _explain(self, num_pieces: int, counts: LineCounts) -> str:
-        capped = counts.pieces_used < counts.pieces_seen
-        more = (
-            f"train on more of it (tokenizer.max_characters={self.max_characters}, "
-            f"tokenizer.max_sentences={self.max_sentences})"
-            if capped
-            else "give more text"
-        )
-        return (
-            f"tokenizer.vocab_size={self.vocab_size}: the training text ({counts.pieces_used} lines, "
-            f"{counts.characters_used} characters) supports at most {num_pieces} pieces; set "
-            f"tokenizer.vocab_size={num_pieces} or less, {more}, or set tokenizer.allow_fewer=true"
-        )
+            raise self.too_few(num_pieces, counts)
+        return ByteBpeTokenizer(json.dumps(described, ensure_ascii=False).encode())

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Sequence
 from hashlib import sha256
-from pathlib import Path
 from typing import Any
 
-from lmtransfer.errors import ConfigError, DataError
-from lmtransfer.tokenizers.sample import sample_lines
+from lmtransfer.errors import DataError
 from lmtransfer.tokenizers.saved import SPECIALS
+from lmtransfer.tokenizers.trainer import LineCounts, TokenizerTrainer
 from lmtransfer.tokenizers.words import WordTokenizer, split_words
 
 _VERSION = 1  # raise it when the same settings and text would give another vocabulary
 
 
-class WordTokenizerTrainer:
+class WordTokenizerTrainer(TokenizerTrainer):
     """Settings of a vocabulary of the most frequent words.
 
     The result depends on the settings and the lines only. A text with fewer different words gives a smaller vocabulary.
@@ -46,24 +45,13 @@ class WordTokenizerTrainer:
         max_characters: int = 20_000_000,
         seed: int = 0,
     ) -> None:
-        problems = [
-            f"tokenizer.{name}={value}: must be at least {least}"
-            for name, value, least in (
-                ("vocab_size", vocab_size, len(SPECIALS) + 1),
-                ("min_frequency", min_frequency, 1),
-                ("max_sentences", max_sentences, 1),
-                ("max_characters", max_characters, 1),
-            )
-            if value < least
-        ]
-        if problems:
-            raise ConfigError(problems)
         self.vocab_size = vocab_size
         self.lowercase = lowercase
         self.min_frequency = min_frequency
         self.max_sentences = max_sentences
         self.max_characters = max_characters
         self.seed = seed
+        self.check(vocab_size=len(SPECIALS) + 1, min_frequency=1)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -75,17 +63,12 @@ class WordTokenizerTrainer:
         """Hex digest of ``settings``; with the corpus's own it names the vocabulary before it is made."""
         return sha256(json.dumps({"kind": "words", **self.settings}, sort_keys=True).encode()).hexdigest()
 
-    def train(self, lines: Iterator[str], folder: Path) -> WordTokenizer:
-        """Count the words of ``lines``, save into ``folder``, and return the tokenizer.
-
-        What was used and skipped, and the share of known words, is in the tokenizer's ``training``.
+    def train_on(self, sample: Sequence[str], counts: LineCounts) -> WordTokenizer:
+        """The most frequent words; the share of the text that they are is in the tokenizer's ``training``.
 
         Raises:
             DataError: there is no word that occurs ``min_frequency`` times.
         """
-        sample, counts = sample_lines(
-            lines, max_sentences=self.max_sentences, max_characters=self.max_characters, seed=self.seed
-        )
         frequencies: Counter[str] = Counter()
         for line in sample:
             frequencies.update(split_words(line, lowercase=self.lowercase))
@@ -96,15 +79,5 @@ class WordTokenizerTrainer:
                 f"no word occurs {self.min_frequency} times in the text ({counts.lines_seen} lines, "
                 f"{counts.characters_used} characters used): give more text, or a lower tokenizer.min_frequency"
             )
-        tokenizer = WordTokenizer(
-            [word for word, _ in ranked],
-            lowercase=self.lowercase,
-            training={
-                "settings": self.settings,
-                **counts.as_dict(),
-                "known_share": sum(count for _, count in ranked) / frequencies.total(),
-                "trainer": self.fingerprint,
-            },
-        )
-        tokenizer.save(folder)
-        return tokenizer
+        known = sum(count for _, count in ranked) / frequencies.total()
+        return WordTokenizer([word for word, _ in ranked], lowercase=self.lowercase, training={"known_share": known})

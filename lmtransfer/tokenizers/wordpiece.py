@@ -16,27 +16,24 @@ import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers, trainers
 
 from lmtransfer.errors import CheckpointError
-from lmtransfer.tokenizers.base import Encoding
-from lmtransfer.tokenizers.saved import SPECIALS, padded_size, read_model, write_model
-
-KIND: Final = "wordpiece"
-MODEL_FILE: Final = "vocab.txt"
+from lmtransfer.tokenizers.base import Encoding, Tokenizer
+from lmtransfer.tokenizers.saved import SPECIALS, padded_size, read_model
+from lmtransfer.tokenizers.spans import without_surrogates
 
 _VERSION = 1  # raise it when the same pieces would give other ids or word starts
 _INSIDE = "##"
 _LONGEST_WORD = 100
-_SURROGATES = re.compile("[\ud800-\udfff]")
 _RESERVED = re.compile(r"\[(?:PAD|UNK|CLS|SEP|MASK|unused\d+)\]")
 
 
-class WordPieceTokenizer:
+class WordPieceTokenizer(Tokenizer):
     """A WordPiece vocabulary as a ``Tokenizer``.
 
     A word, in ``starts_word``, is BERT's: punctuation marks are words of their own.
@@ -50,6 +47,9 @@ class WordPieceTokenizer:
     Raises:
         CheckpointError: a special is missing, or a piece is there twice, is empty or holds white space.
     """
+
+    kind = "wordpiece"
+    model_file = "vocab.txt"
 
     def __init__(self, pieces: Sequence[str], *, lowercase: bool, training: Mapping[str, Any] | None = None) -> None:
         self.pieces, self.lowercase = tuple(pieces), lowercase
@@ -71,7 +71,8 @@ class WordPieceTokenizer:
         self.is_special[: self.num_pieces] = [_RESERVED.fullmatch(piece) is not None for piece in self.pieces]
         self.starts_word = np.zeros(self.vocab_size, dtype=bool)
         self.starts_word[: self.num_pieces] = [not piece.startswith(_INSIDE) for piece in self.pieces]
-        self.fingerprint: str = sha256(b"%s %d %d " % (KIND.encode(), _VERSION, lowercase) + self._model()).hexdigest()
+        described = b"%s %d %d " % (self.kind.encode(), _VERSION, lowercase)
+        self.fingerprint = sha256(described + self.model_bytes()).hexdigest()
         model = models.WordPiece(ids, unk_token=SPECIALS[0], max_input_chars_per_word=_LONGEST_WORD)
         self._library = _library(model, lowercase=lowercase)
 
@@ -85,21 +86,9 @@ class WordPieceTokenizer:
         Raises:
             CheckpointError: a file is missing or unreadable, or ``vocab.txt`` does not have the recorded checksum.
         """
-        model, description = read_model(folder, MODEL_FILE)
+        model, description = read_model(folder, cls.model_file)
         pieces = model.decode("utf-8", "replace").split("\n")[:-1]
         return cls(pieces, lowercase=bool(description.get("lowercase")), training=description.get("training"))
-
-    def save(self, folder: Path) -> None:
-        """Write ``vocab.txt`` and ``tokenizer.json`` into ``folder`` (made if missing)."""
-        description = {
-            "kind": KIND,
-            "fingerprint": self.fingerprint,
-            "num_pieces": self.num_pieces,
-            "vocab_size": self.vocab_size,
-            "lowercase": self.lowercase,
-            "training": self.training,
-        }
-        write_model(folder, MODEL_FILE, self._model(), description)
 
     def encode(self, text: str) -> Encoding:
         """One text, with offsets.
@@ -107,7 +96,7 @@ class WordPieceTokenizer:
         What cleaning drops (control characters, zero-width spaces, U+FFFD) counts as white space; an accent that is a
         character of its own and is dropped belongs to the token before it.
         """
-        encoding = self._library.encode(_without_surrogates(text))
+        encoding = self._library.encode(without_surrogates(text))
         ids = np.array(encoding.ids, dtype=np.int32)
         spans = np.array(encoding.offsets, dtype=np.int32).reshape(-1, 2)
         if self.lowercase and not text.isascii():
@@ -116,7 +105,7 @@ class WordPieceTokenizer:
 
     def encode_ids(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Many texts, ids only (int32)."""
-        encodings = self._library.encode_batch_fast([_without_surrogates(text) for text in texts])
+        encodings = self._library.encode_batch_fast([without_surrogates(text) for text in texts])
         return [np.array(encoding.ids, dtype=np.int32) for encoding in encodings]
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -130,17 +119,13 @@ class WordPieceTokenizer:
                 words.append(piece)
         return " ".join(words)
 
-    def piece(self, token_id: int) -> str:
-        """The piece of one id; ``[unused9]`` for padding of the vocabulary.
+    def _piece(self, token_id: int) -> str:
+        return self.pieces[token_id]
 
-        Raises:
-            ValueError: ``token_id`` is not in the vocabulary.
-        """
-        if not 0 <= token_id < self.vocab_size:
-            raise ValueError(f"token id {token_id} is outside a vocabulary of {self.vocab_size}")
-        return self.pieces[token_id] if token_id < self.num_pieces else f"[unused{token_id}]"
+    def _described(self) -> dict[str, Any]:
+        return {"lowercase": self.lowercase, **super()._described()}
 
-    def _model(self) -> bytes:
+    def model_bytes(self) -> bytes:  # noqa: D102
         return "".join(f"{piece}\n" for piece in self.pieces).encode()
 
 
@@ -158,7 +143,7 @@ def train_wordpiece(
         min_frequency: merge only pairs that occur as often as this.
     """
     library = _library(models.WordPiece(unk_token=SPECIALS[0]), lowercase=lowercase)
-    clean = [library.normalizer.normalize_str(_without_surrogates(line)) for line in lines]
+    clean = [library.normalizer.normalize_str(without_surrogates(line)) for line in lines]
     words = {word for line in clean for word, _ in library.pre_tokenizer.pre_tokenize_str(line)}
     # The library would number these in an order that changes from run to run, and with it break ties in another way.
     inside = sorted({_INSIDE + character for word in words for character in word[1:]})
@@ -190,11 +175,6 @@ def _take_accents(text: str, spans: np.ndarray) -> None:
     for span, limit in zip(spans, limits, strict=False):  # no span: one limit too many
         while span[1] < limit and unicodedata.category(text[span[1]]) == "Mn":
             span[1] += 1
-
-
-def _without_surrogates(text: str) -> str:
-    # Lone surrogates have no UTF-8 form; one character for one keeps the offsets.
-    return text if text.isascii() else _SURROGATES.sub("\ufffd", text)
 
 
 def _made(pieces: Sequence[str], lowercase: bool, training: Mapping[str, Any]) -> WordPieceTokenizer:

@@ -10,24 +10,21 @@ import re
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
 from lmtransfer.errors import CheckpointError
-from lmtransfer.tokenizers.base import Encoding
+from lmtransfer.tokenizers.base import CharacterTokenizer, Encoding, special_flags
 from lmtransfer.tokenizers.characters import spell, spell_marks
-from lmtransfer.tokenizers.saved import SPECIALS, padded_size, read_model, write_model
-
-KIND: Final = "words"
-MODEL_FILE: Final = "words.txt"
+from lmtransfer.tokenizers.saved import SPECIALS, padded_size, read_model
 
 _VERSION = 1  # raise it when the same words would give other ids or characters
 _WORD = re.compile(r"\w+|[^\w\s]")
 
 
-class WordTokenizer:
-    """A vocabulary of words as a ``Tokenizer``, and as a ``CharacterTokenizer``.
+class WordTokenizer(CharacterTokenizer):
+    """A vocabulary of words as a ``CharacterTokenizer``.
 
     In ``characters``, ``[CLS]`` and ``[SEP]`` are ELMo's marks of a sentence's begin and end, and the other specials
     are spelt as they are written.
@@ -41,7 +38,8 @@ class WordTokenizer:
         CheckpointError: a word is there twice, or is empty, or holds white space.
     """
 
-    unk_id, cls_id, sep_id, mask_id = range(len(SPECIALS))
+    kind = "words"
+    model_file = "words.txt"
 
     def __init__(self, words: Sequence[str], *, lowercase: bool, training: Mapping[str, Any] | None = None) -> None:
         self.words, self.lowercase = tuple(words), lowercase
@@ -51,11 +49,10 @@ class WordTokenizer:
             raise CheckpointError("not a vocabulary of words: one is there twice, or is not one word; copy it again")
         self.num_pieces = len(SPECIALS) + len(self.words)
         self.vocab_size = padded_size(self.num_pieces)
-        self.is_special = np.ones(self.vocab_size, dtype=bool)
-        self.is_special[len(SPECIALS) : self.num_pieces] = False
+        self.is_special = special_flags(self.num_pieces, self.vocab_size)
         self.starts_word = np.ones(self.vocab_size, dtype=bool)
-        model = self._model()
-        self.fingerprint: str = sha256(b"%s %d %d " % (KIND.encode(), _VERSION, lowercase) + model).hexdigest()
+        described = b"%s %d %d " % (self.kind.encode(), _VERSION, lowercase)
+        self.fingerprint: str = sha256(described + self.model_bytes()).hexdigest()
         unused = [self.piece(i) for i in range(self.num_pieces, self.vocab_size)]
         self.characters: np.ndarray = spell([*SPECIALS, *self.words, *unused])
         self.characters[[self.cls_id, self.sep_id]] = spell_marks()
@@ -70,21 +67,9 @@ class WordTokenizer:
         Raises:
             CheckpointError: a file is missing or unreadable, or ``words.txt`` does not have the recorded checksum.
         """
-        model, description = read_model(folder, MODEL_FILE)
+        model, description = read_model(folder, cls.model_file)
         words = model.decode("utf-8", "replace").split("\n")[:-1]
         return cls(words, lowercase=bool(description.get("lowercase")), training=description.get("training"))
-
-    def save(self, folder: Path) -> None:
-        """Write ``words.txt`` and ``tokenizer.json`` into ``folder`` (made if missing)."""
-        description = {
-            "kind": KIND,
-            "fingerprint": self.fingerprint,
-            "num_pieces": self.num_pieces,
-            "vocab_size": self.vocab_size,
-            "lowercase": self.lowercase,
-            "training": self.training,
-        }
-        write_model(folder, MODEL_FILE, self._model(), description)
 
     def encode(self, text: str) -> Encoding:
         """One text, with offsets, and with the characters of all its words, unknown ones included."""
@@ -109,17 +94,11 @@ class WordTokenizer:
         """Words with one space between them; specials are written in brackets."""
         return " ".join(self.piece(int(token_id)) for token_id in ids)
 
-    def piece(self, token_id: int) -> str:
-        """The word of one id; ``[unused9]`` for padding of the vocabulary.
+    def _piece(self, token_id: int) -> str:
+        return SPECIALS[token_id] if token_id < len(SPECIALS) else self.words[token_id - len(SPECIALS)]
 
-        Raises:
-            ValueError: ``token_id`` is not in the vocabulary.
-        """
-        if not 0 <= token_id < self.vocab_size:
-            raise ValueError(f"token id {token_id} is outside a vocabulary of {self.vocab_size}")
-        if token_id < len(SPECIALS):
-            return SPECIALS[token_id]
-        return self.words[token_id - len(SPECIALS)] if token_id < self.num_pieces else f"[unused{token_id}]"
+    def _described(self) -> dict[str, Any]:
+        return {"lowercase": self.lowercase, **super()._described()}
 
     def _ids_of(self, words: Sequence[str]) -> np.ndarray:
         ids = self._ids
@@ -128,7 +107,7 @@ class WordTokenizer:
     def _folded(self, word: str) -> str:
         return word.lower() if self.lowercase else word
 
-    def _model(self) -> bytes:
+    def model_bytes(self) -> bytes:  # noqa: D102
         return "".join(f"{word}\n" for word in self.words).encode("utf-8", "replace")
 
 

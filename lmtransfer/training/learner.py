@@ -58,6 +58,13 @@ class HasBlocks(Protocol):
 
 
 @runtime_checkable
+class HasSplits(Protocol):
+    """A linear layer that is several, as optimisers know it."""
+
+    muon_splits: int  #: how many matrices are stacked in the rows of its own
+
+
+@runtime_checkable
 class FollowsProgress(Protocol):
     """A learner that changes in the course of training, such as by letting more of itself learn."""
 
@@ -93,4 +100,12 @@ class BatchStream(Protocol):
 
     def steps(self, start: int = 0) -> Iterator[Step]:
         """Steps from number ``start`` on, prefetched by the stream's workers."""
+        ...
+
+    def set_micro_batch_tokens(self, tokens: int) -> None:
+        """Cut micro-batches of at most ``tokens`` from the next call of ``steps`` on; the steps hold the same rows.
+
+        Raises:
+            LmtransferError: they cannot be cut smaller.
+        """
         ...

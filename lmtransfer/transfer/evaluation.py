@@ -17,7 +17,8 @@ from lmtransfer.data.stream.evaluation_batches import evaluation_batches
 from lmtransfer.errors import DataError
 from lmtransfer.kept_predictions.file import MOST_EXAMPLES, is_kept
 from lmtransfer.kept_predictions.scored import ScoredExamples
-from lmtransfer.tasks.base import HeadKind, KeepsAnswers, Task
+from lmtransfer.tasks.base import Task
+from lmtransfer.tasks.heads import HeadSpec, Targets
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.training import distributed
 from lmtransfer.transfer.learner import TaskLearner
@@ -78,8 +79,8 @@ def run_head(
         autocast: makes the context of the forward pass (precision).
         max_tokens: most tokens of a batch.
     """
-    targets = source.encoded.targets
-    scored = all(example.has_gold for example in source.encoded.examples)
+    encoded = source.encoded
+    scored = all(example.has_gold for example in encoded.examples)
     values: np.ndarray | None = None
     loss_sum, count = 0.0, 0
     batches = evaluation_batches(
@@ -96,8 +97,8 @@ def run_head(
                     loss_sum += float(loss.sum)
                     count += loss.count
             if values is None:
-                values = np.zeros((len(targets.values), found.shape[1]), dtype=np.float32)
-            values[targets.rows_of(np.asarray(batch.rows))] = found
+                values = np.zeros((len(encoded.targets), found.shape[1]), dtype=np.float32)
+            values[encoded.target_rows(np.asarray(batch.rows))] = found
     parts = [part for part in distributed.gather(values) if part is not None]
     sums = distributed.sum_over_ranks({"loss": loss_sum, "count": count})
     return Outputs(
@@ -139,31 +140,31 @@ def evaluate(
         )
     outputs = run_head(learner, source, device=device, autocast=autocast, max_tokens=max_tokens)
     answers, scored = task.answers(encoded, outputs.values), None
-    if keep and isinstance(task, KeepsAnswers) and len(encoded.examples) <= MOST_EXAMPLES:
+    if keep and len(encoded.examples) <= MOST_EXAMPLES:
         said = list(answers)
         answers, found = iter(said), task.scored_examples(encoded.examples, said)
-        scored = found if is_kept(found) else None
+        scored = found if found is not None and is_kept(found) else None
     metrics = task.score(encoded.examples, answers)
     return Evaluation(
         metrics={**metrics, "loss": 0.0 if outputs.loss is None else outputs.loss},
         outputs=outputs.values,
-        collapsed=is_collapsed(task.head.kind, outputs.values, encoded.targets.values),
+        collapsed=is_collapsed(task.head, outputs.values, encoded.targets),
         answers=scored,
     )
 
 
-def is_collapsed(kind: HeadKind, outputs: np.ndarray, targets: np.ndarray) -> bool:
+def is_collapsed(head: HeadSpec, outputs: np.ndarray, targets: Targets[np.ndarray]) -> bool:
     """Whether all answers are one and the same though the gold ones are not; never said of spans.
 
     Args:
-        kind: of the head.
+        head: what gave them.
         outputs: what it gave, shape (R, K).
-        targets: what was asked, shape (R, columns of the kind).
+        targets: what was asked.
     """
-    if kind == "span" or len(outputs) == 0:
+    said, gold = head.said(outputs), head.gold(targets)
+    if said is None or gold is None or len(said) == 0:
         return False
-    said = outputs[:, 0] if kind == "regression" else outputs.argmax(1)
-    return len(np.unique(said)) == 1 and len(np.unique(targets[:, -1])) > 1
+    return len(np.unique(said)) == 1 and len(np.unique(gold)) > 1
 
 
 @contextmanager

@@ -18,7 +18,6 @@ from lmtransfer.transfer.composing import Composition
 from lmtransfer.transfer.depth import depths_below_head
 from lmtransfer.transfer.freezing import Freezing
 from lmtransfer.transfer.heads.base import Head
-from lmtransfer.transfer.heads.layers import HeadLayers
 from lmtransfer.transfer.reading import Reading
 from lmtransfer.transfer.standardising import Standardising
 
@@ -163,9 +162,7 @@ class TaskLearner(nn.Module):
     def fold_standardising(self) -> None:
         """Put mean and deviation into the head's first layer, which then says the same of vectors as they are."""
         if self.standardising is not None:
-            layers = cast(HeadLayers, self.head)
-            first = layers.output if layers.hidden is None else layers.hidden
-            layers.cancelling = self.standardising.fold_into(first)
+            self.head.fold(self.standardising)
             self.standardising = None
 
     def _layers(self, batch: TaskBatch) -> Sequence[Tensor]:

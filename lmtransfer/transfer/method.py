@@ -10,13 +10,12 @@ from torch import nn
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import Encoder
 from lmtransfer.randomness import derived_seed
-from lmtransfer.tasks.base import HeadSpec
+from lmtransfer.tasks.heads import HeadSpec, RegressionSpec, SpanSpec, TaggingSpec
 from lmtransfer.transfer.composing import AttentionPooling, BiLstm, Max, Mean, OneToken
 from lmtransfer.transfer.depth import rate_scales
 from lmtransfer.transfer.freezing import Freezing, Frozen, Full, Gradual
 from lmtransfer.transfer.heads.base import Head
-from lmtransfer.transfer.heads.classification import ClassificationHead
-from lmtransfer.transfer.heads.regression import RegressionHead
+from lmtransfer.transfer.heads.sequences import ClassificationHead, RegressionHead
 from lmtransfer.transfer.heads.span import SpanHead
 from lmtransfer.transfer.heads.tagging import Pieces, TaggingHead
 from lmtransfer.transfer.learner import TaskLearner
@@ -170,7 +169,7 @@ class TransferMethod:
         """
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derived_seed(seed, "head"))
-            tokens = head.kind in ("tagging", "span")
+            tokens = head.per == "token"
             composition = self._token_states(encoder) if tokens else self._composition(encoder)
             return TaskLearner(
                 encoder=encoder,
@@ -216,24 +215,18 @@ class TransferMethod:
         return EveryToken(dim=encoder.dim)
 
     def _head(self, encoder: Encoder, head: HeadSpec, *, input_dim: int) -> Head:
-        if head.kind == "tagging":
-            return TaggingHead(
-                input_dim=input_dim,
-                num_labels=head.num_labels,
-                pieces=self.resolved_pieces(encoder),
-                hidden_dim=self.head_hidden_dim,
-                dropout=self.dropout,
-            )
-        if head.kind == "span":
-            return SpanHead(
-                input_dim=input_dim,
-                num_labels=head.num_labels,
-                max_answer_tokens=head.max_answer_tokens or encoder.max_length,
-                null="last" if encoder.attention == "causal" else "first",
-                hidden_dim=self.head_hidden_dim,
-                dropout=self.dropout,
-            )
-        layers: dict[str, Any] = {"input_dim": input_dim, "hidden_dim": self.head_hidden_dim, "dropout": self.dropout}
+        layers: dict[str, Any] = {
+            "input_dim": input_dim,
+            "num_labels": head.num_labels,
+            "hidden_dim": self.head_hidden_dim,
+            "dropout": self.dropout,
+        }
+        if isinstance(head, TaggingSpec):
+            return TaggingHead(pieces=self.resolved_pieces(encoder), **layers)
+        if isinstance(head, SpanSpec):
+            longest = head.max_answer_tokens or encoder.max_length
+            null: Literal["first", "last"] = "last" if encoder.attention == "causal" else "first"
+            return SpanHead(max_answer_tokens=longest, null=null, **layers)
         activation = encoder.family_head.hidden if self.pooling == "family" else None
         if activation is not None:
             layers |= {
@@ -241,9 +234,7 @@ class TransferMethod:
                 "activation": activation,
                 "hidden_dropout": self.dropout,
             }
-        if head.kind == "regression":
-            return RegressionHead(**layers)
-        return ClassificationHead(num_labels=head.num_labels, **layers)
+        return RegressionHead(**layers) if isinstance(head, RegressionSpec) else ClassificationHead(**layers)
 
 
 def _freezing(freeze: str, unfreeze_share: float) -> Freezing:

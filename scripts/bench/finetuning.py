@@ -12,7 +12,8 @@ import numpy as np
 from lmtransfer.data.documents import Corpus
 from lmtransfer.data.files import find_file
 from lmtransfer.data.text_lines import read_lines
-from lmtransfer.tasks.encoded import EncodedExamples, Targets
+from lmtransfer.tasks.encoded import EncodedExamples
+from lmtransfer.tasks.heads import LabelTargets, SpanTargets
 from lmtransfer.tasks.text.text_encoding import encode_texts
 from lmtransfer.tasks.text.text_example import TextExample
 from lmtransfer.tokenizers.base import Tokenizer
@@ -32,7 +33,7 @@ def examples_of(setting: Setting, corpus: Corpus, tokenizer: Tokenizer) -> Encod
     texts = list(islice(_texts(setting.part, corpus), setting.rows * (setting.steps + setting.warmup)))
     examples = [TextExample(str(i), *sides) for i, sides in enumerate(texts)]
     labels = np.arange(len(examples)) % 2
-    encoded = encode_texts(examples, labels, tokenizer, max_length=setting.length, num_segments=2)
+    encoded = encode_texts(examples, LabelTargets(labels), tokenizer, max_length=setting.length, num_segments=2)
     return _with_spans(encoded) if setting.part == "finetune_spans" else encoded
 
 
@@ -67,6 +68,7 @@ def _with_spans(encoded: EncodedExamples) -> EncodedExamples:
         tokens_T=encoded.tokens_T,
         segments_T=encoded.segments_T,
         offsets=encoded.offsets,
-        targets=Targets.one_each(np.array(rows)),
+        targets=SpanTargets(*np.array(rows).T),
+        target_offsets=encoded.target_offsets,
         num_truncated=encoded.num_truncated,
     )

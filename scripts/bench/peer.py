@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import tempfile
 from collections.abc import Iterator, Sequence
+from dataclasses import fields
 from typing import Any
 
 import torch
@@ -156,7 +157,7 @@ def _unpacked(batch: Any) -> Iterator[Row]:
     real = sum(lengths)
     labels: Sequence[Tensor]
     if hasattr(batch, "packed"):
-        labels, pairs = list(batch.targets_RK), None
+        labels, pairs = list(torch.stack([getattr(batch.targets, f.name) for f in fields(batch.targets)], dim=1)), None
     else:
         labels_T = torch.full_like(packed.tokens_T, -100)
         labels_T[batch.positions_M[: batch.num_targets]] = batch.targets_M[: batch.num_targets]

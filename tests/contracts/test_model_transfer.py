@@ -14,22 +14,33 @@ from torch import nn
 
 from lmtransfer.config.build import build
 from lmtransfer.config.paths import conf_dir
-from lmtransfer.tasks.base import HeadSpec
+from lmtransfer.tasks.heads import (
+    ClassificationSpec,
+    HeadSpec,
+    LabelTargets,
+    RegressionSpec,
+    ScoreTargets,
+    SpanSpec,
+    SpanTargets,
+    TaggingSpec,
+    TagTargets,
+)
 from lmtransfer.tasks.source import TaskBatch
 from lmtransfer.training.optim.optimizers import AdamW
 from lmtransfer.transfer.learner import TaskLearner
 
 #: Each head with what is asked of four sequences of 9, 4, 17 and 2 tokens, and the sequence of each row of that.
 HEADS: dict[str, tuple[HeadSpec, list[list[float]], list[int]]] = {
-    "classification": (HeadSpec("classification", 3), [[0], [1], [2], [1]], [0, 1, 2, 3]),
-    "regression": (HeadSpec("regression"), [[0.5], [1.0], [-2.0], [3.0]], [0, 1, 2, 3]),
-    "tagging": (HeadSpec("tagging", 3), [[1, 2, 0], [3, 1, 2], [1, 1, 1], [2, 9, -1], [0, 1, 2]], [0, 0, 1, 2, 3]),
+    "classification": (ClassificationSpec(3), [[0], [1], [2], [1]], [0, 1, 2, 3]),
+    "regression": (RegressionSpec(), [[0.5], [1.0], [-2.0], [3.0]], [0, 1, 2, 3]),
+    "tagging": (TaggingSpec(3), [[1, 2, 0], [3, 1, 2], [1, 1, 1], [2, 9, -1], [0, 1, 2]], [0, 0, 1, 2, 3]),
     "span": (
-        HeadSpec("span", 1, max_answer_tokens=3),
+        SpanSpec(1, max_answer_tokens=3),
         [[4, 5, -1, 3, 8], [-1, -1, -1, 1, 3], [-1, -1, 0, 4, 16], [1, 1, -1, 1, 2]],
         [0, 1, 2, 3],
     ),
 }
+TARGETS = {"classification": LabelTargets, "regression": ScoreTargets, "tagging": TagTargets, "span": SpanTargets}
 WAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "probe": ("frozen", {}),
     "probe_mix": ("frozen", {"layers": "mix", "mix_layer_norm": True}),
@@ -48,7 +59,7 @@ def _batch(head: str = "classification") -> TaskBatch:
     dtype = torch.float32 if head == "regression" else torch.int64
     return TaskBatch(
         packed=pack(_rows([9, 4, 17, 2])),
-        targets_RK=torch.tensor(asked, dtype=dtype),
+        targets=TARGETS[head](*torch.tensor(asked, dtype=dtype).unbind(1)),
         target_owners_R=torch.tensor(owners),
         rows=(0, 1, 2, 3),
         keys=("a", "b", "c", "d"),

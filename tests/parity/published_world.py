@@ -16,12 +16,13 @@ from lmtransfer.data.batch import PackedBatch, pack
 from lmtransfer.interop.published import Published, PublishedFiles, RunToPublish, read_published, to_published
 from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.learner import PretrainingLearner
-from lmtransfer.tasks.base import HeadSpec
+from lmtransfer.tasks.heads import ClassificationSpec, RegressionSpec, SpanSpec, TaggingSpec
 from lmtransfer.tasks.source import TaskBatch
 from lmtransfer.training.weights import load_weights, weights
 from lmtransfer.transfer.learner import TaskLearner
 from lmtransfer.transfer.method import TransferMethod
 
+SPECS = {spec.kind: spec for spec in (ClassificationSpec, RegressionSpec, TaggingSpec, SpanSpec)}
 LENGTHS = [9, 24, 2, 24, 1, 13]
 VOCABULARY = 89
 CLOSE: dict[str, Any] = {"atol": 1e-5, "rtol": 1e-5}
@@ -139,7 +140,7 @@ def assert_same_layers(encoder: Any, peer: Any, batch: PackedBatch, inputs: dict
 
 def task_learner(encoder: Any, kind: Any, *, labels: int = 3, seed: int = 0) -> TaskLearner:
     """Our encoder with its family's head, every parameter of both random."""
-    learner = TransferMethod(freeze="full").learner(encoder, head=HeadSpec(kind, labels), seed=0)
+    learner = TransferMethod(freeze="full").learner(encoder, head=SPECS[kind](labels), seed=0)
     return cast(TaskLearner, perturbed(learner, seed=seed))
 
 

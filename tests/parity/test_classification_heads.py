@@ -17,7 +17,7 @@ from lmtransfer.models.bert import BertEncoder
 from lmtransfer.models.electra import ElectraEncoder
 from lmtransfer.models.roberta import RobertaEncoder
 from lmtransfer.models.xlnet import XlnetEncoder
-from lmtransfer.tasks.base import HeadSpec
+from lmtransfer.tasks.heads import ClassificationSpec
 from lmtransfer.tasks.source import TaskBatch
 from lmtransfer.transfer.method import TransferMethod
 
@@ -54,7 +54,7 @@ def _split(peer: Any, prefix: str) -> tuple[dict[str, Tensor], dict[str, Tensor]
 def _compare(peer: Any, encoder: Any, weights: Mapping[str, Tensor], head: Mapping[str, Tensor]) -> None:
     rows = _rows()
     encoder.load_state_dict(weights)
-    learner = _method().learner(encoder, head=HeadSpec("classification", 3), seed=0).eval()
+    learner = _method().learner(encoder, head=ClassificationSpec(3), seed=0).eval()
     learner.head.load_state_dict(head)
     batch = TaskBatch(pack(rows), torch.zeros(len(rows), 1), torch.arange(len(rows)), tuple(range(len(rows))), ())
     found = learner.predict(batch)

@@ -33,7 +33,7 @@ from lmtransfer.models.bert import BertEncoder
 from lmtransfer.models.modern import ModernEncoder
 from lmtransfer.models.xlnet import XlnetEncoder
 from lmtransfer.objectives.replaced_token import ReplacedTokenDetection
-from lmtransfer.tasks.base import HeadSpec
+from lmtransfer.tasks.heads import ClassificationSpec, RegressionSpec, SpanSpec, TaggingSpec
 from lmtransfer.transfer.composing import Mean
 from lmtransfer.transfer.learner import TaskLearner
 from lmtransfer.transfer.method import TransferMethod
@@ -42,6 +42,7 @@ transformers = pytest.importorskip("transformers")
 onnx = pytest.importorskip("onnx", reason="onnx is not installed (pip install onnx onnxruntime)")
 onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (pip install onnx onnxruntime)")
 
+SPECS = {spec.kind: spec for spec in (ClassificationSpec, RegressionSpec, TaggingSpec, SpanSpec)}
 MAX_LENGTH = 40
 #: Rows of a batch, one after the other; an export traces two rows of four and three tokens.
 BATCHES = [[1], [2, 1], [7, MAX_LENGTH, 1, 16, 9], [5]]
@@ -280,5 +281,5 @@ def test_missing_packages_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def _learner(kind: Any, **changes: Any) -> TaskLearner:
     torch.manual_seed(3)
     encoder = BertEncoder(vocab_size=VOCABULARY, **OURS)
-    learner = TransferMethod(freeze="full", **changes).learner(encoder, head=HeadSpec(kind, 3), seed=0)
+    learner = TransferMethod(freeze="full", **changes).learner(encoder, head=SPECS[kind](3), seed=0)
     return cast(TaskLearner, perturbed(learner))

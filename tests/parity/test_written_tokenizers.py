@@ -15,6 +15,7 @@ from transformers.models.bert import BertConfig, BertForMaskedLM
 
 from lmtransfer.errors import CheckpointError
 from lmtransfer.interop.tokenizers.written_tokenizer import WrittenTokenizer, tokens_differ, write_tokenizer
+from lmtransfer.tasks.heads import LabelTargets
 from lmtransfer.tasks.text.text_encoding import encode_texts
 from lmtransfer.tasks.text.text_example import TextExample
 from lmtransfer.tokenizers.base import Tokenizer
@@ -138,7 +139,7 @@ def test_texts_and_pairs_are_framed_as_our_tasks_frame_them(made: tuple[Tokenize
     examples = [TextExample("", a, b) for a, b in zip(CORPUS, CORPUS[::-1], strict=True)]
     singles = [TextExample("", a) for a in CORPUS]
     for rows in (examples, singles):
-        encoded = encode_texts(rows, np.zeros(4), tokenizer, max_length=999, num_segments=2)
+        encoded = encode_texts(rows, LabelTargets(np.zeros(4)), tokenizer, max_length=999, num_segments=2)
         for i, row in enumerate(rows):
             place = slice(encoded.offsets[i], encoded.offsets[i + 1])
             got = theirs(row.text, row.text_pair)

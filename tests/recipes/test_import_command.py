@@ -14,10 +14,10 @@ import torch
 import yaml
 from import_world import PIECES, make_published
 from safetensors.torch import load_file, save_file
+from saved_encoder import load_encoder
 from transfer_world import TASK, lmtransfer, make_world, result
 
 from lmtransfer.data.batch import pack
-from lmtransfer.runs.saved import load_encoder
 
 pytest.importorskip("transformers")
 

@@ -13,11 +13,11 @@ import pytest
 import torch
 import yaml
 from safetensors.torch import load_file, save_file
+from saved_encoder import load_encoder
 from transfer_world import QUICK, TASK, lmtransfer, make_world, result, write_split
 
 from lmtransfer.data.batch import pack
 from lmtransfer.errors import CheckpointError
-from lmtransfer.runs.saved import load_encoder
 from lmtransfer.training.checkpoint import Checkpoints
 from lmtransfer.training.trackers import Jsonl
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from lmtransfer.data.batch import pack
+from lmtransfer.tasks.heads import LabelTargets, ScoreTargets, SpanTargets, TagTargets, Targets
 from lmtransfer.tasks.source import TaskBatch
 from lmtransfer.transfer.heads.base import Head
 
@@ -20,15 +22,30 @@ def asked(
     lengths: Sequence[int], rows: Sequence[Rows], *, filler: int = 0, dtype: torch.dtype = torch.int64
 ) -> TaskBatch:
     """Sequences of these lengths with the rows of targets of each, and ``filler`` tokens of filler after them."""
-    columns = max((len(row) for part in rows for row in part), default=3)
     capacity = sum(lengths) + filler if filler else None
     return TaskBatch(
         packed=pack([np.ones(length, np.int64) for length in lengths], capacity=capacity, max_length=max(lengths)),
-        targets_RK=torch.tensor([row for part in rows for row in part], dtype=dtype).reshape(-1, columns),
+        targets=targets_of([row for part in rows for row in part], dtype=dtype),
         target_owners_R=torch.tensor([number for number, part in enumerate(rows) for _ in part], dtype=torch.int64),
         rows=tuple(range(len(lengths))),
         keys=tuple(f"train:{number}" for number in range(len(lengths))),
     )
+
+
+def targets_of(rows: Rows, *, dtype: torch.dtype = torch.int64) -> Targets[Tensor]:
+    """Rows of numbers as targets: of one number a label (or a score, float32), of three a tag, of five a span."""
+    kinds: dict[int, type[Targets[Tensor]]] = {
+        1: LabelTargets if dtype == torch.int64 else ScoreTargets,
+        3: TagTargets,
+        5: SpanTargets,
+    }
+    columns = max((len(row) for row in rows), default=3)
+    return kinds[columns](*torch.tensor(rows, dtype=dtype).reshape(-1, columns).unbind(1))
+
+
+def table(targets: Targets[np.ndarray]) -> np.ndarray:
+    """The fields of targets as the columns of a table, (R, K)."""
+    return np.stack([getattr(targets, field.name) for field in fields(targets)], axis=1)
 
 
 def check_batch_is_its_sequences(

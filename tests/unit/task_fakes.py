@@ -11,8 +11,8 @@ from torch import nn
 
 from lmtransfer.models.bert import BertEncoder
 from lmtransfer.models.gpt import GptEncoder
-from lmtransfer.tasks.base import HeadSpec
 from lmtransfer.tasks.encoded import EncodedExamples
+from lmtransfer.tasks.heads import ClassificationSpec, HeadSpec, LabelTargets
 from lmtransfer.tasks.text.text_encoding import encode_texts
 from lmtransfer.tasks.text.text_example import TextExample
 from lmtransfer.tokenizers.base import Encoding
@@ -83,9 +83,9 @@ def random_examples(num: int, *, seed: int = 0, longest: int = 12) -> EncodedExa
     texts = [" ".join(f"w{i}" for i in rng.integers(0, 20, rng.integers(1, longest))) for _ in range(num)]
     examples = [TextExample(f"train:{i}", text, label=int("w0" in text.split())) for i, text in enumerate(texts)]
     labels = np.array([example.label for example in examples])
-    return encode_texts(examples, labels, WordTokenizer(), max_length=16, num_segments=2)
+    return encode_texts(examples, LabelTargets(labels), WordTokenizer(), max_length=16, num_segments=2)
 
 
 def labels_head(num_labels: int) -> HeadSpec:
     """One of so many labels."""
-    return HeadSpec("classification", num_labels)
+    return ClassificationSpec(num_labels)

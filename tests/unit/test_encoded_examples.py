@@ -5,10 +5,20 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from head_fakes import table
 from task_fakes import bert
 
-from lmtransfer.tasks.base import HeadSpec
-from lmtransfer.tasks.encoded import EncodedExamples, Targets, ragged_offsets
+from lmtransfer.tasks.encoded import EncodedExamples, ragged_offsets
+from lmtransfer.tasks.heads import (
+    ClassificationSpec,
+    LabelTargets,
+    RegressionSpec,
+    ScoreTargets,
+    SpanSpec,
+    SpanTargets,
+    TaggingSpec,
+    TagTargets,
+)
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.tasks.tagging.tagged_example import TaggedExample
 from lmtransfer.transfer.evaluation import is_collapsed, run_head
@@ -35,7 +45,8 @@ def _encoded(seed: int = 0) -> EncodedExamples:
         tokens_T=rng.integers(4, 128, sum(lengths)).astype(np.int32),
         segments_T=np.zeros(sum(lengths), np.int8),
         offsets=ragged_offsets(lengths),
-        targets=Targets(np.array(rows), ragged_offsets(words)),
+        targets=TagTargets(*np.array(rows).T),
+        target_offsets=ragged_offsets(words),
         num_truncated=0,
         unreachable=("1", "3"),
     )
@@ -51,7 +62,7 @@ def test_selecting_takes_all_sequences_of_an_example_and_their_targets() -> None
     found = [chosen.tokens_T[a:b].tolist() for a, b in zip(chosen.offsets[:-1], chosen.offsets[1:], strict=True)]
     assert found == tokens
     tags = [tag for example in chosen.examples for tag in example.tags]
-    assert chosen.targets.values[:, 2].tolist() == tags
+    assert table(chosen.targets)[:, 2].tolist() == tags
     assert chosen.unreachable == ("1", "3")
     assert encoded.select(np.array([0, 2])).unreachable == ()
 
@@ -63,18 +74,18 @@ def test_a_batch_knows_the_token_of_each_row_of_targets() -> None:
     expected = []
     for sequence in (6, 2, 0):
         start = encoded.offsets[sequence]
-        for row in encoded.targets.values[encoded.targets.rows_of(np.array([sequence]))]:
+        for row in table(encoded.targets)[encoded.target_rows(np.array([sequence]))]:
             expected.append(int(encoded.tokens_T[start + row[0]]))
-    found = batch.packed.tokens_T[batch.target_starts_R + batch.targets_RK[:, 0]]
+    found = batch.packed.tokens_T[batch.target_starts_R + batch.targets.first]
     assert found.tolist() == expected
     assert batch.keys == ("3", "1", "0")
 
 
 def test_outputs_come_in_the_order_of_the_targets_whatever_the_batches() -> None:
     encoded = _encoded()
-    learner = TransferMethod(freeze="full", dropout=0.0).learner(bert(), head=HeadSpec("tagging", 3), seed=0)
+    learner = TransferMethod(freeze="full", dropout=0.0).learner(bert(), head=TaggingSpec(3), seed=0)
     whole = run_head(learner, TaskSource(encoded))
-    assert whole.values.shape == (len(encoded.targets.values), 3)
+    assert whole.values.shape == (len(table(encoded.targets)), 3)
     for size in (1, 12, 25):
         again = run_head(learner, TaskSource(encoded), max_tokens=size)
         np.testing.assert_allclose(again.values, whole.values, atol=1e-5)
@@ -84,7 +95,7 @@ def test_outputs_come_in_the_order_of_the_targets_whatever_the_batches() -> None
 def test_features_of_tokens_are_kept_for_every_token() -> None:
     encoded = _encoded()
     method = TransferMethod(freeze="frozen", pooling="mean", dropout=0.0)
-    learner = method.learner(bert(), head=HeadSpec("tagging", 3), seed=0).eval()
+    learner = method.learner(bert(), head=TaggingSpec(3), seed=0).eval()
     table = compute_features(learner, TaskSource(encoded), folder=None, max_tokens=10)
     assert table.values.shape == (int(encoded.lengths.sum()), 16)
     live, cached = TaskSource(encoded), TaskSource(encoded, table)
@@ -95,9 +106,14 @@ def test_features_of_tokens_are_kept_for_every_token() -> None:
 
 def test_collapse_is_one_answer_where_the_gold_ones_differ() -> None:
     one, two = np.array([[0.1, 0.9], [0.4, 0.6]]), np.array([[0.1, 0.9], [0.6, 0.4]])
-    differ, alike = np.array([[0], [1]]), np.array([[1], [1]])
-    assert is_collapsed("classification", one, differ)
-    assert not is_collapsed("classification", two, differ)
-    assert not is_collapsed("classification", one, alike)
-    assert is_collapsed("regression", np.array([[2.5], [2.5]]), np.array([[1.0], [2.0]]))
-    assert not is_collapsed("span", one, differ)
+    differ, alike = LabelTargets(np.array([0, 1])), LabelTargets(np.array([1, 1]))
+    assert is_collapsed(ClassificationSpec(2), one, differ)
+    assert not is_collapsed(ClassificationSpec(2), two, differ)
+    assert not is_collapsed(ClassificationSpec(2), one, alike)
+    tags = TagTargets(np.array([1, 2]), np.array([1, 1]), np.array([0, 1]))
+    assert is_collapsed(TaggingSpec(2), one, tags)
+    scores = ScoreTargets(np.array([1.0, 2.0]))
+    assert is_collapsed(RegressionSpec(), np.array([[0.5], [0.5]]), scores)
+    assert not is_collapsed(RegressionSpec(), np.array([[0.5], [0.6]]), scores)
+    spans = SpanTargets(*np.array([[1, 1, -1, 1, 2], [2, 2, -1, 1, 3]]).T)
+    assert not is_collapsed(SpanSpec(0, 4), np.ones((2, 4)), spans)

@@ -19,8 +19,9 @@ from lmtransfer.errors import CheckpointError, DataError
 from lmtransfer.interop.grown import grown, grown_rows, vocabulary_tensors
 from lmtransfer.models.bert import BertEncoder
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
+from lmtransfer.tokenizers.added_words import read_words
 from lmtransfer.tokenizers.base import Tokenizer
-from lmtransfer.tokenizers.extended import ExtendedTokenizer, read_words
+from lmtransfer.tokenizers.extended import ExtendedTokenizer
 from lmtransfer.tokenizers.load import load_tokenizer
 from lmtransfer.tokenizers.train import SentencePieceTrainer
 from lmtransfer.tokenizers.train_byte_bpe import ByteBpeTrainer

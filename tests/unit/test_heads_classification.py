@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lmtransfer.transfer.heads.base import Head
-from lmtransfer.transfer.heads.classification import ClassificationHead
-from lmtransfer.transfer.heads.regression import RegressionHead
+from lmtransfer.transfer.heads.sequences import ClassificationHead, RegressionHead
 from lmtransfer.transfer.heads.span import SpanHead
 from lmtransfer.transfer.heads.tagging import TaggingHead
 

@@ -6,7 +6,7 @@ import torch
 from head_fakes import asked, check_against_loop, check_batch_is_its_sequences, check_half_precision
 from torch import Tensor, nn
 
-from lmtransfer.transfer.heads.regression import RegressionHead
+from lmtransfer.transfer.heads.sequences import RegressionHead
 
 SCORES = [0.5, -2.0, 4.75, 0.0]
 ROWS = [[[score]] for score in SCORES]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from head_fakes import table
 
 from lmtransfer.data.files import find_file, open_binary
 from lmtransfer.errors import ConfigError
@@ -55,7 +56,7 @@ def shown_answers(encoded: EncodedExamples) -> Iterator[tuple[int, str]]:
     for sequence, owner in enumerate(encoded.owners.tolist()):
         place = 0 if owner != seen else place + 1
         seen = owner
-        start, end, _, first, stop = encoded.targets.values[sequence].tolist()
+        start, end, _, first, stop = table(encoded.targets)[sequence].tolist()
         if start >= 0:
             assert first <= start <= end < stop
             example = encoded.examples[owner]
@@ -67,12 +68,12 @@ def test_a_short_passage_is_one_window(words: WordTokenizer) -> None:
     encoded = encode([question("Bob ran to the sea.", "the sea")], words)
     assert decoded(encoded, words) == ["[CLS] ann ran [SEP] bob ran to the sea . [SEP]"]
     assert encoded.segments_T.tolist() == [0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1]
-    assert encoded.targets.values.tolist() == [[7, 8, -1, 4, 10]]
+    assert table(encoded.targets).tolist() == [[7, 8, -1, 4, 10]]
     assert encoded.unreachable == ()
     assert encoded.num_truncated == 0
     one = encode([question("Bob ran.")], words, num_segments=1)
     assert not one.segments_T.any()
-    assert one.targets.values.tolist() == [[-1, -1, -1, 4, 7]]
+    assert table(one.targets).tolist() == [[-1, -1, -1, 4, 7]]
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -113,7 +114,7 @@ def test_windows_and_targets_equal_a_loop_over_characters(words: WordTokenizer, 
         for row, start in zip(rows, starts, strict=True):
             part = texts[start : start + room]
             assert sequences[row].split() == ["[CLS]", *asked_texts, "[SEP]", *part, "[SEP]"]
-            assert encoded.targets.values[row, 3:].tolist() == [first, first + len(part)]
+            assert table(encoded.targets)[row, 3:].tolist() == [first, first + len(part)]
 
         def tokens_of(answer: GoldSpan, pieces=pieces, passage=example.passage) -> tuple[list[int], bool]:
             """The tokens that share a character with it, and whether they are it."""
@@ -137,7 +138,7 @@ def test_windows_and_targets_equal_a_loop_over_characters(words: WordTokenizer, 
         for row, start, window in zip(rows, starts, whole, strict=True):
             inside = chosen and set(chosen) <= window
             given = [first + chosen[0] - start, first + chosen[-1] - start] if inside else [-1, -1]
-            assert encoded.targets.values[row, :3].tolist() == [*given, -1]
+            assert table(encoded.targets)[row, :3].tolist() == [*given, -1]
     assert list(encoded.unreachable) == unreachable
 
 
@@ -166,7 +167,7 @@ def test_an_answer_longer_than_any_window_is_unreachable(words: WordTokenizer) -
     encoded = encode([question(passage, passage, name="long")], words, 12)
     assert encoded.unreachable == ("long",)
     assert len(encoded) > 1
-    assert (encoded.targets.values[:, :3] == -1).all()
+    assert (table(encoded.targets)[:, :3] == -1).all()
 
 
 def test_of_several_answers_the_first_that_can_be_given_is_trained_on(words: WordTokenizer) -> None:
@@ -204,18 +205,18 @@ def test_another_kind_of_answer_belongs_to_the_windows_with_its_evidence(words: 
     passage = " ".join(WORDS[:11] * 3)
     evidence = (GoldSpan("yes", passage.rindex("days"), passage.rindex("days") + 4),)
     shown = encode([QuestionExample("q", "ann", passage, evidence, kind=1)], words, 16)
-    values = shown.targets.values
+    values = table(shown.targets)
     assert (values[:, :2] == -1).all()
     assert values[-1, 2] == 1
     assert values[0, 2] == -1
     unknown = encode([QuestionExample("q", "ann", passage, (GoldSpan("yes"),), kind=1)], words, 16)
-    assert (unknown.targets.values[:, 2] == 1).all()
+    assert (table(unknown.targets)[:, 2] == 1).all()
     assert shown.unreachable == unknown.unreachable == ()
 
 
 def test_hidden_and_missing_answers_are_nowhere(words: WordTokenizer) -> None:
     encoded = encode([QuestionExample("h", "ann", "the sea"), question("the sea")], words)
-    assert (encoded.targets.values[:, :3] == -1).all()
+    assert (table(encoded.targets)[:, :3] == -1).all()
     assert encoded.unreachable == ()
     assert [example.has_gold for example in encoded.examples] == [False, True]
 
@@ -223,7 +224,7 @@ def test_hidden_and_missing_answers_are_nowhere(words: WordTokenizer) -> None:
 def test_a_passage_without_tokens_is_one_empty_window(words: WordTokenizer) -> None:
     encoded = encode([question(" ")], words)
     assert decoded(encoded, words) == ["[CLS] ann ran [SEP] [SEP]"]
-    assert encoded.targets.values.tolist() == [[-1, -1, -1, 4, 4]]
+    assert table(encoded.targets).tolist() == [[-1, -1, -1, 4, 4]]
 
 
 def test_each_distinct_passage_is_encoded_once(words: WordTokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,7 +239,7 @@ def test_each_distinct_passage_is_encoded_once(words: WordTokenizer, monkeypatch
 def test_no_examples(words: WordTokenizer) -> None:
     encoded = encode([], words)
     assert len(encoded) == len(encoded.tokens_T) == 0
-    assert encoded.targets.values.shape == (0, 5)
+    assert table(encoded.targets).shape == (0, 5)
 
 
 def test_words_outside_the_vocabulary_are_spelt(words: WordTokenizer) -> None:

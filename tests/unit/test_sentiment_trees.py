@@ -9,8 +9,9 @@ import pytest
 from lmtransfer.data.files import find_file
 from lmtransfer.data.text_lines import read_lines
 from lmtransfer.errors import ConfigError, DataError
-from lmtransfer.tasks.base import HeadSpec, Task
+from lmtransfer.tasks.base import Task
 from lmtransfer.tasks.formats.trees import Phrase, parse_tree, plain_word, read_trees
+from lmtransfer.tasks.heads import ClassificationSpec
 from lmtransfer.tasks.text.sentiment_trees import SentimentTrees
 
 FINE = "(4 (2 It) (4 (2 's) (3 lovely)))"
@@ -80,7 +81,7 @@ def test_words_are_written_as_elsewhere(word: str, plain: str) -> None:
 def test_sentences_have_the_label_of_the_whole_tree(tmp_path: Path) -> None:
     task = _task(tmp_path)
     assert isinstance(task, Task)
-    assert task.head == HeadSpec("classification", 5)
+    assert task.head == ClassificationSpec(5)
     assert task.splits == ("train", "dev")
     assert [(e.id, e.text, task.labels[e.label]) for e in task.examples("train")] == [
         ("train:0", "It 's lovely", "very positive"),

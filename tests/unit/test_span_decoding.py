@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from head_fakes import table
 
 from lmtransfer.tasks.answers import SpanAnswer
-from lmtransfer.tasks.encoded import EncodedExamples, Targets
+from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.qa.example import QuestionExample
 from lmtransfer.tasks.qa.span_decoding import NO_SPAN_SCORE, decode_spans
 from lmtransfer.tasks.qa.windows import encode_questions
@@ -46,7 +47,7 @@ def test_the_answer_is_the_best_span_of_all_windows(seed: int) -> None:
     logits = [rng.integers(-40, 40, (2, length)) / 4 for length in encoded.lengths]
     outputs = np.zeros((len(encoded), 4), dtype=np.float32)
     for sequence, (starts, ends) in enumerate(logits):
-        first, stop = encoded.targets.values[sequence, 3:]
+        first, stop = table(encoded.targets)[sequence, 3:]
         outputs[sequence, :3] = best_of_window(starts, ends, first, stop)
         outputs[sequence, 3] = starts[0] + ends[0]
     threshold = float(rng.integers(-8, 8)) / 4
@@ -80,7 +81,7 @@ def turned(encoded: EncodedExamples, outputs: np.ndarray) -> tuple[EncodedExampl
     """The same with the windows of each example in the opposite order."""
     order = np.concatenate([np.flatnonzero(encoded.owners == i)[::-1] for i in range(len(encoded.examples))])
     examples = tuple(replace(example, window_starts=example.window_starts[::-1]) for example in encoded.examples)
-    targets = Targets.one_each(encoded.targets.values[order])
+    targets = encoded.targets.each(lambda values: values[order])
     return replace(encoded, examples=examples, targets=targets), outputs[order]
 
 
@@ -89,7 +90,7 @@ def test_the_order_of_windows_changes_nothing(seed: int) -> None:
     rng = np.random.default_rng(seed)
     encoded = encode(random_passages(rng))
     outputs = np.zeros((len(encoded), 6), dtype=np.float32)
-    for sequence, (first, stop) in enumerate(encoded.targets.values[:, 3:]):
+    for sequence, (first, stop) in enumerate(table(encoded.targets)[:, 3:]):
         start, end = np.sort(rng.integers(first, stop, 2))
         outputs[sequence] = [
             start,

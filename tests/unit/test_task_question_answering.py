@@ -11,12 +11,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from head_fakes import table
 from omegaconf import OmegaConf
 
 from lmtransfer.config.build import build
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.tasks.answers import SpanAnswer
-from lmtransfer.tasks.base import Example, HeadSpec, Task
+from lmtransfer.tasks.base import Example, Task
+from lmtransfer.tasks.heads import SpanSpec
 from lmtransfer.tasks.qa.task import SpanQa
 from lmtransfer.tokenizers.words import WordTokenizer
 
@@ -54,7 +56,7 @@ def task(**more: Any) -> SpanQa:
 def gold_outputs(made: SpanQa, examples: list[Any]) -> tuple[Any, np.ndarray]:
     """Outputs of a head that knows all gold answers."""
     encoded = made.encode(examples, WordTokenizer(PASSAGE.split(), lowercase=True), max_length=24, num_segments=2)
-    values = encoded.targets.values
+    values = table(encoded.targets)
     outputs = np.full((len(values), 4 + len(made.labels)), -5, dtype=np.float32)
     here = values[:, 0] >= 0
     outputs[:, :2] = np.where(here[:, None], values[:, :2], values[:, 3:4])
@@ -78,7 +80,7 @@ def test_every_config_is_a_task(name: str, tmp_path: Path) -> None:
     made = build(node, data_root=str(tmp_path))
     assert isinstance(made, Task)
     assert made.name == name
-    assert made.head == HeadSpec(kind="span", num_labels=len(made.labels), max_answer_tokens=node.max_answer_tokens)
+    assert made.head == SpanSpec(num_labels=len(made.labels), max_answer_tokens=node.max_answer_tokens)
     assert "train" in made.splits
 
 

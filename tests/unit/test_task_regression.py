@@ -5,11 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from head_fakes import table
 from task_fakes import WordTokenizer
 
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.tasks.answers import ScoreAnswer
-from lmtransfer.tasks.base import HeadSpec, Task
+from lmtransfer.tasks.base import Task
+from lmtransfer.tasks.heads import RegressionSpec
 from lmtransfer.tasks.text.regression import TextRegression
 from lmtransfer.tasks.text.text_example import TextExample
 
@@ -36,7 +38,7 @@ def _examples(scores: np.ndarray) -> list[TextExample]:
 def test_scores_are_read_and_asked_for(tmp_path: Path) -> None:
     task = _task(tmp_path)
     assert isinstance(task, Task)
-    assert (task.head, task.labels, task.main_metric) == (HeadSpec("regression", 0), (), "pearson")
+    assert (task.head, task.labels, task.main_metric) == (RegressionSpec(0), (), "pearson")
     examples = task.examples("train")
     assert [(e.text, e.text_pair, e.score) for e in examples] == [
         ("first", "one", 3.25),
@@ -44,8 +46,8 @@ def test_scores_are_read_and_asked_for(tmp_path: Path) -> None:
         ("third", "three", 0.1),
     ]
     encoded = task.encode(examples, WordTokenizer(), max_length=8, num_segments=2)
-    assert encoded.targets.values.dtype == np.float32
-    assert encoded.targets.values[:, 0].tolist() == pytest.approx([3.25, -1, 0.1])
+    assert table(encoded.targets).dtype == np.float32
+    assert table(encoded.targets)[:, 0].tolist() == pytest.approx([3.25, -1, 0.1])
     outputs = np.array([[0.5], [2.0], [-3.0]], dtype=np.float32)
     answers = list(task.answers(encoded, outputs))
     assert answers == [ScoreAnswer(0.5), ScoreAnswer(2.0), ScoreAnswer(-3.0)]
@@ -57,7 +59,7 @@ def test_hidden_scores_are_no_numbers(tmp_path: Path) -> None:
     examples = task.examples("train")
     assert [example.has_gold for example in examples] == [True, False, True]
     encoded = task.encode(examples, WordTokenizer(), max_length=8, num_segments=2)
-    assert [math.isnan(row[0]) for row in encoded.targets.values] == [False, True, False]
+    assert [math.isnan(row[0]) for row in table(encoded.targets)] == [False, True, False]
     with pytest.raises(DataError, match="train:1 has no gold answer"):
         task.score(examples, [ScoreAnswer(0.0)] * 3)
 

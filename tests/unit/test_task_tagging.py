@@ -16,8 +16,9 @@ from lmtransfer.config.build import build
 from lmtransfer.config.paths import conf_dir
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.tasks.answers import TagsAnswer
-from lmtransfer.tasks.base import HeadSpec, Task
-from lmtransfer.tasks.encoded import EncodedExamples, Targets
+from lmtransfer.tasks.base import Task
+from lmtransfer.tasks.encoded import EncodedExamples
+from lmtransfer.tasks.heads import TaggingSpec, TagTargets
 from lmtransfer.tasks.tagging.tagged_example import TaggedExample
 from lmtransfer.tasks.tagging.task import UNMARKED, Tagging
 
@@ -42,7 +43,7 @@ def test_labels_are_found_in_the_training_file(tmp_path: Path) -> None:
     found = task(tmp_path)
     assert isinstance(found, Task)
     assert found.labels == ("DET", "NOUN", "VERB")
-    assert found.head == HeadSpec("tagging", 3)
+    assert found.head == TaggingSpec(3)
     assert found.splits == ("train",)
     assert found.main_metric == "accuracy"
     assert found.examples("train") == [
@@ -136,7 +137,8 @@ def test_answers_are_the_largest_logits_word_by_word(tmp_path: Path) -> None:
         tokens_T=np.zeros(0, np.int32),
         segments_T=np.zeros(0, np.int8),
         offsets=np.zeros(4, np.int64),
-        targets=Targets(np.zeros((6, 3), np.int64), np.array([0, 2, 3, 6])),
+        targets=TagTargets(*np.zeros((3, 6), np.int64)),
+        target_offsets=np.array([0, 2, 3, 6]),
         num_truncated=0,
     )
     answers = list(toy.answers(encoded, outputs))

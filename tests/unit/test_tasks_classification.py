@@ -8,11 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from head_fakes import table
 from task_fakes import WordTokenizer
 
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.tasks.answers import LabelAnswer
-from lmtransfer.tasks.base import HeadSpec, Task
+from lmtransfer.tasks.base import Task
+from lmtransfer.tasks.heads import ClassificationSpec
 from lmtransfer.tasks.text.classification import TextClassification
 from lmtransfer.tasks.text.text_example import TextExample
 
@@ -44,7 +46,7 @@ def test_quotes_are_text_and_rows_are_lines(tmp_path: Path) -> None:
     (tmp_path / "train.tsv").write_text(SST2)
     task = _task(tmp_path)
     assert isinstance(task, Task)
-    assert task.head == HeadSpec("classification", 2)
+    assert task.head == ClassificationSpec(2)
     examples = task.examples("train")
     assert len(examples) == SST2.count("\n") - 1
     assert [example.text for example in examples] == ['a "bare quote ', '"another one', "  it 's fine"]
@@ -160,7 +162,7 @@ def test_labels_by_name_in_pairs_without_a_header(tmp_path: Path) -> None:
     assert [(e.text, e.text_pair, e.label) for e in examples] == [("p one", "q one", 1), ("p two", "q two", 0)]
     encoded = task.encode(examples, WordTokenizer(), max_length=16, num_segments=2)
     assert encoded.lengths.tolist() == [7, 7]
-    assert encoded.targets.values.tolist() == [[1], [0]]
+    assert table(encoded.targets).tolist() == [[1], [0]]
 
 
 def test_a_header_is_known_as_one_though_columns_are_named(tmp_path: Path) -> None:
@@ -357,7 +359,7 @@ def test_answers_are_the_most_probable_labels(tmp_path: Path) -> None:
     task = _task(tmp_path, labels=names, label_values=None)
     examples = [TextExample(f"x:{i}", "w") for i in range(5000)]
     encoded = task.encode(examples, WordTokenizer(), max_length=8, num_segments=1)
-    assert encoded.targets.values.tolist() == [[-1]] * 5000
+    assert table(encoded.targets).tolist() == [[-1]] * 5000
     logits = _logits(5000, 3)
     logits[0] = [900.0, -900.0, 0.0]
     answers = list(task.answers(encoded, logits))

@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from head_fakes import table
 from task_fakes import WordTokenizer, random_examples
 
 from lmtransfer.errors import ConfigError
 from lmtransfer.tasks.encoded import EncodedExamples
+from lmtransfer.tasks.heads import LabelTargets
 from lmtransfer.tasks.source import TOKENS_MULTIPLE, TaskSource
 from lmtransfer.tasks.text.text_encoding import encode_texts, longest_first
 from lmtransfer.tasks.text.text_example import TextExample
@@ -16,7 +18,7 @@ def _encode(
 ) -> tuple[EncodedExamples, WordTokenizer]:
     tokenizer = WordTokenizer()
     examples = [TextExample(f"x:{i}", text, pairs[i] if pairs else None, label=0) for i, text in enumerate(texts)]
-    targets = np.arange(len(texts))
+    targets = LabelTargets(np.arange(len(texts)))
     return encode_texts(examples, targets, tokenizer, max_length=max_length, num_segments=num_segments), tokenizer
 
 
@@ -26,7 +28,7 @@ def test_single_texts_are_cls_text_sep() -> None:
     assert encoded.offsets.tolist() == [0, 5, 8]
     assert encoded.segments_T.tolist() == [0] * 8
     assert encoded.owners.tolist() == [0, 1]
-    assert encoded.targets.values.tolist() == [[0], [1]]
+    assert table(encoded.targets).tolist() == [[0], [1]]
     assert encoded.num_truncated == 0
 
 
@@ -76,7 +78,7 @@ def test_select_gives_the_same_examples() -> None:
         ours = chosen.tokens_T[chosen.offsets[place] : chosen.offsets[place + 1]]
         assert ours.tolist() == encoded.tokens_T[encoded.offsets[row] : encoded.offsets[row + 1]].tolist()
     assert [example.id for example in chosen.examples] == ["train:7", "train:0", "train:3"]
-    assert chosen.targets.values.tolist() == encoded.targets.values[[7, 0, 3]].tolist()
+    assert table(chosen.targets).tolist() == table(encoded.targets)[[7, 0, 3]].tolist()
 
 
 def test_batches_hold_the_planned_examples() -> None:
@@ -90,7 +92,7 @@ def test_batches_hold_the_planned_examples() -> None:
     assert batch.packed.lengths[:2] == (encoded.lengths[4], encoded.lengths[2])
     assert batch.packed.tokens_T[: batch.num_tokens].tolist() == encoded.select(np.array([4, 2])).tokens_T.tolist()
     assert list(batch.keys) == ["train:4", "train:2"]
-    assert batch.targets_RK.tolist() == encoded.targets.values[[4, 2]].tolist()
+    assert batch.targets.labels.tolist() == encoded.targets.labels[[4, 2]].tolist()
     assert batch.target_owners_R.tolist() == [0, 1]
 
 

@@ -13,7 +13,7 @@ import pytest
 from lmtransfer.errors import CheckpointError
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.tokenizers.load import load_tokenizer
-from lmtransfer.tokenizers.wordpiece import MODEL_FILE, WordPieceTokenizer, train_wordpiece
+from lmtransfer.tokenizers.wordpiece import WordPieceTokenizer, train_wordpiece
 
 TEXT = [
     "The old man said that the sea was calm, and the boat went out at dawn.",
@@ -129,7 +129,7 @@ def test_a_trained_vocabulary_is_saved_and_loaded(tmp_path: Path, lowercase: boo
         for text, ids in zip(TEXT, again.encode_ids(TEXT), strict=True):
             np.testing.assert_array_equal(ids, tokenizer.encode(text).ids)
     assert train_wordpiece(TEXT, vocab_size=120, lowercase=not lowercase).fingerprint != tokenizer.fingerprint
-    (tmp_path / MODEL_FILE).write_text("torn\n")
+    (tmp_path / "vocab.txt").write_text("torn\n")
     with pytest.raises(CheckpointError, match="sha256"):
         load_tokenizer(tmp_path)
 

@@ -14,6 +14,7 @@ from lmtransfer.objectives.corruption.base import NoCorruption
 from lmtransfer.objectives.corruption.token_masking import TokenMasking
 from lmtransfer.objectives.rows.stream import LanguageStream
 from lmtransfer.objectives.source import PretrainingSource
+from lmtransfer.tasks.heads import LabelTargets
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.tasks.text.text_encoding import encode_texts
 from lmtransfer.tasks.text.text_example import TextExample
@@ -126,7 +127,7 @@ def test_task_batches_spell_unknown_words_exactly(tokenizer: WordTokenizer, pair
     texts = ["The zebra sat with the quagga", "cat", "", "A zebra, Zebras & one okapi more, and one zebra"]
     seconds = ["okapi " * 3, "zebra the", "lynx", "the lynx"]
     examples = [TextExample("a", text, second if pairs else None) for text, second in zip(texts, seconds, strict=True)]
-    encoded = encode_texts(examples, np.array([0, 1, 0, 1]), tokenizer, max_length=9, num_segments=1)
+    encoded = encode_texts(examples, LabelTargets(np.array([0, 1, 0, 1])), tokenizer, max_length=9, num_segments=1)
     source = TaskSource(encoded)
     batch = source.build(0, source.plan(0), [3, 0, 2, 1]).packed
     assert batch.chars_TC is not None

@@ -7,8 +7,8 @@ import torch
 from task_fakes import bert
 
 from lmtransfer.errors import DataError
-from lmtransfer.tasks.base import HeadSpec
-from lmtransfer.transfer.experiment.trained import _reorder, match_labels
+from lmtransfer.tasks.heads import ClassificationSpec, HeadSpec, SpanSpec, TaggingSpec
+from lmtransfer.transfer.experiment.trained import match_labels
 from lmtransfer.transfer.method import TransferMethod
 
 
@@ -25,13 +25,13 @@ def test_labels_are_matched_by_name() -> None:
 
 @pytest.mark.parametrize(
     ("spec", "fixed"),
-    [(HeadSpec("classification", 3), 0), (HeadSpec("tagging", 3), 0), (HeadSpec("span", 3, max_answer_tokens=4), 3)],
+    [(ClassificationSpec(3), 0), (TaggingSpec(3), 0), (SpanSpec(3, max_answer_tokens=4), 3)],
 )
 def test_logits_come_in_the_order_of_the_task(spec: HeadSpec, fixed: int) -> None:
     learner = TransferMethod(freeze="full", pooling="mean", dropout=0.0).learner(bert(), head=spec, seed=0)
     vectors = torch.randn(5, 16)
     before = learner.head(vectors)
-    _reorder(learner, [2, 0, 1])
+    learner.head.reorder([2, 0, 1])
     after = learner.head(vectors)
     expected = [*range(fixed), fixed + 2, fixed, fixed + 1]
     torch.testing.assert_close(after, before[:, expected])

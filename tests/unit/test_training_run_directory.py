@@ -22,7 +22,7 @@ from lmtransfer.runs import writer as run_writer
 from lmtransfer.runs.result import JointResult, RunResult, SeedResult
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.versions import versions
-from lmtransfer.training import flops, formats, hardware
+from lmtransfer.training import flops, hardware, precision
 from lmtransfer.training.carry import detached, flatten, unflatten
 from lmtransfer.training.progress import Progress
 from lmtransfer.training.trackers import Jsonl, TensorBoard
@@ -249,7 +249,7 @@ def test_hardware_resolves_what_is_automatic() -> None:
         found = hardware.setup(device="cpu", threads=1)
         assert found.device.type == "cpu"
         assert torch.get_num_threads() == found.threads == 1
-        assert found.precision.name == formats.fastest_format(torch.device("cpu")).name
+        assert found.precision.name == precision.fastest_format(torch.device("cpu")).name
         assert "(1 thread), " in str(found)
         assert not found.compile
         assert hardware.setup(device="cpu", precision="fp32", threads=1, compile=True).compile
@@ -272,9 +272,9 @@ def test_hardware_that_is_not_there_is_named(settings: dict, message: str) -> No
 
 
 def test_bf16_autocast_is_on_in_the_forward_pass_only() -> None:
-    precision = hardware.Precision(name="bf16")
+    bf16 = precision.Precision(name="bf16")
     learner = ToyLearner(dtype=torch.float32)
-    with precision.autocast():
+    with bf16.autocast():
         assert learner.out(torch.ones(1, 4)).dtype is torch.bfloat16
     assert learner.out(torch.ones(1, 4)).dtype is torch.float32
 

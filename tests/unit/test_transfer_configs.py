@@ -14,7 +14,8 @@ from task_fakes import bert, gpt, labels_head, random_examples
 from lmtransfer.config.build import build
 from lmtransfer.config.paths import conf_dir
 from lmtransfer.models.word_embeddings import WordEmbeddings
-from lmtransfer.tasks.base import HeadSpec, Task
+from lmtransfer.tasks.base import Task
+from lmtransfer.tasks.heads import TaggingSpec
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.training.weights import load_weights, weights
 from lmtransfer.transfer.method import TransferMethod
@@ -58,7 +59,7 @@ def _static() -> WordEmbeddings:
 @pytest.mark.parametrize("path", TRANSFERS, ids=lambda path: path.stem)
 @pytest.mark.parametrize("encoder", [bert, gpt, _static])
 def test_what_is_said_of_a_word_depends_on_all_of_its_pieces(path: Path, encoder) -> None:
-    learner = build(OmegaConf.load(path)).learner(encoder(), head=HeadSpec("tagging", 5), seed=0)
+    learner = build(OmegaConf.load(path)).learner(encoder(), head=TaggingSpec(5), seed=0)
     with torch.no_grad():
         learner.head.output.weight.normal_()
     batch = asked([9], [[[1, 2, 0], [3, 3, 1], [6, 1, 2]]])  # [CLS], words of two, three and one pieces, two more
@@ -74,7 +75,7 @@ def test_what_is_said_of_a_word_depends_on_all_of_its_pieces(path: Path, encoder
 def test_pieces_that_are_named_are_taken_whatever_the_encoder(pieces: str) -> None:
     for encoder in (bert, gpt, _static):
         method = TransferMethod(freeze="full", pieces=pieces)
-        assert method.learner(encoder(), head=HeadSpec("tagging", 5), seed=0).head.pieces == pieces
+        assert method.learner(encoder(), head=TaggingSpec(5), seed=0).head.pieces == pieces
 
 
 @pytest.mark.parametrize("path", TASKS, ids=lambda path: path.stem)

@@ -9,6 +9,7 @@ import pytest
 import torch
 from task_fakes import bert, gpt, labels_head, random_examples
 from torch import nn
+from training_toys import trainer_of
 
 from lmtransfer.data.stream.stream import PlannedStream
 from lmtransfer.errors import ConfigError
@@ -172,7 +173,7 @@ class _Stopped(Exception):
 
 
 def _trainer(learner: TaskLearner, method: TransferMethod, make: type[Optimizer], folder: Path, **more) -> Trainer:
-    return Trainer(
+    return trainer_of(
         learner=learner,
         stream=PlannedStream(SOURCE, seed=3, batch_examples=6),
         optimizer=make(learner=learner, learning_rate=0.01, lr_scales=method.lr_scales(learner)),

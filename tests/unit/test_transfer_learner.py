@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from head_fakes import table
 from task_fakes import bert, gpt, labels_head, random_examples
 from torch import nn
 from torch.nn import functional
@@ -23,7 +24,7 @@ from lmtransfer.transfer.method import TransferMethod
 
 POOLINGS = ["family", "cls", "last_token", "mean", "max", "bilstm", "attention"]
 ENCODED = random_examples(23)
-LABELS = ENCODED.targets.values[:, 0]
+LABELS = table(ENCODED.targets)[:, 0]
 TASK = Classification(name="words", labels=["without", "with"])
 
 
@@ -175,7 +176,7 @@ def test_the_loss_is_a_sum_and_a_count() -> None:
     source = TaskSource(ENCODED)
     batch = source.build(0, source.plan(0), [2, 5, 6])
     losses, carry = learner.losses(batch)
-    expected = -torch.log_softmax(learner.predict(batch), dim=1)[torch.arange(3), batch.targets_RK[:, 0]].sum()
+    expected = -torch.log_softmax(learner.predict(batch), dim=1)[torch.arange(3), batch.targets.labels].sum()
     torch.testing.assert_close(losses["classification"].sum, expected)
     assert losses["classification"].count == learner.counts(batch)["classification"] == 3
     assert carry is None

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from head_fakes import table
 
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError
@@ -98,12 +99,12 @@ def encode(
 
 def sequences(encoded: EncodedExamples) -> list[tuple[int, list[int], list[list[int]]]]:
     """The example, the tokens and the target rows of each sequence."""
-    edges, rows = encoded.offsets, encoded.targets.offsets
+    edges, rows = encoded.offsets, encoded.target_offsets
     return [
         (
             int(encoded.owners[s]),
             encoded.tokens_T[edges[s] : edges[s + 1]].tolist(),
-            encoded.targets.values[rows[s] : rows[s + 1]].tolist(),
+            table(encoded.targets)[rows[s] : rows[s + 1]].tolist(),
         )
         for s in range(len(encoded))
     ]
@@ -118,12 +119,12 @@ def test_a_sentence_is_cls_words_sep_with_a_row_a_word() -> None:
     assert encoded.segments_T.tolist() == [0] * 11
     assert encoded.num_truncated == 0
     assert encoded.spelling is None
-    assert encode([["ab", "c"]], Letters(), 16, tags=False)[0].targets.values.tolist() == [[1, 2, -1], [3, 1, -1]]
+    assert table(encode([["ab", "c"]], Letters(), 16, tags=False)[0].targets).tolist() == [[1, 2, -1], [3, 1, -1]]
 
 
 def test_no_sentences_and_no_room() -> None:
     assert len(encode([], Letters(), 16)[0]) == 0
-    assert encode([], Letters(), 16)[0].targets.values.shape == (0, 3)
+    assert table(encode([], Letters(), 16)[0].targets).shape == (0, 3)
     with pytest.raises(ConfigError, match="max_length=2"):
         encode([["a"]], Letters(), 2)
 

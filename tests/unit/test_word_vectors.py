@@ -18,7 +18,6 @@ from torch.nn.functional import softplus
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.word_embeddings import WordEmbeddings
 from lmtransfer.objectives.batch import PretrainingBatch
-from lmtransfer.objectives.cbow import ContinuousBagOfWords
 from lmtransfer.objectives.corruption.base import NoCorruption
 from lmtransfer.objectives.corruption.windows import ContextWindows
 from lmtransfer.objectives.fit import check_fit
@@ -26,9 +25,9 @@ from lmtransfer.objectives.learner import PretrainingLearner, needed_reads
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
 from lmtransfer.objectives.rows.base import Row
 from lmtransfer.objectives.rows.stream import LanguageStream
-from lmtransfer.objectives.skipgram import SkipGram
 from lmtransfer.objectives.source import PretrainingSource
-from lmtransfer.tasks.base import HeadSpec
+from lmtransfer.objectives.word_vectors import ContinuousBagOfWords, SkipGram
+from lmtransfer.tasks.heads import ClassificationSpec
 from lmtransfer.transfer.method import TransferMethod
 
 TOKENIZER = NumberTokenizer()
@@ -244,7 +243,7 @@ def test_transfer_methods_over_static_vectors(pooling: str) -> None:
     encoder = WordEmbeddings(vocab_size=96, dim=8)
     for layers in ("last", 0, "mix"):
         TransferMethod(freeze="frozen", pooling=pooling, layers=layers).learner(
-            encoder, head=HeadSpec("classification", 2), seed=0
+            encoder, head=ClassificationSpec(2), seed=0
         )  # type: ignore[arg-type]
 
 
@@ -252,7 +251,7 @@ def test_transfer_methods_over_static_vectors(pooling: str) -> None:
 def test_one_token_of_static_vectors_is_refused(pooling: str) -> None:
     with pytest.raises(ConfigError, match=f"pooling={pooling}: static word vectors"):
         TransferMethod(freeze="frozen", pooling=pooling).learner(  # type: ignore[arg-type]
-            WordEmbeddings(vocab_size=96, dim=8), head=HeadSpec("classification", 2), seed=0
+            WordEmbeddings(vocab_size=96, dim=8), head=ClassificationSpec(2), seed=0
         )
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import chain
 from pathlib import Path
-from typing import Protocol, cast
+from typing import cast
 
 from filelock import FileLock, Timeout
 
@@ -35,6 +35,7 @@ from lmtransfer.system.machine import naming
 from lmtransfer.system.workers import default_num_workers
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.tokenizers.load import load_tokenizer
+from lmtransfer.tokenizers.trainer import TokenizerTrainer
 
 #: Seconds that a process waits for another one without saying so.
 _PATIENCE = 3.0
@@ -60,19 +61,6 @@ class PreparedCorpus:
     folder: Path
     from_cache: bool
     parts: Mapping[str, PreparedCorpus] = field(default_factory=dict)
-
-
-class TokenizerTrainer(Protocol):
-    """What trains a tokenizer."""
-
-    @property
-    def fingerprint(self) -> str:
-        """Hex digest of its settings."""
-        ...
-
-    def train(self, lines: Iterator[str], folder: Path) -> Tokenizer:
-        """Train on a sample of ``lines`` of its own size, save into ``folder`` and return it."""
-        ...
 
 
 def prepare(

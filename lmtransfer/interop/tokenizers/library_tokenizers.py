@@ -6,8 +6,6 @@ import json
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import tokenizers
@@ -16,7 +14,6 @@ from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 from lmtransfer.errors import CheckpointError
 from lmtransfer.interop.tokenizers.sentencepiece_library import Prefix, library_tokenizer
 from lmtransfer.interop.tokenizers.sentencepiece_model import read_sentencepiece_model
-from lmtransfer.tokenizers import byte_bpe, sentencepiece
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.tokenizers.byte_bpe import ByteBpeTokenizer
 from lmtransfer.tokenizers.extended import ExtendedTokenizer
@@ -58,11 +55,11 @@ def as_library(tokenizer: Tokenizer, *, prefix: Prefix = "first") -> LibraryToke
         CheckpointError: the library has nothing like it.
     """
     if isinstance(tokenizer, SentencePieceTokenizer):
-        model = read_sentencepiece_model(_saved(tokenizer, sentencepiece.MODEL_FILE), source=sentencepiece.MODEL_FILE)
+        model = read_sentencepiece_model(tokenizer.model_bytes(), source=tokenizer.model_file)
         content = _content(library_tokenizer(model, prefix=prefix))
         return LibraryTokenizer(content, _OURS, ties=model.algorithm == "unigram")
     if isinstance(tokenizer, ByteBpeTokenizer):
-        return LibraryTokenizer(_byte_bpe(_saved(tokenizer, byte_bpe.MODEL_FILE), prefix), _OURS)
+        return LibraryTokenizer(_byte_bpe(tokenizer.model_bytes(), prefix), _OURS)
     if isinstance(tokenizer, WordPieceTokenizer):
         content = _content(_wordpiece(tokenizer))
         if _PAD not in tokenizer.pieces:
@@ -102,12 +99,6 @@ def _extended(tokenizer: ExtendedTokenizer) -> LibraryTokenizer:
     ]
     content = {**base.content, "added_tokens": [*(base.content.get("added_tokens") or []), *words]}
     return replace(base, content=content)
-
-
-def _saved(tokenizer: Tokenizer, file: str) -> bytes:
-    with TemporaryDirectory() as folder:
-        tokenizer.save(Path(folder))
-        return (Path(folder) / file).read_bytes()
 
 
 def _content(library: tokenizers.Tokenizer) -> dict[str, Any]:

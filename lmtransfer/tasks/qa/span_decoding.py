@@ -14,6 +14,7 @@ import numpy as np
 
 from lmtransfer.tasks.answers import SpanAnswer
 from lmtransfer.tasks.encoded import EncodedExamples
+from lmtransfer.tasks.heads import SpanTargets
 from lmtransfer.tasks.qa.gold_tokens import text_of_tokens
 from lmtransfer.tasks.qa.windows import WindowedQuestion
 
@@ -38,10 +39,12 @@ def decode_spans(
         no_answer: whether "no answer" is an answer.
         threshold: null odds (null score less span score) above which there is none.
     """
+    told = SpanTargets.of(encoded.targets)
+    passages = np.stack([told.first, told.stop], axis=1)
     edges = np.searchsorted(encoded.owners, np.arange(len(encoded.examples) + 1)).tolist()
     for question, first, last in zip(encoded.examples, edges[:-1], edges[1:], strict=True):
         rows = outputs[first:last]
-        best = _best(question, encoded.targets.values[first:last], rows)
+        best = _best(question, passages[first:last], rows)
         null_score = float(rows[:, 3].min())
         text = question.passage[best.start : best.end]
         answer = SpanAnswer(text, best.start, best.end, best.score, null_score, best=text)
@@ -69,10 +72,10 @@ class _Span(NamedTuple):
         return -self.earlier[1]
 
 
-def _best(question: WindowedQuestion, targets: np.ndarray, rows: np.ndarray) -> _Span:
+def _best(question: WindowedQuestion, passages: np.ndarray, rows: np.ndarray) -> _Span:
     """The best legal span over windows, in characters of the passage."""
     found = [_Span(NO_SPAN_SCORE, (0, 0))]
-    for begin, (first, stop), row in zip(question.window_starts, targets[:, 3:5].tolist(), rows, strict=True):
+    for begin, (first, stop), row in zip(question.window_starts, passages.tolist(), rows, strict=True):
         start, end, score = int(row[0]), int(row[1]), float(row[2])
         if first <= start <= end < stop and math.isfinite(score):
             where = text_of_tokens(question.passage, question.spans, begin + start - first, begin + end - first)

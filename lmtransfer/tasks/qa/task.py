@@ -18,15 +18,17 @@ from lmtransfer.metrics.coqa import coqa_questions, coqa_scores
 from lmtransfer.metrics.quac import quac_questions, quac_scores
 from lmtransfer.metrics.squad import squad2_questions, squad2_scores, squad_questions, squad_scores
 from lmtransfer.tasks.answers import SpanAnswer
-from lmtransfer.tasks.base import Answer, HeadSpec
+from lmtransfer.tasks.base import Answer, Task
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.formats.answer_places import BadAnswersPolicy, listed
 from lmtransfer.tasks.formats.coqa import KINDS, CoqaFile, read_coqa
 from lmtransfer.tasks.formats.quac import QuacFile, read_quac
 from lmtransfer.tasks.formats.squad import SquadFile, read_squad
+from lmtransfer.tasks.heads import HeadSpec, SpanSpec
 from lmtransfer.tasks.hub_table import HubSource
 from lmtransfer.tasks.located import LocatedFiles
 from lmtransfer.tasks.qa.example import QuestionExample
+from lmtransfer.tasks.qa.reader import QuestionReader
 from lmtransfer.tasks.qa.span_decoding import decode_spans
 from lmtransfer.tasks.qa.span_rows import read_span_hub, read_span_rows
 from lmtransfer.tasks.qa.windows import STRIDE, encode_questions
@@ -35,7 +37,7 @@ from lmtransfer.tokenizers.base import Tokenizer
 SpanFormat = Literal["squad", "quac", "coqa", "jsonl"]
 
 
-class SpanQa:
+class SpanQa(Task):
     """Questions about passages, answered by a span of the passage; scored as the data's own scripts do.
 
     Files are found as ``LocatedFiles`` finds them; the hub is asked for splits whose files are not at hand.
@@ -75,6 +77,7 @@ class SpanQa:
     """
 
     main_metric = "f1"
+    baseline_name = "no answer"
 
     def __init__(
         self,
@@ -145,10 +148,14 @@ class SpanQa:
         if problems:
             raise ConfigError(problems)
 
+    def reader(self) -> QuestionReader:
+        """Makes questions of what users ask."""
+        return QuestionReader(SpanSpec.kind, file_format=self.file_format, labels=self.labels)
+
     @property
     def head(self) -> HeadSpec:
         """First and last token of a span, or another kind of answer."""
-        return HeadSpec(kind="span", num_labels=len(self.labels), max_answer_tokens=self.max_answer_tokens)
+        return SpanSpec(len(self.labels), self.max_answer_tokens)
 
     def examples(self, split: str) -> list[QuestionExample]:
         """All questions of a split, in the order of its files; see ``Task.examples``."""
@@ -177,6 +184,18 @@ class SpanQa:
                     )
             found += read.examples
         return found
+
+    def check_windows(self, longest: int) -> None:
+        """Refuse windows that would begin beyond the end of the one before, but for the default, which suits all.
+
+        Raises:
+            ConfigError: ``stride`` is more than a window of ``longest`` tokens.
+        """
+        if self.stride != STRIDE and self.stride > longest:
+            raise ConfigError(
+                f"task.stride={self.stride}: windows of {longest} tokens (task.max_length, or what the encoder reads) "
+                f"overlap where they begin at most {longest // 2} tokens apart; give a number from 1 to {longest}"
+            )
 
     def encode(
         self, examples: Sequence[QuestionExample], tokenizer: Tokenizer, *, max_length: int, num_segments: int
@@ -221,7 +240,7 @@ class SpanQa:
         return {self.main_metric: scores[self.main_metric], **scores}
 
     def scored_examples(self, examples: Sequence[QuestionExample], answers: Sequence[SpanAnswer]) -> ScoredExamples:
-        """The texts, said and gold, and what each is worth; see ``KeepsAnswers``."""
+        """The texts, said and gold, and what each is worth; see ``Task``."""
         given = _Given.of(examples, answers)
         if self.file_format == "quac":
             questions = quac_questions(given.texts, given.references)

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field, fields
 
 import numpy as np
 
-from lmtransfer.tasks.encoded import EncodedExamples, Targets, ragged_offsets, room_beside
+from lmtransfer.tasks.encoded import EncodedExamples, ragged_offsets, room_beside
+from lmtransfer.tasks.heads import SpanTargets
 from lmtransfer.tasks.qa.example import QuestionExample
 from lmtransfer.tasks.qa.gold_tokens import NOWHERE, GoldTokens
 from lmtransfer.tasks.qa.pieces import Piece, QuestionPieces, joined
@@ -47,10 +48,10 @@ def encode_questions(
 ) -> EncodedExamples:
     """Encode questions as BERT does (Devlin et al. 2019, section 4.2, and run_squad.py of google-research/bert).
 
-    Each distinct passage is encoded once. A target has the columns [start, end, kind, first, stop] (see ``Targets``).
-    The answer's tokens are those that share a character with it: of several gold answers the first that can be given
-    exactly; where none can, the nearest to the first one is trained on, and the example is ``unreachable``. An answer
-    of another kind belongs to the windows that show the evidence for it, or, where that is not known, to all of them.
+    Each distinct passage is encoded once. The answer's tokens are those that share a character with it: of several gold
+    answers the first that can be given exactly; where none can, the nearest to the first one is trained on, and the
+    example is ``unreachable``. An answer of another kind belongs to the windows that show the evidence for it, or,
+    where that is not known, to all of them.
 
     Where we differ from run_squad.py: windows overlap by half at least, however short they are; a question has half
     the room at most; and the answer begins and ends where the annotator's does, by characters, not by words.
@@ -102,7 +103,8 @@ def encode_questions(
         tokens_T=joined(piece.ids for piece in sequences.pieces),
         segments_T=np.repeat(np.tile(np.array([0, min(1, num_segments - 1)], np.int8), len(sizes)), sizes.ravel()),
         offsets=ragged_offsets(sizes.sum(1)),
-        targets=Targets.one_each(np.array(sequences.targets, dtype=np.int64).reshape(-1, 5)),
+        targets=SpanTargets(*np.array(sequences.targets, dtype=np.int64).reshape(-1, 5).T.copy()),
+        target_offsets=np.arange(len(sizes) + 1),
         num_truncated=num_truncated,
         spelling=pieces.spelling(sequences.pieces),
         unreachable=tuple(unreachable),

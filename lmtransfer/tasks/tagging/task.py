@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.kept_predictions.scored import Ratio, ScoredExamples, scored_examples
 from lmtransfer.metrics.chunks import OUTSIDE, ChunkScores, split_tag
 from lmtransfer.tasks.answers import TagsAnswer
-from lmtransfer.tasks.base import HeadSpec
+from lmtransfer.tasks.base import Task
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.formats.conll import iob1_to_bio, read_conll, unmarked_begins
 from lmtransfer.tasks.formats.conllu import TagColumn, read_conllu
@@ -27,8 +27,10 @@ from lmtransfer.tasks.formats.tagged_hub import read_tagged_hub
 from lmtransfer.tasks.formats.tagged_json import read_tagged_json
 from lmtransfer.tasks.formats.tagged_sentence import TaggedSentence
 from lmtransfer.tasks.found_labels import check_label, check_labels, listed
+from lmtransfer.tasks.heads import HeadSpec, TaggingSpec
 from lmtransfer.tasks.hub_table import HubSource
 from lmtransfer.tasks.located import LocatedFiles
+from lmtransfer.tasks.tagging.reader import SentenceReader
 from lmtransfer.tasks.tagging.tagged_example import TaggedExample
 from lmtransfer.tasks.tagging.word_encoding import encode_words
 from lmtransfer.tokenizers.base import Tokenizer
@@ -40,7 +42,7 @@ ENCODED = "encoded"
 UNMARKED = "spans that begin with I- in place of B-, taken as they are"
 
 
-class Tagging:
+class Tagging(Task):
     """Sentences with a tag a word, from one file a split or from a ``datasets`` name.
 
     Files are found as ``LocatedFiles`` finds them; the hub is asked for splits that have no file at hand. Tags may be
@@ -73,6 +75,8 @@ class Tagging:
         ConfigError: a column that the format cannot have, neither a file nor a hub name, or labels that are not two or
             more different ones or do not fit the scheme; for labels that are found in the data, when they are needed.
     """
+
+    baseline_name = "usual tag of each word"
 
     def __init__(
         self,
@@ -115,7 +119,7 @@ class Tagging:
             self.labels = self._checked([str(label) for label in labels])
 
     @cached_property
-    def labels(self) -> tuple[str, ...]:
+    def labels(self) -> tuple[str, ...]:  # type: ignore[override]
         """The tags in order."""
         return self._checked(self.discover_labels())
 
@@ -154,10 +158,20 @@ class Tagging:
                 raise ConfigError(f"task.labels: {error} (task.scheme=words)") from None
         return tuple(labels)
 
+    def reader(self) -> SentenceReader:
+        """Makes sentences of what users ask."""
+        return SentenceReader(
+            TaggingSpec.kind, file_format=self.file_format, word_column=self.word_column, tag_column=self.tag_column
+        )
+
+    def echo(self, example: TaggedExample) -> dict[str, Any]:
+        """The words."""
+        return {"words": list(example.words)}
+
     @property
     def head(self) -> HeadSpec:
         """One of C tags a word."""
-        return HeadSpec(kind="tagging", num_labels=len(self.labels))
+        return TaggingSpec(len(self.labels))
 
     def origin(self, split: str) -> str:
         """The file or the hub split that a split is read from.
@@ -308,7 +322,7 @@ class Tagging:
         return {name: found[name] for name in ("f1", "precision", "recall")} | accuracy
 
     def scored_examples(self, examples: Sequence[TaggedExample], answers: Sequence[TagsAnswer]) -> ScoredExamples:
-        """The tags, said and gold, and how many words and spans of each sentence are right; see ``KeepsAnswers``."""
+        """The tags, said and gold, and how many words and spans of each sentence are right; see ``Task``."""
         pairs = [(answer.tags, example.tags or ()) for example, answer in zip(examples, answers, strict=True)]
         words = np.array([len(gold) for _, gold in pairs], dtype=np.float64)
         right = np.array([sum(a == b for a, b in zip(*pair, strict=True)) for pair in pairs], dtype=np.float64)

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from lmtransfer.data.documents import Notes
-from lmtransfer.tasks.encoded import NO_LABEL, EncodedExamples, Spelling, Targets, ragged_offsets, room_beside
+from lmtransfer.tasks.encoded import EncodedExamples, Spelling, ragged_offsets, room_beside
+from lmtransfer.tasks.heads import NO_LABEL, TagTargets
 from lmtransfer.tasks.tagging.tagged_example import TaggedExample
 from lmtransfer.tokenizers.base import CharacterTokenizer, Tokenizer
 from lmtransfer.tokenizers.characters import spell
@@ -54,7 +55,7 @@ class WordWindow:
 def encode_words(
     examples: Sequence[TaggedExample], tokenizer: Tokenizer, *, max_length: int, notes: Notes
 ) -> EncodedExamples:
-    """Encode sentences; the targets have a row [first token, number of tokens, tag] a word.
+    """Encode sentences; the targets have a row a word.
 
     A sentence of more than ``max_length`` tokens is read in windows (``word_windows``), and each word is asked about
     in one of them only. A word that is longer than a window loses its last tokens.
@@ -104,10 +105,8 @@ def encode_words(
         tokens_T=tokens_T,
         segments_T=np.zeros(len(tokens_T), dtype=np.int8),
         offsets=ragged_offsets([len(part) + 2 for part in tokens[1::3]]),
-        targets=Targets(
-            np.concatenate(rows).astype(np.int64) if rows else np.zeros((0, 3), np.int64),
-            ragged_offsets([len(part) for part in rows]),
-        ),
+        targets=TagTargets(*np.concatenate([np.zeros((0, 3), np.int64), *rows]).T.copy()),
+        target_offsets=ragged_offsets([len(part) for part in rows]),
         num_truncated=num_truncated,
         spelling=None if speller is None else speller.spelling(spelt),
     )

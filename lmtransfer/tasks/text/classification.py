@@ -17,11 +17,13 @@ from lmtransfer.kept_predictions.scored import Ratio, ScoredExamples, scored_exa
 from lmtransfer.metrics.base import Metric
 from lmtransfer.metrics.names import make_metric
 from lmtransfer.tasks.answers import LabelAnswer
-from lmtransfer.tasks.base import Answer, HeadSpec
-from lmtransfer.tasks.encoded import NO_LABEL, EncodedExamples
+from lmtransfer.tasks.base import Answer, Task
+from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.found_labels import check_label, check_labels, listed, short
+from lmtransfer.tasks.heads import NO_LABEL, ClassificationSpec, HeadSpec, LabelTargets
 from lmtransfer.tasks.hub_table import HubSource
 from lmtransfer.tasks.text.phrases import with_sentences
+from lmtransfer.tasks.text.reader import TextReader
 from lmtransfer.tasks.text.tables import BadRowsPolicy, TableFormat, TableLayout
 from lmtransfer.tasks.text.text_encoding import encode_texts
 from lmtransfer.tasks.text.text_example import TextExample
@@ -32,7 +34,7 @@ from lmtransfer.tokenizers.base import Tokenizer
 LabelMetric = Literal["accuracy", "f1", "macro_f1", "matthews"]
 
 
-class Classification:
+class Classification(Task):
     """What all classification tasks share: label names, metrics, encoding, and the choice of training examples.
 
     A task with a source of its own derives from this and gives ``splits`` and ``examples``; one that reads files
@@ -78,7 +80,7 @@ class Classification:
         self.dev_from_train = dev_from_train
 
     @cached_property
-    def labels(self) -> tuple[str, ...]:
+    def labels(self) -> tuple[str, ...]:  # type: ignore[override]
         """The label names in order."""
         return self._checked(self.discover_labels())
 
@@ -99,10 +101,14 @@ class Classification:
             )
         return tuple(labels)
 
+    def reader(self) -> TextReader:
+        """Makes texts of what users ask."""
+        return TextReader(ClassificationSpec.kind, who=f"task {self.name}")
+
     @property
     def head(self) -> HeadSpec:
         """One of the labels."""
-        return HeadSpec("classification", len(self.labels))
+        return ClassificationSpec(len(self.labels))
 
     def examples(self, split: str) -> list[TextExample]:
         """All examples of a split."""
@@ -114,7 +120,11 @@ class Classification:
         """Examples as [CLS] text [SEP], or [CLS] a [SEP] b [SEP]; see ``Task.encode``."""
         labels = [NO_LABEL if example.label is None else example.label for example in examples]
         return encode_texts(
-            examples, np.array(labels, dtype=np.int64), tokenizer, max_length=max_length, num_segments=num_segments
+            examples,
+            LabelTargets(np.array(labels, dtype=np.int64)),
+            tokenizer,
+            max_length=max_length,
+            num_segments=num_segments,
         )
 
     def answers(self, encoded: EncodedExamples, outputs: np.ndarray) -> Iterator[LabelAnswer]:
@@ -140,7 +150,7 @@ class Classification:
         return score_numbers(examples, (answer.label for answer in answers), self.metrics())
 
     def scored_examples(self, examples: Sequence[TextExample], answers: Sequence[LabelAnswer]) -> ScoredExamples:
-        """The labels, said and gold; see ``KeepsAnswers``."""
+        """The labels, said and gold; see ``Task``."""
         said = np.array([answer.label for answer in answers], dtype=np.int64)
         gold = np.array([NO_LABEL if example.label is None else example.label for example in examples], dtype=np.int64)
         return scored_examples(
@@ -295,6 +305,10 @@ class TextClassification(Classification):
     def origin(self, split: str) -> str:
         """The file or the hub split that a split is read from; see ``TextFiles.origin``."""
         return self._files.origin(split)
+
+    def reader(self) -> TextReader:
+        """Makes texts, or pairs, of what users ask."""
+        return TextReader(ClassificationSpec.kind, who=f"task {self.name}", columns=self.columns, layout=self.layout)
 
     def examples(self, split: str) -> list[TextExample]:
         """All examples of a split, in the order of the source; see ``Task.examples``."""

@@ -11,13 +11,14 @@ import numpy as np
 
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.kept_predictions.scored import Ratio, ScoredExamples, scored_examples
+from lmtransfer.tasks.base import Task
 from lmtransfer.tasks.formats.blimp import MinimalPair, paradigm_files, read_hub_pairs, read_pairs
 
 #: What an answer that knows nothing is worth.
 CHANCE = 0.5
 
 
-class MinimalPairs:
+class MinimalPairs(Task):
     """Pairs of sentences, asked of a pretrained run as it is: no head, no training, no labels.
 
     A pair counts as right where the good sentence has the higher log-probability, as it is: not divided by the length,
@@ -41,10 +42,6 @@ class MinimalPairs:
     zero_shot = True
     main_metric = "accuracy"
     splits = ("test",)
-    labels: tuple[str, ...] = ()
-    max_length: int | None = None
-    num_train: int | None = None
-    dev_from_train: float | None = None
 
     def __init__(
         self,
@@ -72,10 +69,21 @@ class MinimalPairs:
         Raises:
             ConfigError: always: there is nothing to train.
         """
-        raise ConfigError(
+        raise self._no_head()
+
+    def _no_head(self) -> ConfigError:
+        return ConfigError(
             f"task={self.name} is scored without training, and has no labels to train on: use lmtransfer evaluate "
             f"run=runs/pretrain/<name> task={self.name}"
         )
+
+    def encode(self, *_: object, **__: object) -> NoReturn:
+        """Nothing is encoded for a head."""
+        raise self._no_head()
+
+    def answers(self, *_: object) -> NoReturn:
+        """No head answers."""
+        raise self._no_head()
 
     def examples(self, split: str) -> list[MinimalPair]:
         """The pairs, paradigm by paradigm.
@@ -105,16 +113,16 @@ class MinimalPairs:
         _check_unique(pairs)
         return pairs
 
-    def score(self, pairs: Sequence[MinimalPair], log_probabilities: Iterable[tuple[float, float]]) -> dict[str, float]:
+    def score(self, examples: Sequence[MinimalPair], answers: Iterable[tuple[float, float]]) -> dict[str, float]:
         """Accuracies: overall, of each phenomenon and of each paradigm.
 
         Args:
-            pairs: what was asked.
-            log_probabilities: of the good and of the bad sentence of each.
+            examples: what was asked.
+            answers: log-probabilities of the good and of the bad sentence of each.
         """
         right: dict[str, list[bool]] = {}
         phenomenon_of: dict[str, str] = {}
-        for pair, (good, bad) in zip(pairs, log_probabilities, strict=True):
+        for pair, (good, bad) in zip(examples, answers, strict=True):
             right.setdefault(pair.paradigm, []).append(bool(good > bad))
             phenomenon_of[pair.paradigm] = pair.phenomenon
         accuracy = {paradigm: float(np.mean(answers)) for paradigm, answers in right.items()}
@@ -128,15 +136,15 @@ class MinimalPairs:
         }
 
     def scored_examples(
-        self, pairs: Sequence[MinimalPair], log_probabilities: Sequence[tuple[float, float]]
+        self, examples: Sequence[MinimalPair], answers: Sequence[tuple[float, float]]
     ) -> ScoredExamples:
         """Which pairs are right; each counts by the size of its paradigm, as in ``score``."""
-        right = np.array([good > bad for good, bad in log_probabilities], dtype=np.float64)
-        _, paradigms, sizes = np.unique([pair.paradigm for pair in pairs], return_inverse=True, return_counts=True)
-        phenomena, classes = np.unique([pair.phenomenon for pair in pairs], return_inverse=True)
+        right = np.array([good > bad for good, bad in answers], dtype=np.float64)
+        _, paradigms, sizes = np.unique([pair.paradigm for pair in examples], return_inverse=True, return_counts=True)
+        phenomena, classes = np.unique([pair.phenomenon for pair in examples], return_inverse=True)
         counts = 1 / sizes[paradigms]
         return scored_examples(
-            pairs,
+            examples,
             kind="pairs",
             ratios={"accuracy": Ratio(right * counts, counts)},
             classes=classes,

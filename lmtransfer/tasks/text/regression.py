@@ -15,9 +15,11 @@ from lmtransfer.kept_predictions.scored import Ratio, ScoredExamples, scored_exa
 from lmtransfer.metrics.base import Metric
 from lmtransfer.metrics.names import make_metric
 from lmtransfer.tasks.answers import ScoreAnswer
-from lmtransfer.tasks.base import Answer, HeadSpec
+from lmtransfer.tasks.base import Answer, Task
 from lmtransfer.tasks.encoded import EncodedExamples
+from lmtransfer.tasks.heads import HeadSpec, RegressionSpec, ScoreTargets
 from lmtransfer.tasks.hub_table import HubSource
+from lmtransfer.tasks.text.reader import TextReader
 from lmtransfer.tasks.text.tables import BadRowsPolicy, TableFormat, TableLayout
 from lmtransfer.tasks.text.text_encoding import encode_texts
 from lmtransfer.tasks.text.text_example import TextExample
@@ -32,7 +34,7 @@ ScoreMetric = Literal["pearson", "spearman"]
 _LARGEST = 1e15
 
 
-class TextRegression:
+class TextRegression(Task):
     """Single texts or pairs with a score each; files, columns and the hub as in ``TextClassification``.
 
     Args:
@@ -71,7 +73,7 @@ class TextRegression:
         ConfigError: there is no metric, or neither a file nor a hub name.
     """
 
-    labels: tuple[str, ...] = ()
+    baseline_name = "mean score"
 
     def __init__(
         self,
@@ -135,10 +137,14 @@ class TextRegression:
         self.notes = self._files.notes
         self.columns, self.layout = self._files.columns, self._files.layout
 
+    def reader(self) -> TextReader:
+        """Makes texts, or pairs, of what users ask."""
+        return TextReader(RegressionSpec.kind, who=f"task {self.name}", columns=self.columns, layout=self.layout)
+
     @property
     def head(self) -> HeadSpec:
         """One number."""
-        return HeadSpec("regression")
+        return RegressionSpec()
 
     def origin(self, split: str) -> str:
         """The file or the hub split that a split is read from; see ``TextFiles.origin``."""
@@ -166,7 +172,11 @@ class TextRegression:
         """Examples as [CLS] text [SEP], or [CLS] a [SEP] b [SEP]; see ``Task.encode``. A hidden score is NaN."""
         scores = [math.nan if example.score is None else example.score for example in examples]
         return encode_texts(
-            examples, np.array(scores, dtype=np.float32), tokenizer, max_length=max_length, num_segments=num_segments
+            examples,
+            ScoreTargets(np.array(scores, dtype=np.float32)),
+            tokenizer,
+            max_length=max_length,
+            num_segments=num_segments,
         )
 
     def answers(self, encoded: EncodedExamples, outputs: np.ndarray) -> Iterator[ScoreAnswer]:
@@ -188,7 +198,7 @@ class TextRegression:
         return score_numbers(examples, (answer.score for answer in answers), self.metrics())
 
     def scored_examples(self, examples: Sequence[TextExample], answers: Sequence[ScoreAnswer]) -> ScoredExamples:
-        """The scores, said and gold, and the squared error of each; see ``KeepsAnswers``."""
+        """The scores, said and gold, and the squared error of each; see ``Task``."""
         said = np.array([answer.score for answer in answers], dtype=np.float64)
         gold = np.array([math.nan if example.score is None else example.score for example in examples])
         ratios = {"squared_error": Ratio.mean((said - gold) ** 2)}

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lmtransfer.tasks.encoded import EncodedExamples, Spelling, Targets, ragged_offsets, room_beside
+from lmtransfer.tasks.encoded import EncodedExamples, Spelling, ragged_offsets, room_beside
+from lmtransfer.tasks.heads import Targets
 from lmtransfer.tasks.text.text_example import TextExample
 from lmtransfer.tokenizers.base import CharacterTokenizer, Tokenizer
 from lmtransfer.tokenizers.characters import spell
@@ -14,7 +15,7 @@ from lmtransfer.tokenizers.characters import spell
 
 def encode_texts(
     examples: Sequence[TextExample],
-    targets: np.ndarray,
+    targets: Targets[np.ndarray],
     tokenizer: Tokenizer,
     *,
     max_length: int,
@@ -27,7 +28,7 @@ def encode_texts(
 
     Args:
         examples: N texts or N pairs.
-        targets: what is asked of each, shape (N,).
+        targets: what is asked, a row each.
         tokenizer: gives the ids.
         max_length: longest input in tokens, specials included.
         num_segments: how many segment ids the encoder tells apart.
@@ -67,7 +68,8 @@ def encode_texts(
         tokens_T=tokens_T,
         segments_T=np.concatenate(segments) if segments else np.zeros(0, np.int8),
         offsets=ragged_offsets(lengths),
-        targets=Targets.one_each(targets),
+        targets=targets,
+        target_offsets=np.arange(len(examples) + 1),
         num_truncated=num_truncated,
         spelling=spelling,
     )

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 from torch import nn
 
 from lmtransfer.errors import ConfigError
-from lmtransfer.training.learner import HasBlocks
+from lmtransfer.training.learner import HasBlocks, HasSplits
 
 Kind = Literal["hidden", "weight", "embedding", "norm", "bias"]
 
@@ -75,7 +75,7 @@ def classify(learner: nn.Module) -> list[NamedParameter]:
             kind = "bias"
         elif any(id(owner) in hidden for owner in owning):
             kind = "hidden"
-        splits = int(getattr(owning[0], "muon_splits", 1)) if kind == "hidden" else 1
+        splits = owning[0].muon_splits if kind == "hidden" and isinstance(owning[0], HasSplits) else 1
         found.append(NamedParameter(name, parameter, kind, splits))
     return found
 

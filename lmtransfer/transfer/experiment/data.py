@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.models.base import Encoder
 from lmtransfer.tasks.base import Example, Task
 from lmtransfer.tasks.encoded import EncodedExamples
-from lmtransfer.tasks.qa.windows import STRIDE
 from lmtransfer.tasks.subsets import training_parts
 from lmtransfer.tokenizers.base import Tokenizer
 
@@ -67,7 +65,7 @@ def read_task_data(task: Task, tokenizer: Tokenizer, encoder: Encoder, *, seeds:
     """
     if split == "train":
         raise ConfigError("split=train: the training examples would score themselves; give another split")
-    _check_stride(task, encoder)  # before anything is read
+    task.check_windows(_longest(task, encoder))  # before anything is read
     scored = encode_split(task, task.examples(split), tokenizer, encoder, split=split)
     choosing = None
     if task.dev_from_train is None and split == "dev":
@@ -132,22 +130,6 @@ def _longest(task: Task, encoder: Encoder) -> int:
     return task.max_length or encoder.max_length
 
 
-def _check_stride(task: Task, encoder: Encoder) -> None:
-    """Refuse windows that would begin beyond the end of the one before, but for the default, which suits any encoder.
-
-    Not part of encoding, where windows overlap by half at least: older runs are read as they were trained.
-
-    Raises:
-        ConfigError: ``task.stride`` is more than a window.
-    """
-    stride, longest = getattr(task, "stride", STRIDE), _longest(task, encoder)
-    if stride != STRIDE and stride > longest:
-        raise ConfigError(
-            f"task.stride={stride}: windows of {longest} tokens (task.max_length, or what the encoder reads) overlap "
-            f"where they begin at most {longest // 2} tokens apart; give a number from 1 to {longest}"
-        )
-
-
 def _refuse_hidden(examples: Sequence[Example], split: str) -> None:
     hidden = sum(not example.has_gold for example in examples)
     if hidden:
@@ -159,9 +141,8 @@ def _refuse_hidden(examples: Sequence[Example], split: str) -> None:
 
 def noted(task: Task) -> list[str]:
     """The odd things that a task has met while it read its splits, one line a kind and split."""
-    notes: Mapping[str, Notes] = getattr(task, "notes", {})
     return [
         f"{task.name}, {split}: {kind}: {count:,} (first at {met.first[kind]})"
-        for split, met in notes.items()
+        for split, met in task.notes.items()
         for kind, count in met.counts.items()
     ]

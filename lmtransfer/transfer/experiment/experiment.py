@@ -15,22 +15,16 @@ from lmtransfer.config.build import build
 from lmtransfer.config.check import check
 from lmtransfer.config.sweep import in_sweep, sweep_name
 from lmtransfer.errors import ConfigError, RunDirectoryError
+from lmtransfer.importing.opening import open_saved
 from lmtransfer.kept_predictions.file import file_name, write_predictions
 from lmtransfer.kept_predictions.scored import Kept
 from lmtransfer.reporting.runs.kept import examples_of, kept_answers, kept_of
 from lmtransfer.reporting.units import shown
-from lmtransfer.runs.hardware import training_hardware
 from lmtransfer.runs.result import JointResult, SeedResult
 from lmtransfer.runs.resume import check_resumable
 from lmtransfer.runs.run_directory import RunDirectory
-from lmtransfer.runs.saved import (
-    SavedRun,
-    hold_encoder,
-    new_encoder,
-    open_saved,
-    pretraining_seed,
-    pretraining_seeds,
-)
+from lmtransfer.runs.saved import SavedRun, hold_encoder, new_encoder, pretraining_seed, pretraining_seeds
+from lmtransfer.runs.training import training_hardware
 from lmtransfer.runs.trust import seal
 from lmtransfer.runs.versions import versions
 from lmtransfer.system.cache_dir import default_cache_dir
@@ -173,7 +167,7 @@ def _settings(
     train = effective_train(cfg, primary=command)
     cache_dir = default_cache_dir() if cfg.cache_dir is None else Path(cfg.cache_dir).expanduser().absolute()
     task: Task = build(cfg.task, data_root=cfg.data_root, cache_dir=str(cache_dir))
-    if getattr(task, "zero_shot", False):
+    if task.zero_shot:
         _ = task.head  # says that there is nothing to train
     if cfg.task.get("labels", "") is None:
         cfg.task.labels = list(task.labels)  # as found in the training file: they travel with the run by name

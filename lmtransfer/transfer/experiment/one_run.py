@@ -18,7 +18,7 @@ from lmtransfer.models.compilation import compile_blocks
 from lmtransfer.randomness import derived_seed
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.saved import new_encoder
-from lmtransfer.runs.trainer import make_trainer
+from lmtransfer.runs.training import TrainingSetup
 from lmtransfer.tasks.base import Task
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.source import TaskSource
@@ -26,8 +26,9 @@ from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.training import distributed
 from lmtransfer.training.checkpoint import open_checkpoint
 from lmtransfer.training.hardware import Hardware
+from lmtransfer.training.loop import Trainer
+from lmtransfer.training.model_selection import SelectionWithTies, Validation
 from lmtransfer.training.progress import Progress
-from lmtransfer.training.selection_with_ties import SelectionWithTies
 from lmtransfer.training.state import TrainState
 from lmtransfer.training.weights import load_weights
 from lmtransfer.transfer.evaluation import Evaluation, evaluate
@@ -135,6 +136,13 @@ def train_once(
     if learner.standardising is not None:
         learner.standardising.fit(cast(FeatureTable, source.features).parts())
     choosing = held_out if data.choosing is None else examples.split("choosing", data.choosing)
+    setup = TrainingSetup(
+        train=train,
+        hardware=hardware,
+        optimizer=setting.optimizer,
+        schedule=setting.schedule,
+        tracker=setting.tracker,
+    )
     stream = PlannedStream(
         source,
         seed=seed,
@@ -145,22 +153,19 @@ def train_once(
         world_size=distributed.world_size(),
         pin_memory=hardware.device.type == "cuda",
     )
-    trainer = make_trainer(
+    ties = SelectionWithTies(metric=setting.task.main_metric, higher_is_better=True, patience=train.patience)
+    validation = Validation(
+        measure=lambda: score(setting, learner, choosing).metrics,
+        every=train.eval_every or stream.steps_per_epoch,
+        selection=ties if setting.checkpoint == "best" else None,
+    )
+    trainer = Trainer(
         learner=learner,
         stream=stream,
         optimizer=_optimizer(setting, learner, source, learning_rate),
-        schedule=setting.schedule,
-        tracker=setting.tracker,
-        train=train,
-        hardware=hardware,
-        seed=seed,
-        run=run,
-        evaluate=(lambda: score(setting, learner, choosing).metrics) if choose else None,
-        eval_every=train.eval_every or stream.steps_per_epoch,
-        selection=SelectionWithTies(metric=setting.task.main_metric, higher_is_better=True, patience=train.patience)
-        if setting.checkpoint == "best"
-        else None,
-        progress=progress,
+        plan=setup.plan(stream, seed=seed),
+        validation=validation if choose else None,
+        output=setup.output(run, progress=progress),
     )
     if hardware.compile and not learner.freezing.frozen:
         compile_blocks(learner)

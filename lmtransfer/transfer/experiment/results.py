@@ -183,14 +183,10 @@ def majority_of(setting: Setting) -> dict[str, float] | None:
     return None if answers is None else task.score(examples, answers)
 
 
-#: What answers without a model are called where they are not those of the majority label.
-_BASELINES = {"tagging": "usual tag of each word", "regression": "mean score", "span": "no answer"}
-
-
 def usual_label(setting: Setting) -> dict[str, Any]:
     """What ``majority`` stands for: the entry ``majority_label`` of a classification task, ``baseline`` of others."""
-    if setting.task.head.kind in _BASELINES:
-        return {"baseline": _BASELINES[setting.task.head.kind]}
+    if setting.task.baseline_name is not None:
+        return {"baseline": setting.task.baseline_name}
     train = setting.data.train.examples
     answers = setting.task.baseline(train, train[:1]) or []
     return {"majority_label": answers[0].name} if answers and isinstance(answers[0], LabelAnswer) else {}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
-import torch
 from omegaconf import DictConfig, OmegaConf
 
 from lmtransfer.config.build import build
@@ -15,7 +14,6 @@ from lmtransfer.runs.trust import local_task, without_data
 from lmtransfer.tasks.base import Task
 from lmtransfer.training.hardware import Hardware
 from lmtransfer.training.weights import read_weights
-from lmtransfer.transfer.heads.layers import HeadLayers
 from lmtransfer.transfer.learner import TaskLearner
 
 
@@ -66,7 +64,7 @@ def open_trained(saved: SavedRun, task: Task, hardware: Hardware) -> TaskLearner
         DataError: the task asks for another kind of answer, or its label names are others.
         CheckpointError: a tensor is missing, left over or of another shape.
     """
-    if getattr(task, "zero_shot", False):
+    if task.zero_shot:
         raise DataError(
             f"task {task.name} is asked of pretraining runs as they are; {saved.path} has a head for another"
         )
@@ -85,7 +83,7 @@ def open_trained(saved: SavedRun, task: Task, hardware: Hardware) -> TaskLearner
         keys="model, transfer and task",
     )
     if order is not None:
-        _reorder(learner, order)
+        learner.head.reorder(order)
     return cast(TaskLearner, learner.to(hardware.device).eval())
 
 
@@ -103,13 +101,3 @@ def match_labels(of_run: Sequence[str], of_task: Sequence[str]) -> list[int] | N
             "by name: name them alike (task.labels), or choose another task"
         )
     return [list(of_run).index(label) for label in of_task]
-
-
-@torch.no_grad()
-def _reorder(learner: TaskLearner, order: Sequence[int]) -> None:
-    """Put the rows of the head's last layer into the task's order; labels come last, after starts and ends of spans."""
-    output = cast(HeadLayers, learner.head).output
-    fixed = output.out_features - len(order)
-    rows = torch.tensor([*range(fixed), *(fixed + place for place in order)])
-    output.weight.copy_(output.weight[rows])
-    output.bias.copy_(output.bias[rows])

@@ -7,22 +7,22 @@ kinds of answer, K logits of a token, L tokens of the longest answer.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from lmtransfer.tasks.heads import SpanTargets
 from lmtransfer.tasks.source import TaskBatch
 from lmtransfer.training.learner import Loss
-from lmtransfer.transfer.heads.base import Per
-from lmtransfer.transfer.heads.layers import Activation, HeadLayers, at_least_float32
+from lmtransfer.transfer.heads.base import Activation, Head, at_least_float32
 from lmtransfer.transfer.segments import owners, segment_sum
 
 _LOWEST = float("-inf")
 
 
-class SpanHead(HeadLayers):
+class SpanHead(Head):
     """A start and an end classifier over the tokens of a passage (Devlin et al. 2019, sections 4.2 and 4.3).
 
     No answer is an answer that starts and ends at the null token. Each classifier is a softmax over the passage and the
@@ -30,11 +30,10 @@ class SpanHead(HeadLayers):
     kinds of answer (yes, no, unknown in CoQA), one more classifier reads the null token: a span (or none), or one of
     the kinds. Its cross-entropy is added, and where the gold answer is of another kind it is the only one.
 
-    Targets are [start, end, kind, first, stop], one row a sequence: [first, stop) is the passage, -1 for start and end
-    stands for the null token, -1 for kind for a span. Outputs are [start, end, score, null score] and the log odds of
-    each other kind against a span: the best span of at most ``max_answer_tokens`` inside the passage (of equal ones
-    the first, then the shortest), -1, -1 and minus infinity where the passage is empty; a score is a start logit plus
-    an end logit.
+    Of its targets, -1 for start and end stands for the null token. Outputs are [start, end, score, null score] and the
+    log odds of each other kind against a span: the best span of at most ``max_answer_tokens`` inside the passage (of
+    equal ones the first, then the shortest), -1, -1 and minus infinity where the passage is empty; a score is a start
+    logit plus an end logit.
 
     Where we differ from run_squad.py of google-research/bert, whose softmax is over all tokens of a sequence: tokens
     that can be no answer, of the question for one, are left out.
@@ -51,8 +50,8 @@ class SpanHead(HeadLayers):
         hidden_dropout: the same for the hidden layer.
     """
 
-    loss_name = "span"
-    per: Per = "token"
+    loss_name: ClassVar[str] = "span"
+    per: ClassVar[Literal["sequence", "token"]] = "token"
 
     def __init__(
         self,
@@ -68,19 +67,23 @@ class SpanHead(HeadLayers):
     ) -> None:
         super().__init__(
             input_dim=input_dim,
-            output_dim=2 + (num_labels + 1 if num_labels else 0),
+            num_labels=num_labels,
             hidden_dim=hidden_dim,
             activation=activation,
             dropout=dropout,
             hidden_dropout=hidden_dropout,
         )
-        self.num_labels = num_labels
         self.max_answer_tokens = max_answer_tokens
         self.null = null
 
+    @property
+    def num_logits(self) -> int:
+        """Start, end, and where there are other kinds of answer, a span and each of them."""
+        return 2 + (self.num_labels + 1 if self.num_labels else 0)
+
     def count(self, batch: TaskBatch) -> int:
         """Sequences."""
-        return len(batch.targets_RK)
+        return len(batch.targets)
 
     def loss(self, logits: Tensor, batch: TaskBatch) -> Loss:
         """See ``Head``.
@@ -90,7 +93,8 @@ class SpanHead(HeadLayers):
             batch: with targets.
         """
         logits_TK, windows = at_least_float32(logits), _Windows.of(batch, null=self.null)
-        gold_S2, kind_S = batch.targets_RK[:, :2], batch.targets_RK[:, 2]
+        told = SpanTargets.of(batch.targets)
+        gold_S2, kind_S = torch.stack([told.start, told.end], dim=1), told.kind
         gold_S2 = torch.where(gold_S2 < 0, windows.null_S[:, None], windows.begin_S[:, None] + gold_S2)
         losses_S = windows.cross_entropy(logits_TK[:, :2], gold_S2).mean(1)
         total = losses_S.masked_fill(kind_S >= 0, 0.0).sum()
@@ -131,8 +135,8 @@ class _Windows:
 
     @classmethod
     def of(cls, batch: TaskBatch, *, null: Literal["first", "last"]) -> _Windows:
-        packed = batch.packed
-        assert len(batch.targets_RK) == packed.num_real, "a row of targets a sequence"
+        packed, told = batch.packed, SpanTargets.of(batch.targets)
+        assert len(told) == packed.num_real, "a row of targets a sequence"
         offsets = packed.cu_seqlens[: packed.num_real + 1].long()
         lengths_S, begin_S = offsets.diff(), offsets[:-1]
         return cls(
@@ -140,8 +144,8 @@ class _Windows:
             owner_T=owners(lengths_S, num_tokens=packed.num_tokens),
             begin_S=begin_S,
             null_S=begin_S if null == "first" else offsets[1:] - 1,
-            first_S=begin_S + batch.targets_RK[:, 3],
-            stop_S=begin_S + batch.targets_RK[:, 4],
+            first_S=begin_S + told.first,
+            stop_S=begin_S + told.stop,
         )
 
     def cross_entropy(self, logits_TK: Tensor, gold_SK: Tensor) -> Tensor:

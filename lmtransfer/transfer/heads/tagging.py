@@ -5,26 +5,25 @@ Shape legend: T real tokens of a packed batch, W words that are asked about, E w
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lmtransfer.tasks.encoded import NO_LABEL
+from lmtransfer.tasks.heads import NO_LABEL, TagTargets
 from lmtransfer.tasks.source import TaskBatch
 from lmtransfer.training.learner import Loss
-from lmtransfer.transfer.heads.base import Per
-from lmtransfer.transfer.heads.layers import Activation, HeadLayers, at_least_float32
+from lmtransfer.transfer.heads.base import Activation, Head, at_least_float32
 
 #: Which tokens of a word speak for it.
 Pieces = Literal["first", "last", "mean"]
 
 
-class TaggingHead(HeadLayers):
+class TaggingHead(Head):
     """A softmax over labels for each word; the loss is the cross-entropy in nats summed over words with known labels.
 
-    Targets are [first token, number of tokens, label] of each word, in the order of the text; outputs the C logits.
+    Outputs are the C logits of each word.
 
     Args:
         input_dim: E.
@@ -38,8 +37,8 @@ class TaggingHead(HeadLayers):
         hidden_dropout: the same for the hidden layer.
     """
 
-    loss_name = "tagging"
-    per: Per = "token"
+    loss_name: ClassVar[str] = "tagging"
+    per: ClassVar[Literal["sequence", "token"]] = "token"
 
     def __init__(
         self,
@@ -54,7 +53,7 @@ class TaggingHead(HeadLayers):
     ) -> None:
         super().__init__(
             input_dim=input_dim,
-            output_dim=num_labels,
+            num_labels=num_labels,
             hidden_dim=hidden_dim,
             activation=activation,
             dropout=dropout,
@@ -64,7 +63,7 @@ class TaggingHead(HeadLayers):
 
     def count(self, batch: TaskBatch) -> int:
         """Words whose label is known."""
-        return int((batch.targets_RK[:, 2] != NO_LABEL).sum())
+        return int((TagTargets.of(batch.targets).tags != NO_LABEL).sum())
 
     def loss(self, logits: Tensor, batch: TaskBatch) -> Loss:
         """See ``Head``.
@@ -73,7 +72,7 @@ class TaggingHead(HeadLayers):
             logits: (T, C).
             batch: with targets.
         """
-        logits_WC, labels_W = self._of_words(logits, batch), batch.targets_RK[:, 2]
+        logits_WC, labels_W = self._of_words(logits, batch), TagTargets.of(batch.targets).tags
         total = functional.cross_entropy(logits_WC, labels_W, ignore_index=NO_LABEL, reduction="sum")
         return Loss(sum=total, count=self.count(batch))
 
@@ -82,8 +81,8 @@ class TaggingHead(HeadLayers):
         return self._of_words(logits, batch).float()
 
     def _of_words(self, logits: Tensor, batch: TaskBatch) -> Tensor:
-        logits_TC = at_least_float32(logits)
-        first_W, counts_W = batch.target_starts_R + batch.targets_RK[:, 0], batch.targets_RK[:, 1]
+        logits_TC, words = at_least_float32(logits), TagTargets.of(batch.targets)
+        first_W, counts_W = batch.target_starts_R + words.first, words.counts
         if self.pieces == "mean":
             return _word_means(logits_TC, first_W, counts_W)
         return logits_TC[first_W if self.pieces == "first" else first_W + counts_W - 1]

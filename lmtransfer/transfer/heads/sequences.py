@@ -1,0 +1,73 @@
+"""Heads that answer once a sequence: one of C labels, or a number.
+
+Shape legend: B sequences, E width of a composed vector, C labels.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from torch import Tensor
+from torch.nn import functional
+
+from lmtransfer.tasks.heads import LabelTargets, ScoreTargets
+from lmtransfer.tasks.source import TaskBatch
+from lmtransfer.training.learner import Loss
+from lmtransfer.transfer.heads.base import Head, at_least_float32
+
+
+class ClassificationHead(Head):
+    """A softmax over labels; the loss is the cross-entropy in nats summed over sequences; outputs are the C logits."""
+
+    loss_name: ClassVar[str] = "classification"
+    per: ClassVar[Literal["sequence", "token"]] = "sequence"
+
+    def count(self, batch: TaskBatch) -> int:
+        """Sequences."""
+        return len(batch.targets)
+
+    def loss(self, logits: Tensor, batch: TaskBatch) -> Loss:
+        """See ``Head``; every label must be known.
+
+        Args:
+            logits: (B, C).
+            batch: with targets.
+        """
+        labels_B = LabelTargets.of(batch.targets).labels
+        total = functional.cross_entropy(at_least_float32(logits), labels_B, reduction="sum")
+        return Loss(sum=total, count=self.count(batch))
+
+    def outputs(self, logits: Tensor, batch: TaskBatch) -> Tensor:
+        """See ``Head``; (B, C)."""
+        return logits.float()
+
+
+class RegressionHead(Head):
+    """A linear layer to a number; the loss is the squared error summed over sequences; the output is the number."""
+
+    loss_name: ClassVar[str] = "regression"
+    per: ClassVar[Literal["sequence", "token"]] = "sequence"
+
+    @property
+    def num_logits(self) -> int:
+        """1."""
+        return 1
+
+    def count(self, batch: TaskBatch) -> int:
+        """Sequences."""
+        return len(batch.targets)
+
+    def loss(self, logits: Tensor, batch: TaskBatch) -> Loss:
+        """See ``Head``; every score must be known.
+
+        Args:
+            logits: (B, 1).
+            batch: with targets.
+        """
+        found_B = at_least_float32(logits)[:, 0]
+        scores_B = ScoreTargets.of(batch.targets).scores.to(found_B.dtype)
+        return Loss(sum=functional.mse_loss(found_B, scores_B, reduction="sum"), count=self.count(batch))
+
+    def outputs(self, logits: Tensor, batch: TaskBatch) -> Tensor:
+        """See ``Head``; (B, 1)."""
+        return logits.float()
