@@ -4,6 +4,8 @@ A run directory is kept for years, so what it calls a class, a tensor or a key g
 translated once, where a file is read; all that comes after knows today's alone.
 """
 
+# ruff: noqa: E501  (a row of the table is a line)
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -16,6 +18,16 @@ TARGETS: Mapping[str, str] = {
     "lmtransfer.data.hub.HubCorpus": "lmtransfer.data.corpora.hub.HubCorpus",
     "lmtransfer.data.mixture.MixtureCorpus": "lmtransfer.data.corpora.mixture.MixtureCorpus",
     "lmtransfer.data.python_docs.PythonDocs": "lmtransfer.data.corpora.python_docs.PythonDocs",
+    "lmtransfer.models.elmo_subword.ElmoSubwordEncoder": "lmtransfer.models.elmo.ElmoSubwordEncoder",
+    "lmtransfer.objectives.corruption.ngrams.NGrams": "lmtransfer.objectives.corruption.words.NGrams",
+    "lmtransfer.objectives.corruption.spans.Spans": "lmtransfer.objectives.corruption.words.Spans",
+    "lmtransfer.objectives.corruption.whole_words.WholeWords": "lmtransfer.objectives.corruption.words.WholeWords",
+    "lmtransfer.objectives.backward_lm.BackwardLanguageModel": "lmtransfer.objectives.language_model.BackwardLanguageModel",
+    "lmtransfer.objectives.causal_lm.LanguageModel": "lmtransfer.objectives.language_model.LanguageModel",
+    "lmtransfer.objectives.cbow.ContinuousBagOfWords": "lmtransfer.objectives.word_vectors.ContinuousBagOfWords",
+    "lmtransfer.objectives.next_sentence.NextSentencePrediction": "lmtransfer.objectives.pair_label.NextSentencePrediction",
+    "lmtransfer.objectives.sentence_order.SentenceOrderPrediction": "lmtransfer.objectives.pair_label.SentenceOrderPrediction",
+    "lmtransfer.objectives.skipgram.SkipGram": "lmtransfer.objectives.word_vectors.SkipGram",
     "lmtransfer.tasks.classification.TextClassification": "lmtransfer.tasks.text.classification.TextClassification",
     "lmtransfer.tasks.minimal_pairs.MinimalPairs": "lmtransfer.tasks.text.minimal_pairs.MinimalPairs",
     "lmtransfer.tasks.python_docs.PythonDocsTask": "lmtransfer.tasks.text.python_docs.PythonDocsTask",

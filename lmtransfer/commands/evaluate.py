@@ -15,32 +15,28 @@ from lmtransfer.config.check import check
 from lmtransfer.config.parts import settle_parts
 from lmtransfer.config.sweep import in_sweep, sweep_name
 from lmtransfer.errors import ConfigError
+from lmtransfer.importing.opening import is_pretrained, open_saved, trained_folders
 from lmtransfer.kept_predictions.file import file_name, write_predictions
 from lmtransfer.kept_predictions.scored import Kept
-from lmtransfer.models.base import Encoder
 from lmtransfer.pretraining.evaluation import evaluate_pretrained
 from lmtransfer.reporting.runs.kept import examples_of
-from lmtransfer.runs.hardware import eager_hardware
+from lmtransfer.runs.result import JointResult, SeedResult
 from lmtransfer.runs.run_directory import RunDirectory
-from lmtransfer.runs.saved import (
-    SavedRun,
-    folders_with_checkpoints,
-    is_pretrained,
-    open_saved,
-    pretraining_seed,
-    trained_folders,
-)
+from lmtransfer.runs.saved import SavedRun, folders_with_checkpoints, pretraining_seed
+from lmtransfer.runs.training import eager_hardware
 from lmtransfer.runs.versions import versions
 from lmtransfer.system.console import Console
+from lmtransfer.system.printable import short_path
 from lmtransfer.tasks.answers import LabelAnswer
 from lmtransfer.tasks.base import Example, Task
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.training import distributed
 from lmtransfer.training.hardware import Hardware
+from lmtransfer.training.weights import num_parameters
 from lmtransfer.transfer.evaluation import evaluate
 from lmtransfer.transfer.experiment.data import encode_split
-from lmtransfer.transfer.experiment.results import Result, compare, layer_weights, summary
-from lmtransfer.transfer.experiment.table import print_result, short
+from lmtransfer.transfer.experiment.results import compare, layer_weights, summary
+from lmtransfer.transfer.experiment.table import print_result
 from lmtransfer.transfer.experiment.trained import asked_task, open_trained
 from lmtransfer.zero_shot.minimal_pairs import evaluate_zero_shot
 
@@ -102,8 +98,8 @@ def run(cfg: DictConfig) -> Path:
         if distributed.is_main():
             write_predictions(directory.path, {file_name(one, alone=len(scored) == 1): one for one in kept})
         directory.write_result(result)
-        root = short(directory.path.parent.parent)
-        print_result(console, result, name=parent.name, next_commands=[f"lmtransfer report {root}"])
+        root = short_path(directory.path.parent.parent)
+        print_result(console, result.values(), name=parent.name, next_commands=[f"lmtransfer report {root}"])
     return directory.path
 
 
@@ -139,30 +135,31 @@ def _members(path: str, *, trust: bool) -> tuple[list[SavedRun], list[SavedRun],
     return members, control_members, parent
 
 
-def _score(saved: SavedRun, scoring: _Scoring) -> tuple[Result, Kept | None]:
+def _score(saved: SavedRun, scoring: _Scoring) -> tuple[SeedResult, Kept | None]:
     """The metrics of one run, and what it answered to each example, where that is to be kept."""
     task, hardware = scoring.task, scoring.hardware
     learner = open_trained(saved, task, hardware)
-    encoder = cast(Encoder, learner.encoder)
+    encoder = learner.encoder
     encoded = encode_split(task, scoring.examples, saved.tokenizer, encoder, split=scoring.split)
     began = time.monotonic()
     evaluation = evaluate(
         learner, task, TaskSource(encoded), device=hardware.device, autocast=hardware.precision.autocast, keep=True
     )
     seed, behind = saved.config.get("seed"), pretraining_seed(saved)
-    result = {
-        "metrics": evaluation.metrics,
-        "main_metric": task.main_metric,
-        "higher_is_better": True,
-        "collapsed": evaluation.collapsed,
-        "seed": seed,
-        "pretraining_seed": behind,
-        "seconds": time.monotonic() - began,
-        "tokens": int(encoded.lengths.sum()),
-        "num_truncated": encoded.num_truncated,
-        "num_parameters": sum(parameter.numel() for parameter in learner.parameters()),
-        **layer_weights(learner),
-    }
+    result = SeedResult(
+        command="evaluate",
+        task=task.name,
+        split=scoring.split,
+        metrics=evaluation.metrics,
+        main_metric=task.main_metric,
+        seconds=time.monotonic() - began,
+        tokens=int(encoded.lengths.sum()),
+        num_parameters=num_parameters(learner),
+        seed=seed,
+        pretraining_seed=behind,
+        collapsed=evaluation.collapsed,
+        more={"num_truncated": encoded.num_truncated, **layer_weights(learner)},
+    )
     if evaluation.answers is None:
         return result, None
     return result, Kept(
@@ -177,40 +174,37 @@ def _score(saved: SavedRun, scoring: _Scoring) -> tuple[Result, Kept | None]:
 
 
 def _joint(
-    results: list[Result], controls: list[Result], member: SavedRun, scoring: _Scoring, kept: list[Kept]
-) -> Result:
-    """The ``result.json`` over seeds, with the control's if there is one."""
-    first, seconds = results[0], sum(result["seconds"] for result in results)
-    tokens = sum(result["tokens"] for result in results)
-    joint: Result = {
+    results: list[SeedResult], controls: list[SeedResult], member: SavedRun, scoring: _Scoring, kept: list[Kept]
+) -> JointResult:
+    """The result over seeds, with the control's if there is one."""
+    first, majority = results[0], _majority(member, scoring)
+    joint: dict[str, Any] = {
         "command": "evaluate",
         "task": scoring.task.name,
         "split": scoring.split,
-        "main_metric": first["main_metric"],
-        "higher_is_better": first["higher_is_better"],
+        "main_metric": first.main_metric,
         **summary(results),
         "control": summary(controls) if controls else None,
-        "majority": _majority(member, scoring),
-        "seconds": seconds,
-        "tokens": tokens,
-        "tokens_per_second": tokens / seconds if seconds else 0.0,
-        "num_parameters": first["num_parameters"],
+        "majority": majority,
+        "seconds": sum(result.seconds or 0.0 for result in results),
+        "tokens": sum(result.tokens or 0 for result in results),
+        "num_parameters": first.num_parameters,
         "labels": list(scoring.task.labels),
         "num_scored": len(scoring.examples),
-        "num_truncated": {scoring.split: first["num_truncated"]},
+        "num_truncated": {scoring.split: first.more["num_truncated"]},
     }
     if controls:
         whole = len(kept) == len(results) + len(controls)
         arms = (kept[: len(results)], kept[len(results) :]) if whole else ([], [])
-        examples = (examples_of(arms[0], first["main_metric"]), examples_of(arms[1], first["main_metric"]))
-        joint["difference"] = compare(results, controls, joint["majority"], examples=examples)
-    return joint
+        examples = (examples_of(arms[0], first.main_metric), examples_of(arms[1], first.main_metric))
+        joint["difference"] = compare(results, controls, majority, examples=examples)
+    return JointResult.of(joint)
 
 
 def _majority(member: SavedRun, scoring: _Scoring) -> dict[str, float] | None:
     """Metrics of the label that was most frequent in training, where the run says which."""
     task = scoring.task
-    said = member.directory.read_result().get("majority_label") if member.directory.is_finished else None
+    said = member.directory.read_result().more.get("majority_label") if member.directory.is_finished else None
     if said not in task.labels:
         return None
     answer = LabelAnswer(label=task.labels.index(said), name=said)

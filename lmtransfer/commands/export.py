@@ -31,7 +31,7 @@ from lmtransfer.reporting.runs.collect import collect
 from lmtransfer.system import ranks
 from lmtransfer.system.console import Console
 from lmtransfer.system.optional import missing
-from lmtransfer.transfer.experiment.table import short
+from lmtransfer.system.printable import short_path
 
 _FORMATS = ("auto", "transformers", "tensors", "onnx")
 
@@ -93,8 +93,8 @@ def run(cfg: DictConfig) -> Path:
     for line in exported.checked:
         console.print(line, markup=False, soft_wrap=True)
     what = exported.architecture or ("ONNX" if form == "onnx" else "tensors, explained in layout.json")
-    console.print(f"{short(opened.checkpoint)} as {what}", markup=False, soft_wrap=True)
-    console.print(f"in {short(folder)}: {', '.join(written)}", markup=False, soft_wrap=True)
+    console.print(f"{short_path(opened.checkpoint)} as {what}", markup=False, soft_wrap=True)
+    console.print(f"in {short_path(folder)}: {', '.join(written)}", markup=False, soft_wrap=True)
     return folder
 
 

@@ -25,9 +25,8 @@ from lmtransfer.objectives.rows.base import RowPlan, Rows
 from lmtransfer.objectives.source import PretrainingSource
 from lmtransfer.objectives.views import RowCounts, count_rows, row_views
 from lmtransfer.pretraining.assembly import Parts, build_parts, check_pretraining, read_text
-from lmtransfer.pretraining.unigrams import observe
 from lmtransfer.randomness import derived_seed, permutation
-from lmtransfer.runs.trainer import build_optimizer
+from lmtransfer.runs.training import build_optimizer
 from lmtransfer.system.console import Console
 from lmtransfer.tokenizers.base import Tokenizer, characters_of
 from lmtransfer.training.hardware import Hardware, setup
@@ -56,7 +55,7 @@ def run(cfg: DictConfig) -> None:
     with Console(stderr=True).status("reading the corpus"):
         text = read_text(cfg)
     parts = build_parts(cfg, text.tokenizer)
-    observe(parts, text)
+    parts.corruption.observe(text.prepared.train)
     learner = _learner(parts, seed=cfg.seed, hardware=hardware)
     source = PretrainingSource(
         store=text.prepared.train,

@@ -13,6 +13,7 @@ from omegaconf import DictConfig
 from lmtransfer.config.check import check
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError
+from lmtransfer.importing.opening import is_pretrained, open_saved
 from lmtransfer.prediction.answering import FilledMasks, TaskAnswers, answering_runs
 from lmtransfer.prediction.input import one_example, read_examples
 from lmtransfer.prediction.lines import InputSource, find_input, open_lines
@@ -20,8 +21,8 @@ from lmtransfer.prediction.output import STANDARD_OUTPUT, open_output
 from lmtransfer.prediction.reading import InputFormat, Reading, input_format
 from lmtransfer.prediction.stream import AnswersInOrder, Given
 from lmtransfer.prediction.submission import Submission
-from lmtransfer.runs.hardware import eager_hardware
-from lmtransfer.runs.saved import SavedRun, is_pretrained, open_saved
+from lmtransfer.runs.saved import SavedRun
+from lmtransfer.runs.training import eager_hardware
 from lmtransfer.system import ranks
 from lmtransfer.system.console import Console
 from lmtransfer.tasks.base import Answer, Task

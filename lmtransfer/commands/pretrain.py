@@ -7,15 +7,15 @@ from typing import Any, cast
 
 import torch
 from omegaconf import DictConfig, OmegaConf
-from torch import nn
 
 from lmtransfer.config.budget import effective_train
 from lmtransfer.config.schema import TrainSettings
 from lmtransfer.config.sweep import in_sweep, sweep_name
+from lmtransfer.data.store.token_shares import unigram_entropy
 from lmtransfer.errors import ConfigError
 from lmtransfer.inspection.parts_table import shares_of
 from lmtransfer.models.compilation import compile_blocks
-from lmtransfer.objectives.base import selection_metric
+from lmtransfer.objectives.base import masked_loss, selection_metric
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.pretraining.assembly import (
     Parts,
@@ -29,20 +29,18 @@ from lmtransfer.pretraining.data import PretrainingData
 from lmtransfer.pretraining.going_on import TakenHeads, recipe_remark, take_heads
 from lmtransfer.pretraining.messages import closing, opening
 from lmtransfer.pretraining.seeds import pretrain_seeds
-from lmtransfer.pretraining.unigrams import masked_entropy, masked_loss
 from lmtransfer.pretraining.utilisation import pretraining_flops
 from lmtransfer.pretraining.worth import block_weights, meaning
 from lmtransfer.randomness import derived_seed
-from lmtransfer.reporting.render.rows import table_rows
-from lmtransfer.reporting.render.tables import sweep_table, terminal_table
-from lmtransfer.reporting.render.terminal import report_console
+from lmtransfer.reporting.render.terminal import report_console, sweep_table, terminal_table
 from lmtransfer.reporting.runs.collect import read_run
 from lmtransfer.reporting.runs.entries import make_entries
+from lmtransfer.reporting.runs.rows import table_rows
 from lmtransfer.reporting.runs.sweeps import make_sweep
-from lmtransfer.runs.hardware import training_hardware
+from lmtransfer.runs.result import RunResult
 from lmtransfer.runs.resume import check_resumable
 from lmtransfer.runs.run_directory import RunDirectory
-from lmtransfer.runs.trainer import build_optimizer, make_trainer
+from lmtransfer.runs.training import TrainingSetup, build_optimizer, training_hardware
 from lmtransfer.runs.trust import seal
 from lmtransfer.runs.versions import versions
 from lmtransfer.system.console import Console
@@ -50,12 +48,11 @@ from lmtransfer.system.machine import naming
 from lmtransfer.tokenizers.load import load_tokenizer
 from lmtransfer.training import distributed
 from lmtransfer.training.flops import peak_flops
-from lmtransfer.training.forecast import TokenForecast
 from lmtransfer.training.hardware import Hardware
 from lmtransfer.training.loop import Trainer
-from lmtransfer.training.model_selection import ModelSelection
+from lmtransfer.training.model_selection import ModelSelection, Validation
 from lmtransfer.training.progress import Progress
-from lmtransfer.training.watchers import UnigramPlateau, Watcher
+from lmtransfer.training.watchers import TokenForecast, UnigramPlateau, Watcher
 
 
 def run(cfg: DictConfig) -> Path:
@@ -103,33 +100,31 @@ def _train(cfg: DictConfig, train: TrainSettings, name: str, hardware: Hardware,
         console.print(f"going on from {cfg.init}; {heads}", markup=False, soft_wrap=True)
         if remark := recipe_remark():
             console.print(f"note: {remark}", markup=False, soft_wrap=True)
-    entropy = masked_entropy(cfg, text.prepared.train)
+    entropy = None if masked_loss(parts.objectives) is None else unigram_entropy(text.prepared.train)
     data = PretrainingData(text, parts, train=train, hardware=hardware, seed=cfg.seed)
     trainer = _trainer(cfg, train, directory, data, learner, hardware, entropy)
     if found is not None:
         trainer.resume()
     state = trainer.train()
     metrics = state.best_metrics  # of the checkpoint that every other command takes
-    result: dict[str, Any] = {
-        "command": "pretrain",
-        "task": None,
-        "split": "validation" if metrics else None,
-        "metrics": metrics,
-        "main_metric": "loss" if metrics else None,
-        "checkpoint": "best" if metrics else "last",
-        "checkpoint_step": state.best_step if metrics else state.step,
-        "control": None,
-        "seconds": state.seconds,
-        "tokens": state.tokens,
-        "tokens_per_second": state.tokens / state.seconds if state.seconds else None,
-        "num_parameters": sum(p.numel() for p in cast(nn.Module, parts.encoder).parameters()),
-        "steps": state.step,
-        "epochs": state.epoch,
-        **({} if entropy is None else {"unigram_entropy": entropy}),
-    }
     shares = shares_of(text.prepared, text.tokenizer)
-    if shares:
-        result["parts"] = {name: share.as_dict() for name, share in shares.items()}
+    result = RunResult(
+        command="pretrain",
+        split="validation" if metrics else None,
+        metrics=metrics,
+        main_metric="loss" if metrics else None,
+        seconds=state.seconds,
+        tokens=state.tokens,
+        num_parameters=sum(p.numel() for p in parts.encoder.parameters()),
+        more={
+            "checkpoint": "best" if metrics else "last",
+            "checkpoint_step": state.best_step if metrics else state.step,
+            "steps": state.step,
+            "epochs": state.epoch,
+            **({} if entropy is None else {"unigram_entropy": entropy}),
+            **({"parts": {name: share.as_dict() for name, share in shares.items()}} if shares else {}),
+        },
+    )
     directory.write_result(result)
     if distributed.is_main():
         closing(directory.path, result, output_root=Path(cfg.output_root), console=Console(highlight=False))
@@ -214,24 +209,21 @@ def _trainer(
     peak = peak_flops(hardware.device)
     flops = None if peak is None else pretraining_flops(data, learner)
     progress = Progress(flops_per_token=flops, peak_flops=peak)
-    has_validation = data.has_validation(note=progress.note)
-    return make_trainer(
+    validation = None
+    if data.has_validation(note=progress.note):
+        validation = Validation(
+            measure=lambda: data.validate(learner, most_tokens=cfg.train.eval_tokens),
+            every=train.eval_every,
+            selection=ModelSelection(metric=selection_metric(data.parts.objectives), patience=train.patience),
+        )
+    setup = TrainingSetup.of(cfg, train, hardware)
+    return Trainer(
         learner=learner,
         stream=data.stream,
         optimizer=build_optimizer(cfg.optimizer, learner),
-        schedule=cfg.schedule,
-        tracker=cfg.tracker,
-        train=train,
-        hardware=hardware,
-        seed=cfg.seed,
-        run=directory,
-        evaluate=(lambda: data.validate(learner, most_tokens=cfg.train.eval_tokens)) if has_validation else None,
-        eval_every=train.eval_every,
-        selection=ModelSelection(metric=selection_metric(data.parts.objectives), patience=train.patience)
-        if has_validation
-        else None,
-        progress=progress,
-        watchers=_watchers(cfg, train, learner, entropy),
+        plan=setup.plan(data.stream, seed=cfg.seed),
+        validation=validation,
+        output=setup.output(directory, progress=progress, watchers=_watchers(cfg, train, learner, entropy)),
     )
 
 
@@ -239,7 +231,7 @@ def _watchers(
     cfg: DictConfig, train: TrainSettings, learner: PretrainingLearner, entropy: float | None
 ) -> list[Watcher]:
     """What looks at every step: the unigram plateau where tokens are masked, a forecast where time is the budget."""
-    masked = masked_loss(cfg)
+    masked = masked_loss(learner.listed())
     watchers: list[Watcher] = []
     if entropy is not None and masked is not None:
         watchers.append(UnigramPlateau(entropy=entropy, loss=masked))

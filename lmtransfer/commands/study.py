@@ -16,7 +16,7 @@ from lmtransfer.config.composing import composed
 from lmtransfer.errors import ConfigError, Interrupted, LmtransferError, RunDirectoryError
 from lmtransfer.pretraining.assembly import check_pretraining
 from lmtransfer.reporting.render.terminal import report_console
-from lmtransfer.reporting.render.units import duration
+from lmtransfer.reporting.units import duration
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.study.plan import PRETRAIN, Job, Plan, make_plan
 from lmtransfer.study.process import last_words, run_apart
@@ -25,6 +25,7 @@ from lmtransfer.study.transfers_table import MANY, transfers_markdown, transfers
 from lmtransfer.system import ranks
 from lmtransfer.system.console import Console
 from lmtransfer.system.durable import clear_abandoned, made, write_text
+from lmtransfer.system.printable import short_path
 from lmtransfer.transfer.experiment.experiment import check_transfer
 from lmtransfer.untrusted.documents import read_json
 from lmtransfer.untrusted.schema import Entries, Items, Text
@@ -59,7 +60,7 @@ def run(cfg: DictConfig) -> Path:
         write_text(table.with_name(f"{plan.name}.md"), (transfers_markdown if many else markdown)(rows, plan))
         console.print((transfers_table if many else terminal_rows)(rows, plan))
         console.print(f"kept as {table}.md, .csv and .json", markup=False, soft_wrap=True)
-        console.print(f"next: lmtransfer report {_short(plan.folder)}", markup=False, soft_wrap=True)
+        console.print(f"next: lmtransfer report {short_path(plan.folder)}", markup=False, soft_wrap=True)
     if failed:
         lines = [f"  {job.key}: {reason}" for job, reason in failed]
         raise LmtransferError("\n".join([f"{len(failed)} of {len(plan.jobs)} runs failed:", *lines]))
@@ -114,8 +115,8 @@ def _note_words(plan: Plan) -> None:
             now, then = (" ".join(sorted(set(a) - set(b))) or "without that" for a, b in
                          ((job.words, before), (before, job.words)))  # fmt: skip
             problems.append(
-                f"{job.key}: {_short(job.run)} was made with {then}, and now it is {now}: use another name=, or delete "
-                "that folder"
+                f"{job.key}: {short_path(job.run)} was made with {then}, and now it is {now}: use another name=, or "
+                "delete that folder"
             )
         noted[job.key] = list(job.words)
     if problems:
@@ -143,13 +144,9 @@ def _do(plan: Plan, config_dir: str | None, console: Console) -> list[tuple[Job,
         if code == Interrupted.exit_code:
             raise Interrupted("the study was interrupted; the same command goes on with it")
         if code or not RunDirectory(job.run).is_finished:
-            failed.append((job, f"{last_words(log)} ({_short(log)})"))
+            failed.append((job, f"{last_words(log)} ({short_path(log)})"))
             console.print(f"{heading}: failed: {failed[-1][1]}", markup=False, soft_wrap=True)
         else:
-            taken = duration(float(RunDirectory(job.run).read_result().get("seconds") or 0.0))
+            taken = duration(RunDirectory(job.run).read_result().seconds or 0.0)
             console.print(f"{heading}: {taken}", markup=False, soft_wrap=True)
     return failed
-
-
-def _short(path: Path) -> Path:
-    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path

@@ -10,27 +10,22 @@ from typing import Any
 import torch
 
 from lmtransfer import __version__
+from lmtransfer.config.target import resolve
+from lmtransfer.errors import ConfigError
 from lmtransfer.export.model_card import ModelCard
 from lmtransfer.export.run import OpenRun
 from lmtransfer.export.seen_by_transformers import auto_class
-from lmtransfer.reporting.render.units import count, duration, in_percent, shown
+from lmtransfer.objectives.base import Objective
 from lmtransfer.reporting.runs.collect import Run, collect, read_run
-from lmtransfer.reporting.runs.entries import Entry, make_entries
+from lmtransfer.reporting.runs.entries import make_entries
+from lmtransfer.reporting.runs.entry import Entry
 from lmtransfer.reporting.runs.labels import model_label, node_label, objective_label
-from lmtransfer.reporting.runs.lineage import starting_point
+from lmtransfer.reporting.runs.lineage import lineage
 from lmtransfer.reporting.runs.scores import number
+from lmtransfer.reporting.units import count, duration, in_percent, shown
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 _WAYS = {"frozen": "frozen, a head trained on it", "full": "finetuned", "gradual": "finetuned layer by layer"}
-#: What the runs of lmtransfer wrote, and what a reader of the card would look for.
-_OBJECTIVES = {
-    "mlm": "masked tokens (mlm)",
-    "nsp": "next sentence (nsp)",
-    "sop": "sentence order (sop)",
-    "lm": "next token (lm)",
-    "rtd": "replaced tokens (rtd)",
-    "plm": "permuted tokens (plm)",
-}
 
 
 def card_of(
@@ -60,17 +55,17 @@ def card_of(
         others: runs, some of which may have begun from this one.
         checked_with: version of transformers that the export was compared with; None: it was not.
     """
-    lineage = _lineage(read_run(run.named), others)
-    source = _imported(lineage)
-    objectives = _objectives(lineage)
+    stages = lineage(read_run(run.named), others)
+    source = _imported(stages)
+    objectives = _objectives(stages)
     tags = ["lmtransfer", *dict.fromkeys(filter(None, [node_label(run.saved.config["model"]), *objectives]))]
     return ModelCard(
         name=name or run.named.name,
         library=library,
-        about=_about(run, lineage, architecture, source),
-        facts=_facts(run, lineage, architecture, source),
+        about=_about(run, stages, architecture, source),
+        facts=_facts(run, stages, architecture, source),
         loading=_loading(run, folder.name, library, architecture),
-        limits=_limits(run, lineage),
+        limits=_limits(run, stages),
         architecture=architecture,
         license=license,
         languages=languages,
@@ -84,16 +79,6 @@ def card_of(
             **({"transformers": checked_with} if checked_with else {}),
         },
     )
-
-
-def _lineage(run: Run, others: Sequence[Run]) -> list[Run]:
-    """The run, the one that it began from, and so on."""
-    found: list[Run] = []
-    current: Run | None = run
-    while current is not None and all(current.path != earlier.path for earlier in found):
-        found.append(current)
-        current = starting_point(current, others)
-    return found
 
 
 def _imported(lineage: Sequence[Run]) -> str | None:
@@ -169,17 +154,27 @@ def _facts(run: OpenRun, lineage: Sequence[Run], architecture: str, source: str 
 
 def _of_pretraining(stage: Run) -> dict[str, str]:
     objective: Mapping[str, Any] = stage.config["objective"]
-    losses = objective_label(objective).split("+")
+    losses = [_titled(name, node) for name, node in (objective.get("losses") or {}).items()]
     settings = {"mask_prob": "mask_prob {}", "max_length": "rows of up to {} tokens"}
     details = [text.format(objective[key]) for key, text in settings.items() if number(objective.get(key)) is not None]
     found = {
         "pretraining text": _corpus(stage),
-        "objective": ", ".join([" and ".join(_OBJECTIVES.get(loss, loss) for loss in losses), *details]),
+        "objective": ", ".join([" and ".join(losses), *details]),
         "budget": _budget(stage.result),
         "hardware": _hardware(stage.versions),
         "validation": _validation(stage.result),
     }
     return {key: text for key, text in found.items() if text}
+
+
+def _titled(name: str, node: Any) -> str:
+    """What an objective predicts, in words, with its name; its name alone where its class is not at hand."""
+    try:
+        objective = resolve(node["_target_"])
+    except (ConfigError, KeyError, TypeError):
+        return name
+    title = objective.title if issubclass(objective, Objective) else ""
+    return f"{title} ({name})" if title else name
 
 
 def _of_task(run: OpenRun, named: Run) -> dict[str, str]:
@@ -241,7 +236,7 @@ def _scores(run: OpenRun, others: Sequence[Run]) -> list[Entry]:
 
 
 def _began_from(entry: Entry, run: OpenRun, others: Sequence[Run]) -> bool:
-    return any(stage.path.resolve() in (run.named, run.saved.path) for stage in _lineage(entry.run, others)[1:])
+    return any(stage.path.resolve() in (run.named, run.saved.path) for stage in lineage(entry.run, others)[1:])
 
 
 def _limits(run: OpenRun, lineage: Sequence[Run]) -> list[str]:

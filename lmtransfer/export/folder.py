@@ -139,8 +139,8 @@ def read_folder(run: OpenRun, folder: Path, written: Written) -> OurModel:
     for more in written.files.more:
         _check_bytes(more, folder / "generator")
     published = read_published(folder)
-    encoder = cast(Encoder, build(published.model, vocab_size=published.vocab_size))
-    load_weights(cast(nn.Module, encoder), published.encoder, source=str(folder))
+    encoder: Encoder = build(published.model, vocab_size=published.vocab_size)
+    load_weights(encoder, published.encoder, source=str(folder))
     learner = _learner(run, encoder, published, folder)
     return OurModel(learner.eval(), run.saved.tokenizer, max_length=run.encoder.max_length)
 
@@ -162,7 +162,7 @@ def _as_published(run: OpenRun, words: WrittenTokenizer, without: Mapping[str, s
     return RunToPublish(
         model=run.saved.config["model"],
         vocab_size=run.encoder.vocab_size,
-        encoder=weights(cast(nn.Module, run.encoder)),
+        encoder=weights(run.encoder),
         kind=run.kind,
         head={name: tensor for name, tensor in run.head.items() if name.partition(".")[0] not in without},
         labels=run.labels,

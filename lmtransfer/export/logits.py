@@ -1,14 +1,13 @@
 """What a model says of texts, by the names of its heads: the numbers in which two forms of one model are compared.
 
-Shape legend: T real tokens of a packed batch, B sequences, D width, E width of the token embedding, V vocabulary,
-n tokens of one text, K logits.
+Shape legend: T real tokens of a packed batch, B sequences, D width, n tokens of one text, K logits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, cast
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -16,12 +15,7 @@ from torch import Tensor, nn
 
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.models.base import Encoder
-from lmtransfer.objectives.causal_lm import LanguageModel
 from lmtransfer.objectives.learner import PretrainingLearner
-from lmtransfer.objectives.masked_lm import MaskedLanguageModel
-from lmtransfer.objectives.pair_label import PairLabel
-from lmtransfer.objectives.permutation_lm import PermutationLanguageModel
-from lmtransfer.objectives.replaced_token import ReplacedTokenDetection
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.heads import LabelTargets
 from lmtransfer.tasks.source import TaskSource
@@ -62,7 +56,7 @@ class OurModel:
     """A model of ours, over packed batches.
 
     Args:
-        learner: encoder and heads on the CPU in evaluation mode; see ``_exported_run.OpenRun``.
+        learner: encoder and heads on the CPU in evaluation mode; see ``export.run.OpenRun``.
         tokenizer: gives the ids.
         max_length: texts are cut to this many tokens; None: what the encoder reads.
     """
@@ -73,7 +67,9 @@ class OurModel:
 
     @property
     def _encoder(self) -> Encoder:
-        return cast(Encoder, self._learner.encoder)
+        encoder = self._learner.encoder
+        assert isinstance(encoder, Encoder)
+        return encoder
 
     @property
     def cancelling(self) -> dict[str, float]:
@@ -108,41 +104,26 @@ class OurModel:
 
 def _pretrained_logits(learner: nn.Module, packed: PackedBatch) -> dict[str, Tensor]:
     """Of every objective that predicts from a text as it is; and the last layer itself."""
-    encoder, num_tokens = cast(Encoder, learner.encoder), packed.num_tokens
+    encoder, num_tokens = learner.encoder, packed.num_tokens
+    assert isinstance(encoder, Encoder)
     hidden_TD = encoder(packed).last[:num_tokens]
     found = {"hidden": hidden_TD}
     if encoder.pooler is not None:
         found["pooled"] = encoder.pooler(hidden_TD[packed.starts_B])
-    for name, objective in cast(nn.ModuleDict, learner.objectives).items() if _has_heads(learner) else ():
-        embedding = encoder.token_embedding
-        if isinstance(objective, PairLabel):
-            found[name] = objective.classifier(found["pooled"])
-        elif isinstance(objective, ReplacedTokenDetection):
-            found[name] = objective.logits(hidden_TD)[:, None]
-            states_TD = cast(Encoder, objective.generator)(packed).last[:num_tokens]
-            found["generator"] = _masked_logits(objective.generator_head, states_TD, cast(nn.Embedding, embedding))
-        elif isinstance(objective, MaskedLanguageModel):
-            found[name] = _masked_logits(objective, hidden_TD, cast(nn.Embedding, embedding))
-        elif isinstance(objective, LanguageModel):
-            found[name] = hidden_TD @ cast(nn.Embedding, embedding).weight.T
-        elif isinstance(objective, PermutationLanguageModel):
-            found[name] = hidden_TD @ cast(nn.Embedding, embedding).weight.T + objective.bias
+    for objective in learner.listed() if isinstance(learner, PretrainingLearner) else ():
+        said = {objective.name: objective.token_logits(hidden_TD)}
+        if "pooled" in found and said[objective.name] is None:
+            said[objective.name] = objective.text_logits(found["pooled"])
+        for name, inner in objective.inner().items():
+            said[name] = inner.token_logits(inner.encoder(packed).last[:num_tokens])
+        found |= {name: logits for name, logits in said.items() if logits is not None}
     return found
-
-
-def _has_heads(learner: nn.Module) -> bool:
-    return isinstance(learner, PretrainingLearner)
-
-
-def _masked_logits(head: MaskedLanguageModel, hidden_TD: Tensor, embedding: nn.Embedding) -> Tensor:
-    """(T, D) -> (T, V)."""
-    return head.transform(hidden_TD) @ embedding.weight.T + head.bias
 
 
 def _apart(values: Tensor, lengths: Sequence[int]) -> list[np.ndarray]:
     """One array a text, of a row a token or of a single row."""
     sizes = lengths if len(values) == sum(lengths) else [1] * len(lengths)
-    return [part.float().numpy() for part in values.split(list(sizes))]
+    return [part.float().numpy() for part in values.view(len(values), -1).split(list(sizes))]
 
 
 @dataclass(slots=True)

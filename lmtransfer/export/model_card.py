@@ -11,9 +11,9 @@ from typing import Any
 
 import yaml
 
-from lmtransfer.reporting.render.tables import PLUS_MINUS, difference_text, score_text
-from lmtransfer.reporting.render.units import in_percent
-from lmtransfer.reporting.runs.entries import Entry
+from lmtransfer.reporting.render.cells import PLUS_MINUS, difference_text, score_text
+from lmtransfer.reporting.runs.entry import Entry
+from lmtransfer.reporting.units import in_percent
 
 #: What a model is for on the hub, by the end of the name of its class in Hugging Face transformers.
 _PIPELINES = {

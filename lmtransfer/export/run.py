@@ -11,11 +11,12 @@ from torch import Tensor, nn
 
 from lmtransfer.config.build import build
 from lmtransfer.errors import CheckpointError, RunDirectoryError
+from lmtransfer.importing.opening import open_saved, trained_folders
 from lmtransfer.interop.families.index import family_of_model
 from lmtransfer.interop.tokenizers.written_tokenizer import WrittenTokenizer, write_tokenizer
 from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.learner import PretrainingLearner
-from lmtransfer.runs.saved import CheckpointName, SavedRun, new_encoder, open_saved, trained_folders
+from lmtransfer.runs.saved import CheckpointName, SavedRun, new_encoder
 from lmtransfer.training.weights import read_weights, weights
 from lmtransfer.transfer.experiment.trained import task_of
 from lmtransfer.transfer.learner import TaskLearner
@@ -39,7 +40,7 @@ class EncoderAlone(nn.Module):
 
     def __init__(self, encoder: Encoder) -> None:
         super().__init__()
-        self.encoder = cast(nn.Module, encoder)
+        self.encoder = encoder
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,9 @@ class OpenRun:
     @property
     def encoder(self) -> Encoder:
         """The encoder."""
-        return cast(Encoder, self.learner.encoder)
+        encoder = self.learner.encoder
+        assert isinstance(encoder, Encoder)
+        return encoder
 
     @property
     def model_type(self) -> str:

@@ -14,7 +14,7 @@ import inspect
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import yaml
 from safetensors.torch import load_file, save_file
@@ -25,7 +25,6 @@ from lmtransfer.config.build import build
 from lmtransfer.errors import CheckpointError
 from lmtransfer.export.logits import OurModel
 from lmtransfer.export.run import OpenRun, build_learner
-from lmtransfer.models.base import Encoder
 from lmtransfer.tokenizers.load import load_tokenizer
 from lmtransfer.training.weights import aliases, load_weights, weights
 
@@ -77,7 +76,7 @@ def read_tensors(run: OpenRun, folder: Path) -> OurModel:
     tokenizer = load_tokenizer(folder / "tokenizer")
     if tokenizer.fingerprint != run.saved.tokenizer.fingerprint:
         raise CheckpointError(f"{folder / 'tokenizer'}: is not the run's tokenizer")
-    learner, _, _ = build_learner(run.saved, cast(Encoder, build(model, vocab_size=tokenizer.vocab_size)))
+    learner, _, _ = build_learner(run.saved, build(model, vocab_size=tokenizer.vocab_size))
     load_weights(learner, load_file(folder / "model.safetensors"), source=str(folder))
     return OurModel(learner.eval(), tokenizer)
 

@@ -7,7 +7,7 @@ import shutil
 from dataclasses import dataclass
 from hashlib import blake2b, file_digest
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from omegaconf import OmegaConf
@@ -19,12 +19,13 @@ from lmtransfer.data.store.cache import default_cache_dir, writing
 from lmtransfer.errors import CheckpointError
 from lmtransfer.importing.objective import imported_objective
 from lmtransfer.importing.published_folder import PublishedFolder, find_published
+from lmtransfer.interop.grown import grown_weights, with_words
 from lmtransfer.interop.published import read_published
 from lmtransfer.interop.tokenizers.tokenizer_files import read_tokenizer
 from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.learner import PretrainingLearner
-from lmtransfer.pretraining.added_words import grown_weights, with_words
-from lmtransfer.runs.run_directory import RESULT_KEYS, RunDirectory
+from lmtransfer.runs.result import RunResult
+from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.versions import versions
 from lmtransfer.system.durable import staged_folder
 from lmtransfer.tokenizers.base import Tokenizer
@@ -64,7 +65,9 @@ class Imported:
     @property
     def encoder(self) -> Encoder:
         """The encoder."""
-        return cast(Encoder, self.module.get_submodule("encoder"))
+        encoder = self.module.get_submodule("encoder")
+        assert isinstance(encoder, Encoder)
+        return encoder
 
     @property
     def losses(self) -> tuple[str, ...]:
@@ -117,7 +120,7 @@ def _module(model: dict[str, Any], objective: dict[str, Any] | None, tokenizer: 
     """An encoder for ``size`` tokens, with its objectives where there are any, under the names of checkpoints."""
     encoder: Encoder = build(OmegaConf.create(model), vocab_size=size)
     if objective is None:
-        return nn.ModuleDict({"encoder": cast(nn.Module, encoder)})
+        return nn.ModuleDict({"encoder": encoder})
     nodes = OmegaConf.create(objective["losses"])
     return PretrainingLearner(encoder, [build(node, tokenizer=tokenizer) for node in nodes.values()])
 
@@ -131,7 +134,7 @@ def write_imported(imported: Imported, run: RunDirectory, *, name: str, words: P
         name: of the run.
         words: the file whose words were added, to be recorded.
     """
-    folder, encoder = imported.folder, cast(nn.Module, imported.encoder)
+    folder, encoder = imported.folder, imported.encoder
     config: dict[str, Any] = {
         "name": name,
         "source": folder.source,
@@ -154,13 +157,11 @@ def write_imported(imported: Imported, run: RunDirectory, *, name: str, words: P
     hashes = {f"source/{name}": _sha256(folder.path / name) for name in folder.files}
     run.write_versions(versions(data={"tokenizer": imported.tokenizer.fingerprint, **hashes}))
     run.write_result(
-        {
-            **dict.fromkeys(RESULT_KEYS),
-            "command": "import",
-            "metrics": {},
-            "num_parameters": sum(parameter.numel() for parameter in encoder.parameters()),
-            "notes": list(imported.notes),
-        }
+        RunResult(
+            command="import",
+            num_parameters=sum(parameter.numel() for parameter in encoder.parameters()),
+            more={"notes": list(imported.notes)},
+        )
     )
 
 

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import cast
-
-from torch import nn
 
 from lmtransfer.importing.importing import Imported
+from lmtransfer.system.printable import short_path
 from lmtransfer.tokenizers.extended import ExtendedTokenizer
-from lmtransfer.transfer.experiment.table import short
 
 
 def imported_lines(imported: Imported) -> list[str]:
     """What came, how large it is, and a line for each note."""
     encoder, tokenizer = imported.encoder, imported.tokenizer
-    parameters = sum(parameter.numel() for parameter in cast(nn.Module, encoder).parameters())
+    parameters = sum(parameter.numel() for parameter in encoder.parameters())
     heads = f"with the heads of {' + '.join(imported.losses)}" if imported.losses else "without heads of pretraining"
     added = f", {len(tokenizer.words)} of them added" if isinstance(tokenizer, ExtendedTokenizer) else ""
     return [
@@ -28,7 +25,7 @@ def imported_lines(imported: Imported) -> list[str]:
 
 def next_lines(path: Path, imported: Imported) -> list[str]:
     """Where the run lies, and what to do with it."""
-    run = short(path)
+    run = short_path(path)
     lines = [
         f"run: {path}",
         f"\nnext, does it help?  lmtransfer finetune init={run} task=python_docs task.num_train=100 seeds=3 "

@@ -13,9 +13,10 @@ from rich.text import Text
 from lmtransfer.config.build import build
 from lmtransfer.config.check import check
 from lmtransfer.errors import ConfigError, DataError
+from lmtransfer.importing.opening import open_saved
 from lmtransfer.inspection.numbers import check_numbers
 from lmtransfer.inspection.tables import titled
-from lmtransfer.runs.saved import new_encoder, open_saved
+from lmtransfer.runs.saved import new_encoder
 from lmtransfer.system.console import Console
 from lmtransfer.tasks.base import Task
 from lmtransfer.tasks.encoded import EncodedExamples

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lmtransfer.errors import CheckpointError, ConfigError, listed
 from lmtransfer.interop.families.base import Family, TaskKind, TwinFormat, target_of
@@ -26,6 +26,7 @@ from lmtransfer.interop.publishing import to_published as to_published
 from lmtransfer.interop.reading_heads import read_heads
 from lmtransfer.interop.tensor_checks import check_tensors, expected_tensors
 from lmtransfer.interop.weight_files import read_json, read_weight_files
+from lmtransfer.models.base import Encoder
 from lmtransfer.models.elmo import ElmoEncoder
 
 #: Keys of config.json by which a folder asks for code of its own.
@@ -210,7 +211,7 @@ def _apart(family: Family, tensors: Mapping[str, Tensor]) -> tuple[dict[str, Ten
     )
 
 
-def skeleton(encoder: type, arguments: Mapping[str, Any], *, vocab_size: int, source: str) -> nn.Module:
+def skeleton(encoder: type[Encoder], arguments: Mapping[str, Any], *, vocab_size: int, source: str) -> Encoder:
     """An encoder without memory for its weights, for the shapes that they must have.
 
     Raises:
@@ -218,7 +219,7 @@ def skeleton(encoder: type, arguments: Mapping[str, Any], *, vocab_size: int, so
     """
     try:
         with torch.device("meta"):
-            return cast(nn.Module, encoder(vocab_size=vocab_size, **arguments))
+            return encoder(vocab_size=vocab_size, **arguments)
     except (ConfigError, ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise CheckpointError(f"{source}: no encoder can have these settings: {reason}") from error

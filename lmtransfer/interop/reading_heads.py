@@ -35,7 +35,7 @@ def read_heads(
     family: Family,
     config: Mapping[str, Any],
     *,
-    encoder: nn.Module,
+    encoder: Encoder,
     body: Mapping[str, Tensor],
     heads: Mapping[str, Tensor],
     source: str,
@@ -92,13 +92,13 @@ def _why_not(
     own: Mapping[str, Tensor],
     repeats: Mapping[str, Tensor],
     body: Mapping[str, Tensor],
-    encoder: nn.Module,
+    encoder: Encoder,
 ) -> str | None:
     """Why a head that is there cannot come along."""
     missing = [name for rewrite in head.key_map for name in rewrite.theirs if name not in own]
     if missing:
         return f"{', '.join(missing)} missing"
-    if head.uses_pooler and cast(Encoder, encoder).pooler is None:
+    if head.uses_pooler and encoder.pooler is None:
         return "it reads a pooler, and the checkpoint has none"
     for name, tensor in repeats.items():
         original = {**body, **own}[head.repeats[name]]
@@ -108,7 +108,7 @@ def _why_not(
     return None
 
 
-def _skeleton(head: PretrainingHead, arguments: Mapping[str, Any], encoder: nn.Module) -> nn.Module:
+def _skeleton(head: PretrainingHead, arguments: Mapping[str, Any], encoder: Encoder) -> nn.Module:
     """The head's objective over the encoder, without memory for its weights."""
     with torch.device("meta"):
         objective = head.objective(**arguments)

@@ -11,8 +11,6 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from lmtransfer.layers.highway import Highway
-
 #: Character ids of ELMo: 0 is no character, byte b is b + 1, then the marks below.
 NUM_CHARACTERS = 262
 #: Stands after a word's end up to the last of its C places; an ordinary character to the convolutions.
@@ -23,6 +21,29 @@ PADDING_CHARACTER = 261
 _WORDS_MULTIPLE, _CHARACTERS_MULTIPLE = 128, 8
 
 CharActivation = Literal["relu", "tanh"]
+
+
+class Highway(nn.Module):
+    """``g * relu(A x) + (1 - g) * x`` with ``g = sigmoid(B x)`` (Srivastava et al. 2015, equation 3).
+
+    It starts as in allenai/bilm-tf: weights from a normal of variance 1 / D, gate biases -2 (mostly ``x`` passes).
+
+    Args:
+        dim: width D.
+    """
+
+    def __init__(self, *, dim: int) -> None:
+        super().__init__()
+        self.gate = nn.Linear(dim, dim)
+        self.transform = nn.Linear(dim, dim)
+        for layer, bias in ((self.gate, -2.0), (self.transform, 0.0)):
+            nn.init.normal_(layer.weight, std=dim**-0.5)
+            nn.init.constant_(layer.bias, bias)
+
+    def forward(self, words_UD: Tensor) -> Tensor:
+        """(U, D) -> (U, D)."""
+        gate_UD = torch.sigmoid(self.gate(words_UD))
+        return words_UD + gate_UD * (torch.relu(self.transform(words_UD)) - words_UD)
 
 
 class CharacterCnn(nn.Module):

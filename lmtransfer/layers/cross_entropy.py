@@ -1,10 +1,11 @@
-"""Tied-output softmax cross entropy over prediction positions, fused so that logits are never kept.
+"""Softmax cross entropy over prediction positions, of the vocabulary or a sample of it; logits are never kept.
 
-Shape legend: M prediction positions, V vocabulary, D width.
+Shape legend: M prediction positions, S samples, V vocabulary, D width.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -91,3 +92,66 @@ def cross_entropy_sum(
         hidden_MD = hidden_MD.to(torch.get_autocast_dtype(device))
     with torch.autocast(device, enabled=False):
         return _CrossEntropySum.apply(hidden_MD, weight_VD, bias_V, targets_M, weights_M)
+
+
+def log_uniform_probabilities(ids: Tensor, vocab_size: int) -> Tensor:
+    """``log((id + 2) / (id + 1)) / log(V + 1)``: about Zipf's law where ids are sorted by frequency; float32."""
+    return torch.log1p(1.0 / (ids.float() + 1.0)) / math.log(vocab_size + 1)
+
+
+def log_uniform_samples(num_samples: int, vocab_size: int, device: torch.device) -> Tensor:
+    """``num_samples`` ids drawn with replacement by the probabilities above, from torch's generator, int64 (S,)."""
+    uniform_S = torch.rand(num_samples, device=device, dtype=torch.float64)
+    ids_S = torch.exp(uniform_S * math.log(vocab_size + 1)).long() - 1
+    return ids_S.clamp_(0, vocab_size - 1)  # rounding at the upper end
+
+
+def sampled_cross_entropy_sum(
+    hidden_MD: Tensor, weight_VD: Tensor, bias_V: Tensor, targets_M: Tensor, weights_M: Tensor, *, samples_S: Tensor
+) -> Tensor:
+    """Sum of cross entropies (nats) in which the target competes with the sampled ids only, each of them once.
+
+    Jean et al. 2015, section 3. Each logit is lowered by the log of the chance that its id is among the samples, Q = 1
+    - (1 - p)^S, and ids drawn again, or equal to the target, are left out of that prediction. Then the optimum is the
+    full softmax's at any S, up to the dependence between the ids of one sample (a word of probability 0.6 is learnt as
+    0.60 at S = 64 and at S = 512), and as S grows every Q goes to 1 and this loss to the full softmax. Counting
+    repeated ids, with Q = S p, has no optimum for words of a probability above one half.
+
+    ``tf.nn.sampled_softmax_loss``, which ELMo was trained with, does the same, but draws until S ids are distinct; here
+    S counts the draws, so that Q is exact and shapes are static.
+
+    Args:
+        hidden_MD: output states at the prediction positions.
+        weight_VD: output embedding.
+        bias_V: output bias.
+        targets_M: target ids, int64.
+        weights_M: weight of each position's loss, float.
+        samples_S: ids from ``log_uniform_samples``.
+    """
+    vocabulary, num_samples = len(weight_VD), len(samples_S)
+    sampled_MS = torch.nn.functional.linear(hidden_MD, weight_VD[samples_S], bias_V[samples_S])
+    dtype = torch.promote_types(sampled_MS.dtype, torch.float32)
+    true_M = (hidden_MD.to(dtype) * weight_VD[targets_M].to(dtype)).sum(-1) + bias_V[targets_M]
+
+    def corrected(logits: Tensor, ids: Tensor) -> Tensor:
+        return logits.to(dtype) - log_inclusion(ids, vocabulary, num_samples).to(dtype)
+
+    true_M = corrected(true_M, targets_M)
+    left_out_MS = (samples_S == targets_M[:, None]) | _drawn_before(samples_S)
+    sampled_MS = corrected(sampled_MS, samples_S).masked_fill(left_out_MS, -math.inf)
+    normaliser_M = torch.logaddexp(true_M, sampled_MS.logsumexp(-1))
+    return ((normaliser_M - true_M) * weights_M).sum()
+
+
+def log_inclusion(ids: Tensor, vocab_size: int, num_samples: int) -> Tensor:
+    """``log(1 - (1 - p)^S)``: the log of the chance that an id is drawn at least once in S draws; float32."""
+    probabilities = log_uniform_probabilities(ids, vocab_size)
+    return (-torch.expm1(num_samples * torch.log1p(-probabilities))).log()
+
+
+def _drawn_before(ids_S: Tensor) -> Tensor:
+    """Whether the same id stands further to the left, bool (S,)."""
+    sorted_S, order_S = ids_S.sort(stable=True)
+    again_S = torch.zeros_like(ids_S, dtype=torch.bool)
+    again_S[1:] = sorted_S[1:] == sorted_S[:-1]
+    return torch.empty_like(again_S).index_copy_(0, order_S, again_S)

@@ -1,4 +1,4 @@
-"""The position-wise feed-forward layer.
+"""The position-wise feed-forward layer, plain and gated.
 
 Shape legend: T tokens, D width, F hidden width.
 """
@@ -8,6 +8,9 @@ from __future__ import annotations
 from typing import Literal
 
 from torch import Tensor, nn
+
+from lmtransfer.layers.dropout import Dropout
+from lmtransfer.layers.stacked_linear import StackedLinear
 
 Activation = Literal["gelu", "gelu_tanh", "relu"]
 
@@ -30,3 +33,35 @@ class FeedForward(nn.Module):
     def forward(self, hidden_TD: Tensor) -> Tensor:
         """(T, D) -> (T, D)."""
         return self.contract(self.activation(self.expand(hidden_TD)))
+
+
+class GatedFeedForward(nn.Module):
+    """``contract(activation(x A) * (x B))``, GeGLU with the GELU (Shazeer 2020, https://arxiv.org/abs/2002.05202).
+
+    Args:
+        dim: width D.
+        hidden_dim: width F of each of the two halves.
+        activation: of the first half.
+        bias: add biases; the paper has none.
+        dropout: probability of dropping a hidden feature.
+    """
+
+    def __init__(
+        self,
+        *,
+        dim: int,
+        hidden_dim: int,
+        activation: Activation = "gelu",
+        bias: bool = False,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.expand = StackedLinear(dim, hidden_dim, num=2, bias=bias)
+        self.activation = activation_module(activation)
+        self.dropout = Dropout(dropout)
+        self.contract = nn.Linear(hidden_dim, dim, bias=bias)
+
+    def forward(self, hidden_TD: Tensor) -> Tensor:
+        """(T, D) -> (T, D)."""
+        states_TF, gates_TF = self.expand(hidden_TD).chunk(2, dim=-1)
+        return self.contract(self.dropout(self.activation(states_TF) * gates_TF))

@@ -1,14 +1,16 @@
-"""The transformer layer.
+"""The transformer layer, and what the layers of a stack have in common.
 
 Shape legend: T tokens, N read positions, D width.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 from torch import Tensor, nn
 
+from lmtransfer.errors import ConfigError
 from lmtransfer.layers.attention.layout import Layout
 from lmtransfer.layers.attention.self_attention import SelfAttention
 from lmtransfer.layers.dropout import Dropout
@@ -17,10 +19,11 @@ from lmtransfer.layers.feed_forward import Activation, FeedForward
 NormPlace = Literal["post", "pre"]
 
 
-class TransformerLayer(nn.Module):
-    """Self-attention and feed-forward, each with a residual connection and LayerNorm.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransformerSettings:
+    """What all layers of a stack have in common.
 
-    Args:
+    Attributes:
         dim: width D.
         num_heads: attention heads.
         hidden_dim: width of the feed-forward layer.
@@ -31,28 +34,60 @@ class TransformerLayer(nn.Module):
         dropout: probability of dropping a feature of either branch.
         attention_dropout: probability of dropping an attention weight.
         causal: a token sees itself and what is before it.
+
+    Raises:
+        ConfigError: ``num_heads`` does not divide ``dim``.
     """
 
-    def __init__(
-        self,
-        *,
-        dim: int,
-        num_heads: int,
-        hidden_dim: int,
-        norm: NormPlace,
-        norm_eps: float,
-        activation: Activation,
-        dropout: float,
-        attention_dropout: float,
-        causal: bool,
-    ) -> None:
+    dim: int
+    num_heads: int
+    hidden_dim: int
+    norm: NormPlace
+    norm_eps: float
+    activation: Activation
+    dropout: float
+    attention_dropout: float
+    causal: bool = False
+
+    def __post_init__(self) -> None:
+        if self.dim % self.num_heads:
+            raise ConfigError(
+                f"model.num_heads={self.num_heads} does not divide model.dim={self.dim}: choose a divisor of {self.dim}"
+            )
+
+    def layer_norm(self) -> nn.LayerNorm:
+        """A new norm."""
+        return nn.LayerNorm(self.dim, eps=self.norm_eps)
+
+    def final_norm(self) -> nn.Module:
+        """What follows the last layer: a norm where the layers normalise their inputs."""
+        return self.layer_norm() if self.norm == "pre" else nn.Identity()
+
+    def feed_forward(self) -> FeedForward:
+        """A new feed-forward layer."""
+        return FeedForward(dim=self.dim, hidden_dim=self.hidden_dim, activation=self.activation)
+
+
+class TransformerLayer(nn.Module):
+    """Self-attention and feed-forward, each with a residual connection and LayerNorm.
+
+    Args:
+        settings: of the stack.
+    """
+
+    def __init__(self, settings: TransformerSettings) -> None:
         super().__init__()
-        self.pre_norm = norm == "pre"
-        self.attention = SelfAttention(dim=dim, num_heads=num_heads, dropout=attention_dropout, causal=causal)
-        self.attention_norm = nn.LayerNorm(dim, eps=norm_eps)
-        self.feed_forward = FeedForward(dim=dim, hidden_dim=hidden_dim, activation=activation)
-        self.feed_forward_norm = nn.LayerNorm(dim, eps=norm_eps)
-        self.dropout = Dropout(dropout)
+        self.pre_norm = settings.norm == "pre"
+        self.attention = SelfAttention(
+            dim=settings.dim,
+            num_heads=settings.num_heads,
+            dropout=settings.attention_dropout,
+            causal=settings.causal,
+        )
+        self.attention_norm = settings.layer_norm()
+        self.feed_forward = settings.feed_forward()
+        self.feed_forward_norm = settings.layer_norm()
+        self.dropout = Dropout(settings.dropout)
 
     def forward(self, hidden_TD: Tensor, layout: Layout, reads_N: Tensor | None = None) -> Tensor:
         """(T, D) -> (T, D), or (N, D) where only the positions ``reads_N`` are wanted."""

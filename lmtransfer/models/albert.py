@@ -5,25 +5,24 @@ Shape legend: T tokens, N read positions, E width of the embeddings, D width.
 
 from __future__ import annotations
 
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
-from torch import nn
+from torch import Tensor, nn
 
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.errors import ConfigError
 from lmtransfer.layers.attention.self_attention import truncated_normal_
 from lmtransfer.layers.embeddings import InputEmbeddings
 from lmtransfer.layers.feed_forward import Activation
-from lmtransfer.layers.transformer import NormPlace, TransformerLayer
-from lmtransfer.models.base import Direction, EncoderOutput, Reads
+from lmtransfer.layers.transformer import NormPlace, TransformerLayer, TransformerSettings
 from lmtransfer.models.bert import Pooler, pooled_head
-from lmtransfer.models.transformer import TransformerStack, check_heads, check_length
+from lmtransfer.models.transformer import TransformerEncoder, TransformerStack
 
 #: Which weights all layers have in common (Lan et al. 2020, table 4).
 Sharing = Literal["all", "attention", "ffn", "none"]
 
 
-class AlbertEncoder(nn.Module):
+class AlbertEncoder(TransformerEncoder):
     """BERT with factorised embeddings (section 3.1) and layers that share their weights.
 
     Args:
@@ -49,7 +48,7 @@ class AlbertEncoder(nn.Module):
         ConfigError: ``num_heads`` does not divide ``dim``, or ``share`` is unknown.
     """
 
-    attention: Direction = "bidirectional"
+    attention = "bidirectional"
 
     def __init__(
         self,
@@ -70,10 +69,9 @@ class AlbertEncoder(nn.Module):
         attention_dropout: float = 0.0,
         pooler: bool = True,
     ) -> None:
-        super().__init__()
-        check_heads(dim=dim, num_heads=num_heads)
-        self.dim, self.num_layers, self.max_length = dim, num_layers, max_length
-        self.vocab_size, self.num_segments = vocab_size, num_segments
+        super().__init__(
+            dim=dim, num_layers=num_layers, max_length=max_length, vocab_size=vocab_size, num_segments=num_segments
+        )
         self.embeddings = InputEmbeddings(
             vocab_size=vocab_size,
             dim=embedding_dim,
@@ -84,32 +82,27 @@ class AlbertEncoder(nn.Module):
             dropout=dropout,
         )
         self.projection = nn.Linear(embedding_dim, dim)
-        self.stack = TransformerStack(
+        self.stack = stack = TransformerStack(
+            TransformerSettings(
+                dim=dim,
+                num_heads=num_heads,
+                hidden_dim=hidden_dim,
+                norm=norm,
+                norm_eps=norm_eps,
+                activation=activation,
+                dropout=dropout,
+                attention_dropout=attention_dropout,
+            ),
             num_layers=num_layers,
-            dim=dim,
-            num_heads=num_heads,
-            hidden_dim=hidden_dim,
-            norm=norm,
-            norm_eps=norm_eps,
-            activation=activation,
-            dropout=dropout,
-            attention_dropout=attention_dropout,
-            causal=False,
         )
-        share_layers(self.stack, share)
+        share_layers(stack, share)
         self.pooler = Pooler(dim) if pooler else None
         self.family_head = pooled_head(pooler)
         self.apply(truncated_normal_)
 
-    @property
-    def token_embedding(self) -> nn.Embedding:
-        """The input embedding (V, E), for objectives that tie their output to it."""
-        return self.embeddings.token
-
-    def forward(self, batch: PackedBatch, carry: Any = None, reads: Reads | None = None) -> EncoderOutput:
-        """Encode; see ``models.base.Encoder``."""
-        check_length(batch, self.max_length)
-        return EncoderOutput(layers=self.stack(self.projection(self.embeddings(batch)), batch, reads))
+    def embed(self, batch: PackedBatch) -> Tensor:
+        """See ``TransformerEncoder``."""
+        return self.projection(super().embed(batch))
 
 
 def share_layers(stack: TransformerStack, share: Sharing) -> None:

@@ -6,13 +6,14 @@ Shape legend: T tokens of a packed batch, N read positions, D width, B sequences
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from lmtransfer.data.batch import PackedBatch
+from lmtransfer.errors import ConfigError, DataError
 
 #: Which tokens the state of a token has seen: all ("bidirectional"), itself and those before it ("causal"), itself and
 #: those after it ("backward"), a causal half followed by a backward half of the same width ("concatenated": ELMo), or
@@ -77,45 +78,139 @@ class EncoderOutput:
         return self.layers[-1]
 
 
-@runtime_checkable
-class Encoder(Protocol):
-    """A text encoder over packed batches (always an ``nn.Module``).
+class Encoder(nn.Module):
+    """A text encoder over packed batches: the base class of every model.
 
-    Attributes:
+    A subclass sets ``attention`` and ``family_head``, says its sizes in ``__init__``, defines ``forward``, and has a
+    ``token_embedding``: a submodule, a property, or None. What it can do besides, it says by overriding.
+
+    Args:
         dim: width D of every layer it returns.
         num_layers: layers above the embedding layer.
         max_length: longest sequence in tokens that it can read.
         vocab_size: rows of its token embedding.
         num_segments: how many segment ids it tells apart (1: none).
+
+    Attributes:
         attention: which tokens a token may see; stays so in transfer.
+        family_head: how the family's published classifier reads the last layer.
         token_embedding: the input embedding, which objectives may tie; None where words are read as characters.
         pooler: the family's published pooler over [CLS] (a module (B, D) -> (B, D)), or None.
-        family_head: how the family's published classifier reads the last layer.
+        reads_characters: it reads words as characters, ``PackedBatch.chars_TC``.
+        reads_padded: it computes of ``models.padded.PaddedRows`` what it computes of packed sequences, as an exported
+            graph must.
+        compiles: ``torch.compile`` may take each of its ``blocks``.
+        has_two_streams: it defines ``two_stream``.
     """
 
-    dim: int
-    num_layers: int
-    max_length: int
-    vocab_size: int
-    num_segments: int
     attention: Direction
-    token_embedding: nn.Embedding | None
-    pooler: nn.Module | None
     family_head: FamilyHead
+    pooler: nn.Module | None
+    reads_characters: bool = False
+    reads_padded: bool = False
+    compiles: bool = False
+    has_two_streams: bool = False
 
-    def __call__(self, batch: PackedBatch, carry: Any = None, reads: Reads | None = None) -> EncoderOutput:
-        """Encode; stateless when ``carry`` is None."""
-        ...
+    def __init__(self, *, dim: int, num_layers: int, max_length: int, vocab_size: int, num_segments: int = 1) -> None:
+        super().__init__()
+        self.dim, self.num_layers, self.max_length = dim, num_layers, max_length
+        self.vocab_size, self.num_segments = vocab_size, num_segments
+        self.pooler = None  # of the instance: one of the class would hide a submodule
 
+    if TYPE_CHECKING:  # as above: a property here would hide a submodule
 
-@runtime_checkable
-class MakesTwin(Protocol):
-    """An encoder that can make a smaller one which shares its embeddings (ELECTRA's generator)."""
+        @property
+        def token_embedding(self) -> nn.Embedding | None:
+            """See above."""
 
-    def generator(self, *, size: float) -> Encoder:
-        """The twin, with random weights, of ``size`` times the width and as many layers.
+        def __call__(self, batch: PackedBatch, carry: Any = None, reads: Reads | None = None) -> EncoderOutput:
+            """``forward``."""
+
+    def forward(self, batch: PackedBatch, carry: Any = None, reads: Reads | None = None) -> EncoderOutput:
+        """Encode a batch.
+
+        Args:
+            batch: the tokens.
+            carry: what the pass over the batch before left, which this one goes on from; None: stateless.
+            reads: where the last layer is needed; None: everywhere.
+        """
+        raise NotImplementedError
+
+    def check_length(self, batch: PackedBatch) -> None:
+        """Refuse a sequence longer than it can read, before an index error deep in a kernel would.
+
+        Raises:
+            DataError: naming both lengths and the keys to change.
+        """
+        if batch.max_seqlen > self.max_length:
+            raise DataError(
+                f"a sequence of {batch.max_seqlen} tokens is longer than model.max_length={self.max_length}: "
+                "lower objective.max_length or task.max_length, or raise model.max_length"
+            )
+
+    def blocks(self) -> list[nn.Module]:
+        """The repeated layers, each one unit to unfreezing, layer-wise rates, Muon and ``torch.compile``.
+
+        Unless a subclass says otherwise, the members of its innermost module lists.
+        """
+        members = [block for stack in self.modules() if isinstance(stack, nn.ModuleList) for block in stack]
+        return [block for block in members if not any(isinstance(part, nn.ModuleList) for part in block.modules())]
+
+    def generator(self, *, size: float) -> Encoder | None:
+        """A smaller twin that shares its embeddings (ELECTRA's generator), with random weights; None: it makes none.
+
+        Args:
+            size: width over this encoder's; the twin has as many layers.
 
         Raises:
             ConfigError: ``size`` is not above 0 and at most 1.
         """
-        ...
+        return None
+
+    def two_stream(self, batch: PackedBatch, *, order_T: Tensor, reads: Reads, carry: Any = None) -> EncoderOutput:
+        """Encode in an order of factorisation (Yang et al. 2019, section 2.3), if it ``has_two_streams``.
+
+        Args:
+            batch: the tokens, as they are.
+            order_T: place of each token in the order, int64; tokens of place 0 are seen by all, and a token of place k
+                by itself and those of higher places.
+            reads: positions of the query stream, which do not see themselves.
+            carry: see ``forward``.
+
+        Returns:
+            The content stream below the last layer, (T, D) each, and the query stream at the top, (N, D).
+        """
+        raise NotImplementedError
+
+    def set_memory(self, length: int, *, clamp_length: int | None, same_length: bool) -> None:
+        """Change how far back it looks, for an evaluation.
+
+        Args:
+            length: most tokens of memory.
+            clamp_length: distances beyond this count as this; None: as they are.
+            same_length: each token sees at most ``length`` tokens.
+
+        Raises:
+            ConfigError: it has no memory.
+        """
+        raise ConfigError(
+            f"memory_lengths: {type(self).__name__} has no memory; leave them out, or give a run of "
+            f"model=transformer_xl_laptop"
+        )
+
+    def input_rows(self, token: int, spelling: np.ndarray | None) -> tuple[nn.Embedding, list[int]]:
+        """The table that a token is read from, and the rows of it, in order.
+
+        Args:
+            token: its id.
+            spelling: its characters' ids, where the tokenizer gives characters.
+        """
+        assert self.token_embedding is not None
+        return self.token_embedding, [token]
+
+
+def encoders_in(module: nn.Module) -> list[Encoder]:
+    """The encoders of a learner, each once; one inside another is a part of that one."""
+    if isinstance(module, Encoder):
+        return [module]
+    return list(dict.fromkeys(encoder for child in module.children() for encoder in encoders_in(child)))

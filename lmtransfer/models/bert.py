@@ -5,18 +5,15 @@ Shape legend: T tokens, N read positions, B sequences, D width.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
-from lmtransfer.data.batch import PackedBatch
 from lmtransfer.layers.attention.self_attention import truncated_normal_
 from lmtransfer.layers.embeddings import InputEmbeddings
 from lmtransfer.layers.feed_forward import Activation
-from lmtransfer.layers.transformer import NormPlace
-from lmtransfer.models.base import Direction, EncoderOutput, FamilyHead, Reads
-from lmtransfer.models.transformer import TransformerStack, check_heads, check_length
+from lmtransfer.layers.transformer import NormPlace, TransformerSettings
+from lmtransfer.models.base import FamilyHead
+from lmtransfer.models.transformer import TransformerEncoder, TransformerStack
 
 
 class Pooler(nn.Module):
@@ -36,7 +33,7 @@ def pooled_head(pooler: bool) -> FamilyHead:
     return FamilyHead(token="first", pooled=True) if pooler else FamilyHead(token="first", hidden="tanh")
 
 
-class BertEncoder(nn.Module):
+class BertEncoder(TransformerEncoder):
     """A bidirectional transformer encoder.
 
     Where we differ from the paper: ``attention_dropout`` is 0 (see ``SelfAttention``), and there is no padding.
@@ -61,7 +58,7 @@ class BertEncoder(nn.Module):
         ConfigError: ``num_heads`` does not divide ``dim``.
     """
 
-    attention: Direction = "bidirectional"
+    attention = "bidirectional"
 
     def __init__(
         self,
@@ -80,10 +77,9 @@ class BertEncoder(nn.Module):
         attention_dropout: float = 0.0,
         pooler: bool = True,
     ) -> None:
-        super().__init__()
-        check_heads(dim=dim, num_heads=num_heads)
-        self.dim, self.num_layers, self.max_length = dim, num_layers, max_length
-        self.vocab_size, self.num_segments = vocab_size, num_segments
+        super().__init__(
+            dim=dim, num_layers=num_layers, max_length=max_length, vocab_size=vocab_size, num_segments=num_segments
+        )
         self.embeddings = InputEmbeddings(
             vocab_size=vocab_size,
             dim=dim,
@@ -94,27 +90,18 @@ class BertEncoder(nn.Module):
             dropout=dropout,
         )
         self.stack = TransformerStack(
+            TransformerSettings(
+                dim=dim,
+                num_heads=num_heads,
+                hidden_dim=hidden_dim,
+                norm=norm,
+                norm_eps=norm_eps,
+                activation=activation,
+                dropout=dropout,
+                attention_dropout=attention_dropout,
+            ),
             num_layers=num_layers,
-            dim=dim,
-            num_heads=num_heads,
-            hidden_dim=hidden_dim,
-            norm=norm,
-            norm_eps=norm_eps,
-            activation=activation,
-            dropout=dropout,
-            attention_dropout=attention_dropout,
-            causal=False,
         )
         self.pooler = Pooler(dim) if pooler else None
         self.family_head = pooled_head(pooler)
         self.apply(truncated_normal_)
-
-    @property
-    def token_embedding(self) -> nn.Embedding:
-        """The input embedding, for objectives that tie their output to it."""
-        return self.embeddings.token
-
-    def forward(self, batch: PackedBatch, carry: Any = None, reads: Reads | None = None) -> EncoderOutput:
-        """Encode; see ``models.base.Encoder``."""
-        check_length(batch, self.max_length)
-        return EncoderOutput(layers=self.stack(self.embeddings(batch), batch, reads))

@@ -19,11 +19,11 @@ from lmtransfer.data.batch import PackedBatch
 from lmtransfer.errors import ConfigError
 from lmtransfer.layers.feed_forward import Activation
 from lmtransfer.layers.transformer import NormPlace
-from lmtransfer.models.base import Direction, EncoderOutput, FamilyHead, Reads
+from lmtransfer.models.base import Encoder, EncoderOutput, FamilyHead, Reads
 from lmtransfer.models.gpt import GptEncoder
 
 
-class BiGptEncoder(nn.Module):
+class BiGptEncoder(Encoder):
     """Two GPTs with one token embedding; the backward one reads each sequence from its end.
 
     A token's features are those of the forward GPT, which has seen it and what is before it, and then those of the
@@ -47,10 +47,9 @@ class BiGptEncoder(nn.Module):
         ConfigError: ``dim`` is odd, or ``num_heads`` does not divide its half.
     """
 
-    attention: Direction = "concatenated"
+    compiles = True
+    attention = "concatenated"
     family_head = FamilyHead(token="mean")
-    num_segments = 1
-    pooler = None
 
     def __init__(
         self,
@@ -67,13 +66,12 @@ class BiGptEncoder(nn.Module):
         dropout: float = 0.1,
         attention_dropout: float = 0.0,
     ) -> None:
-        super().__init__()
+        super().__init__(dim=dim, num_layers=num_layers, max_length=max_length, vocab_size=vocab_size)
         if dim % (2 * num_heads):
             raise ConfigError(
                 f"model.dim={dim} is the width of both directions together, and half of it must be a multiple of "
                 f"model.num_heads={num_heads}: use a multiple of {2 * num_heads}"
             )
-        self.dim, self.num_layers, self.max_length, self.vocab_size = dim, num_layers, max_length, vocab_size
 
         def direction() -> GptEncoder:
             return GptEncoder(

@@ -5,48 +5,78 @@ Shape legend: T tokens of a packed batch, N read positions, B sequences, P width
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from lmtransfer.data.batch import PackedBatch
+from lmtransfer.errors import ConfigError
 from lmtransfer.layers.dropout import Dropout
 from lmtransfer.layers.lstm import ProjectedLstm, State, TimeMajor
-from lmtransfer.models.base import Reads
+from lmtransfer.models.base import Encoder, EncoderOutput, FamilyHead, Reads
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LstmSettings:
+    """What the layers of both directions have in common.
+
+    Attributes:
+        dim: width D of both directions together; even.
+        num_layers: LSTM layers of each direction.
+        cell_dim: cells of each layer and direction; more than D / 2, to which they are projected.
+        skip_connections: every layer but the first adds its input to its output.
+        dropout: of each layer's input, and of the last one's output.
+        cell_clip: see ``ProjectedLstm``.
+        proj_clip: see ``ProjectedLstm``.
+
+    Raises:
+        ConfigError: ``dim`` is odd, or a direction is not narrower than its cells.
+    """
+
+    dim: int
+    num_layers: int
+    cell_dim: int
+    skip_connections: bool
+    dropout: float
+    cell_clip: float | None
+    proj_clip: float | None
+
+    def __post_init__(self) -> None:
+        if self.dim % 2:
+            raise ConfigError(
+                f"model.dim={self.dim} is odd: it is the width of two directions side by side; use {self.dim + 1}"
+            )
+        if self.cell_dim <= self.dim // 2:
+            raise ConfigError(
+                f"model.cell_dim={self.cell_dim} is no more than a direction's width (model.dim / 2 = "
+                f"{self.dim // 2}), to which the cells are projected: use more cells, such as {self.dim * 2}"
+            )
 
 
 class LstmStack(nn.Module):
-    """The layers of one direction; each adds its input to its output but for the first.
+    """The layers of one direction.
 
     Args:
-        num_layers: LSTM layers.
-        dim: width P of inputs and outputs.
-        cell_dim: cells of each layer.
-        skip_connections: whether layers add their inputs.
-        dropout: of each layer's input.
-        cell_clip: see ``ProjectedLstm``.
-        proj_clip: see ``ProjectedLstm``.
+        settings: of both directions.
     """
 
-    def __init__(
-        self,
-        *,
-        num_layers: int,
-        dim: int,
-        cell_dim: int,
-        skip_connections: bool,
-        dropout: float,
-        cell_clip: float | None,
-        proj_clip: float | None,
-    ) -> None:
+    def __init__(self, settings: LstmSettings) -> None:
         super().__init__()
-        self.skip_connections = skip_connections
+        width = settings.dim // 2
+        self.skip_connections = settings.skip_connections
         self.layers = nn.ModuleList(
-            ProjectedLstm(input_dim=dim, cell_dim=cell_dim, output_dim=dim, cell_clip=cell_clip, proj_clip=proj_clip)
-            for _ in range(num_layers)
+            ProjectedLstm(
+                input_dim=width,
+                cell_dim=settings.cell_dim,
+                output_dim=width,
+                cell_clip=settings.cell_clip,
+                proj_clip=settings.proj_clip,
+            )
+            for _ in range(settings.num_layers)
         )
-        self.dropout = Dropout(dropout)
+        self.dropout = Dropout(settings.dropout)
 
     def forward(
         self, words_TP: Tensor, order: TimeMajor, states: tuple[State, ...] | None = None
@@ -77,39 +107,14 @@ class BidirectionalLstm(nn.Module):
     """Forward and backward stacks side by side (Peters et al. 2018, section 3.1).
 
     Args:
-        dim: width D of both directions together; even.
-        dropout: of each layer's input, and of the last one's output.
-        num_layers: see ``LstmStack``, as are the others.
-        cell_dim: see there.
-        skip_connections: see there.
-        cell_clip: see there.
-        proj_clip: see there.
+        settings: of both.
     """
 
-    def __init__(
-        self,
-        *,
-        num_layers: int,
-        dim: int,
-        cell_dim: int,
-        skip_connections: bool,
-        dropout: float,
-        cell_clip: float | None,
-        proj_clip: float | None,
-    ) -> None:
+    def __init__(self, settings: LstmSettings) -> None:
         super().__init__()
-        arguments: dict[str, Any] = {
-            "num_layers": num_layers,
-            "dim": dim // 2,
-            "cell_dim": cell_dim,
-            "skip_connections": skip_connections,
-            "dropout": dropout,
-            "cell_clip": cell_clip,
-            "proj_clip": proj_clip,
-        }
-        self.forwards = LstmStack(**arguments)
-        self.backwards = LstmStack(**arguments)
-        self.dropout = Dropout(dropout)
+        self.forwards = LstmStack(settings)
+        self.backwards = LstmStack(settings)
+        self.dropout = Dropout(settings.dropout)
 
     def forward(
         self,
@@ -149,8 +154,33 @@ class BidirectionalLstm(nn.Module):
         return tuple(layers), forward_after, backward_after
 
 
-def states_of(carry: Any, batch: PackedBatch) -> tuple[State, ...] | None:
-    """The states that ``carry_of`` kept, one row for every sequence of the batch: filler starts from zeros."""
+class BilmEncoder(Encoder):
+    """Vectors of words, then LSTMs in both directions: what the encoders of ELMo's kind share.
+
+    Layer 0 is the word vector twice, so that all layers have the width D = 2 P. A carry holds the forward layers'
+    states. A subclass makes ``lstms`` in ``__init__``.
+
+    Attributes:
+        lstms: the LSTMs.
+    """
+
+    attention = "concatenated"
+    family_head = FamilyHead(token="mean")
+    lstms: BidirectionalLstm
+
+    def words(self, batch: PackedBatch) -> Tensor:
+        """The vector of each word, (T, P)."""
+        raise NotImplementedError
+
+    def forward(self, batch: PackedBatch, carry: Any = None, reads: Reads | None = None) -> EncoderOutput:
+        """See ``Encoder``."""
+        self.check_length(batch)
+        layers, states, _ = self.lstms(self.words(batch), batch, forward_states=_states_of(carry, batch), reads=reads)
+        return EncoderOutput(layers=layers, carry=_carry_of(states, batch))
+
+
+def _states_of(carry: Any, batch: PackedBatch) -> tuple[State, ...] | None:
+    """The states that ``_carry_of`` kept, one row for every sequence of the batch: filler starts from zeros."""
     if carry is None:
         return None
     filler = batch.num_sequences - batch.num_real
@@ -160,6 +190,6 @@ def states_of(carry: Any, batch: PackedBatch) -> tuple[State, ...] | None:
     )
 
 
-def carry_of(states: tuple[State, ...], batch: PackedBatch) -> tuple[State, ...]:
+def _carry_of(states: tuple[State, ...], batch: PackedBatch) -> tuple[State, ...]:
     """The states of the real sequences, for the next contiguous batch."""
     return tuple((hidden[: batch.num_real], cells[: batch.num_real]) for hidden, cells in states)

@@ -8,19 +8,19 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from lmtransfer.layers.transformer import TransformerLayer
-from lmtransfer.models.modern import ModernLayer
+from lmtransfer.models.base import encoders_in
 
 
 def compile_blocks(learner: nn.Module) -> None:
-    """Compile every transformer layer by itself, for each shape that it meets; attention stays outside.
+    """Compile every block by itself, for each shape that it meets; attention stays outside.
 
-    Layers whose attention is not made for that (relative positions, LSTMs) run as they are.
+    Blocks of encoders that are not made for that (relative positions, LSTMs) run as they are.
     """
     _keep_by_instructions()
-    for module in learner.modules():
-        if isinstance(module, TransformerLayer | ModernLayer):
-            module.compile(dynamic=False)
+    for encoder in encoders_in(learner):
+        if encoder.compiles:
+            for block in encoder.blocks():
+                block.compile(dynamic=False)
 
 
 def _keep_by_instructions() -> None:

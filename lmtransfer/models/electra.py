@@ -5,21 +5,21 @@ Shape legend: T tokens, N read positions, D width, E width of the embeddings.
 
 from __future__ import annotations
 
-from typing import Any, cast
+from dataclasses import replace
 
-from torch import nn
+from torch import Tensor, nn
 
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.layers.attention.self_attention import truncated_normal_
 from lmtransfer.layers.embeddings import InputEmbeddings
 from lmtransfer.layers.feed_forward import Activation
-from lmtransfer.layers.transformer import NormPlace
-from lmtransfer.models.base import Direction, Encoder, EncoderOutput, FamilyHead, Reads
-from lmtransfer.models.transformer import TransformerStack, check_heads, check_length
+from lmtransfer.layers.transformer import NormPlace, TransformerSettings
+from lmtransfer.models.base import FamilyHead
+from lmtransfer.models.transformer import TransformerEncoder, TransformerStack
 from lmtransfer.models.twin import Twin, twin_shape
 
 
-class ElectraEncoder(nn.Module):
+class ElectraEncoder(TransformerEncoder):
     """BERT's layers over embeddings of a width of their own, projected up where it differs from the layers'.
 
     Token, position and segment embeddings and their LayerNorm are E wide, and the generator shares them all.
@@ -45,9 +45,8 @@ class ElectraEncoder(nn.Module):
         ConfigError: ``num_heads`` does not divide ``dim``.
     """
 
-    attention: Direction = "bidirectional"
+    attention = "bidirectional"
     family_head = FamilyHead(token="first", hidden="gelu")
-    pooler = None
 
     def __init__(
         self,
@@ -66,12 +65,9 @@ class ElectraEncoder(nn.Module):
         dropout: float = 0.1,
         attention_dropout: float = 0.0,
     ) -> None:
-        super().__init__()
-        check_heads(dim=dim, num_heads=num_heads)
-        self.dim, self.num_layers, self.max_length = dim, num_layers, max_length
-        self.vocab_size, self.num_segments = vocab_size, num_segments
-        self.hidden_dim, self.norm, self.norm_eps = hidden_dim, norm, norm_eps
-        self.activation, self.dropout, self.attention_dropout = activation, dropout, attention_dropout
+        super().__init__(
+            dim=dim, num_layers=num_layers, max_length=max_length, vocab_size=vocab_size, num_segments=num_segments
+        )
         self.embeddings = InputEmbeddings(
             vocab_size=vocab_size,
             dim=embedding_dim,
@@ -82,36 +78,26 @@ class ElectraEncoder(nn.Module):
             dropout=dropout,
         )
         self.project: nn.Module = nn.Linear(embedding_dim, dim) if embedding_dim != dim else nn.Identity()
-        self.stack = self._stack(dim=dim, num_heads=num_heads, hidden_dim=hidden_dim)
-        self.apply(truncated_normal_)
-
-    def _stack(self, *, dim: int, num_heads: int, hidden_dim: int) -> TransformerStack:
-        return TransformerStack(
-            num_layers=self.num_layers,
+        self._settings = TransformerSettings(
             dim=dim,
             num_heads=num_heads,
             hidden_dim=hidden_dim,
-            norm=self.norm,
-            norm_eps=self.norm_eps,
-            activation=self.activation,
-            dropout=self.dropout,
-            attention_dropout=self.attention_dropout,
-            causal=False,
+            norm=norm,
+            norm_eps=norm_eps,
+            activation=activation,
+            dropout=dropout,
+            attention_dropout=attention_dropout,
         )
-
-    @property
-    def token_embedding(self) -> nn.Embedding:
-        """The input embedding, for objectives that tie their output to it."""
-        return self.embeddings.token
+        self.stack = TransformerStack(self._settings, num_layers=num_layers)
+        self.apply(truncated_normal_)
 
     def generator(self, *, size: float) -> Twin:
-        """See ``models.base.MakesTwin``; as many layers as the discriminator (section 3.2)."""
-        shape = twin_shape(dim=self.dim, hidden_dim=self.hidden_dim, size=size)
-        stack = self._stack(**shape._asdict())
+        """See ``Encoder``; as many layers as the discriminator (section 3.2)."""
+        shape = twin_shape(dim=self.dim, hidden_dim=self._settings.hidden_dim, size=size)
+        stack = TransformerStack(replace(self._settings, **shape._asdict()), num_layers=self.num_layers)
         stack.apply(truncated_normal_)
-        return Twin(encoder=cast(Encoder, self), embeddings=self.embeddings, stack=stack, dim=shape.dim, bias=True)
+        return Twin(encoder=self, embeddings=self.embeddings, stack=stack, dim=shape.dim, bias=True)
 
-    def forward(self, batch: PackedBatch, carry: Any = None, reads: Reads | None = None) -> EncoderOutput:
-        """Encode; see ``models.base.Encoder``."""
-        check_length(batch, self.max_length)
-        return EncoderOutput(layers=self.stack(self.project(self.embeddings(batch)), batch, reads))
+    def embed(self, batch: PackedBatch) -> Tensor:
+        """See ``TransformerEncoder``."""
+        return self.project(super().embed(batch))

@@ -1,4 +1,4 @@
-"""ELMo (Peters et al. 2018, https://arxiv.org/abs/1802.05365).
+"""ELMo (Peters et al. 2018, https://arxiv.org/abs/1802.05365), over characters as published or over subword ids.
 
 Shape legend: T tokens, C characters of a word, D width.
 """
@@ -6,25 +6,22 @@ Shape legend: T tokens, C characters of a word, D width.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from torch import nn
+import numpy as np
+from torch import Tensor, nn
 
 from lmtransfer.data.batch import PackedBatch
-from lmtransfer.errors import ConfigError, DataError
+from lmtransfer.errors import DataError
 from lmtransfer.layers.char_cnn import CharacterCnn, CharActivation
-from lmtransfer.models.base import Direction, EncoderOutput, FamilyHead, Reads
-from lmtransfer.models.bilm import BidirectionalLstm, carry_of, states_of
-from lmtransfer.models.transformer import check_length
+from lmtransfer.models.bilm import BidirectionalLstm, BilmEncoder, LstmSettings
 
 
-class ElmoEncoder(nn.Module):
+class ElmoEncoder(BilmEncoder):
     """A character CNN over words, then LSTMs in both directions.
 
-    Layer 0 is the word vector twice, so that all layers have the width D = 2 P. A carry holds the forward layers'
-    states. Where we differ from the published training (allenai/bilm-tf): there both directions read streams of their
-    own, the backward one made of reversed sentences, and both carry their states from window to window; here both read
-    the same window, and the backward direction starts fresh at its end, since what follows is not read yet.
+    Where we differ from the published training (allenai/bilm-tf): there both directions read streams of their own, the
+    backward one made of reversed sentences, and both carry their states from window to window; here both read the same
+    window, and the backward direction starts fresh at its end, since what follows is not read yet.
 
     Args:
         vocab_size: words that the objective's softmax tells apart; the encoder reads any word.
@@ -45,11 +42,7 @@ class ElmoEncoder(nn.Module):
         ConfigError: ``dim`` is odd, or a direction is not narrower than its cells.
     """
 
-    attention: Direction = "concatenated"
-    family_head = FamilyHead(token="mean")
-    num_segments = 1
     token_embedding = None
-    pooler = None
     reads_characters = True
 
     def __init__(
@@ -69,46 +62,86 @@ class ElmoEncoder(nn.Module):
         cell_clip: float | None = 3.0,
         proj_clip: float | None = 3.0,
     ) -> None:
-        super().__init__()
-        check_widths(dim, cell_dim)
-        self.dim, self.num_layers, self.max_length, self.vocab_size = dim, num_layers, max_length, vocab_size
-        self.characters = CharacterCnn(
-            char_dim=char_dim, filters=filters, num_highway=num_highway, output_dim=dim // 2, activation=activation
-        )
-        self.lstms = BidirectionalLstm(
-            num_layers=num_layers,
+        super().__init__(dim=dim, num_layers=num_layers, max_length=max_length, vocab_size=vocab_size)
+        settings = LstmSettings(
             dim=dim,
+            num_layers=num_layers,
             cell_dim=cell_dim,
             skip_connections=skip_connections,
             dropout=dropout,
             cell_clip=cell_clip,
             proj_clip=proj_clip,
         )
+        self.characters = CharacterCnn(
+            char_dim=char_dim, filters=filters, num_highway=num_highway, output_dim=dim // 2, activation=activation
+        )
+        self.lstms = BidirectionalLstm(settings)
 
-    def forward(self, batch: PackedBatch, carry: Any = None, reads: Reads | None = None) -> EncoderOutput:
-        """Encode; see ``models.base.Encoder``.
+    def input_rows(self, token: int, spelling: np.ndarray | None) -> tuple[nn.Embedding, list[int]]:
+        """See ``Encoder``; the rows of its characters."""
+        assert spelling is not None
+        return self.characters.embedding, spelling.tolist()
+
+    def words(self, batch: PackedBatch) -> Tensor:
+        """See ``BilmEncoder``.
 
         Raises:
-            DataError: a sequence is too long, or the batch holds no characters.
+            DataError: the batch holds no characters.
         """
-        check_length(batch, self.max_length)
         if batch.chars_TC is None:
             raise DataError("ElmoEncoder reads characters and this batch has none: use tokenizer=words")
-        words_TP = self.characters(batch.chars_TC)
-        layers, states, _ = self.lstms(words_TP, batch, forward_states=states_of(carry, batch), reads=reads)
-        return EncoderOutput(layers=layers, carry=carry_of(states, batch))
+        return self.characters(batch.chars_TC)
 
 
-def check_widths(dim: int, cell_dim: int) -> None:
-    """Refuse widths that make no biLM.
+class ElmoSubwordEncoder(BilmEncoder):
+    """``ElmoEncoder`` with a token embedding of width D / 2 in place of its characters; own variant.
+
+    The embedding starts from a normal of variance 2 / D, so that it can be the output matrix too.
+
+    Args:
+        vocab_size: rows of the token embedding.
+        dim: width D of both directions together; even.
+        num_layers: LSTM layers of each direction.
+        cell_dim: cells of each layer and direction, projected to D / 2.
+        skip_connections: every layer but the first adds its input to its output.
+        max_length: longest sequence in tokens.
+        dropout: of each layer's input, and of the last one's output.
+        cell_clip: largest magnitude of a cell; None: no limit, and the fused LSTM on CUDA.
+        proj_clip: the same of a projection.
 
     Raises:
         ConfigError: ``dim`` is odd, or a direction is not narrower than its cells.
     """
-    if dim % 2:
-        raise ConfigError(f"model.dim={dim} is odd: it is the width of two directions side by side; use {dim + 1}")
-    if cell_dim <= dim // 2:
-        raise ConfigError(
-            f"model.cell_dim={cell_dim} is no more than a direction's width (model.dim / 2 = {dim // 2}), to which "
-            f"the cells are projected: use more cells, such as {dim * 2}"
+
+    token_embedding: nn.Embedding
+
+    def __init__(
+        self,
+        *,
+        vocab_size: int,
+        dim: int,
+        num_layers: int,
+        cell_dim: int,
+        skip_connections: bool = True,
+        max_length: int = 512,
+        dropout: float = 0.1,
+        cell_clip: float | None = None,
+        proj_clip: float | None = None,
+    ) -> None:
+        super().__init__(dim=dim, num_layers=num_layers, max_length=max_length, vocab_size=vocab_size)
+        settings = LstmSettings(
+            dim=dim,
+            num_layers=num_layers,
+            cell_dim=cell_dim,
+            skip_connections=skip_connections,
+            dropout=dropout,
+            cell_clip=cell_clip,
+            proj_clip=proj_clip,
         )
+        self.token_embedding = nn.Embedding(vocab_size, dim // 2)
+        nn.init.normal_(self.token_embedding.weight, std=(dim // 2) ** -0.5)
+        self.lstms = BidirectionalLstm(settings)
+
+    def words(self, batch: PackedBatch) -> Tensor:
+        """See ``BilmEncoder``."""
+        return self.token_embedding(batch.tokens_T)

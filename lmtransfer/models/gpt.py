@@ -6,21 +6,18 @@ Shape legend: T tokens, N read positions, D width.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
-from torch import nn
 
-from lmtransfer.data.batch import PackedBatch
 from lmtransfer.layers.attention.self_attention import truncated_normal_
 from lmtransfer.layers.embeddings import InputEmbeddings
 from lmtransfer.layers.feed_forward import Activation
-from lmtransfer.layers.transformer import NormPlace, TransformerLayer
-from lmtransfer.models.base import Direction, EncoderOutput, FamilyHead, Reads
-from lmtransfer.models.transformer import TransformerStack, check_heads, check_length
+from lmtransfer.layers.transformer import NormPlace, TransformerLayer, TransformerSettings
+from lmtransfer.models.base import FamilyHead
+from lmtransfer.models.transformer import TransformerEncoder, TransformerStack
 
 
-class GptEncoder(nn.Module):
+class GptEncoder(TransformerEncoder):
     """A causal transformer: the same layers as BERT's, seeing only what is before.
 
     The defaults are GPT-2's (pre-norm, tanh GELU; with pre-norm, residual projections start smaller by sqrt(2 L)).
@@ -42,10 +39,8 @@ class GptEncoder(nn.Module):
         ConfigError: ``num_heads`` does not divide ``dim``.
     """
 
-    attention: Direction = "causal"
+    attention = "causal"
     family_head = FamilyHead(token="last")
-    num_segments = 1
-    pooler = None
 
     def __init__(
         self,
@@ -62,9 +57,7 @@ class GptEncoder(nn.Module):
         dropout: float = 0.1,
         attention_dropout: float = 0.0,
     ) -> None:
-        super().__init__()
-        check_heads(dim=dim, num_heads=num_heads)
-        self.dim, self.num_layers, self.max_length, self.vocab_size = dim, num_layers, max_length, vocab_size
+        super().__init__(dim=dim, num_layers=num_layers, max_length=max_length, vocab_size=vocab_size)
         self.embeddings = InputEmbeddings(
             vocab_size=vocab_size,
             dim=dim,
@@ -75,16 +68,18 @@ class GptEncoder(nn.Module):
             dropout=dropout,
         )
         self.stack = TransformerStack(
+            TransformerSettings(
+                dim=dim,
+                num_heads=num_heads,
+                hidden_dim=hidden_dim,
+                norm=norm,
+                norm_eps=norm_eps,
+                activation=activation,
+                dropout=dropout,
+                attention_dropout=attention_dropout,
+                causal=True,
+            ),
             num_layers=num_layers,
-            dim=dim,
-            num_heads=num_heads,
-            hidden_dim=hidden_dim,
-            norm=norm,
-            norm_eps=norm_eps,
-            activation=activation,
-            dropout=dropout,
-            attention_dropout=attention_dropout,
-            causal=True,
         )
         self.apply(truncated_normal_)
         with torch.no_grad():
@@ -92,13 +87,3 @@ class GptEncoder(nn.Module):
                 if isinstance(module, TransformerLayer) and norm == "pre":
                     module.attention.output.weight.div_(math.sqrt(2 * num_layers))
                     module.feed_forward.contract.weight.div_(math.sqrt(2 * num_layers))
-
-    @property
-    def token_embedding(self) -> nn.Embedding:
-        """The input embedding, for objectives that tie their output to it."""
-        return self.embeddings.token
-
-    def forward(self, batch: PackedBatch, carry: Any = None, reads: Reads | None = None) -> EncoderOutput:
-        """Encode; see ``models.base.Encoder``."""
-        check_length(batch, self.max_length)
-        return EncoderOutput(layers=self.stack(self.embeddings(batch), batch, reads))

@@ -6,7 +6,8 @@ Shape legend: T tokens, N read positions, D width.
 from __future__ import annotations
 
 import math
-from typing import Any, cast
+from dataclasses import dataclass, replace
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -17,62 +18,65 @@ from lmtransfer.layers.attention.layout import Layout
 from lmtransfer.layers.attention.rotary import Rotation, rotation
 from lmtransfer.layers.attention.self_attention import SelfAttention, truncated_normal_
 from lmtransfer.layers.dropout import Dropout
-from lmtransfer.layers.feed_forward import Activation
-from lmtransfer.layers.gated_feed_forward import GatedFeedForward
-from lmtransfer.models.base import Direction, Encoder, EncoderOutput, FamilyHead, Reads
+from lmtransfer.layers.feed_forward import Activation, GatedFeedForward
+from lmtransfer.models.base import FamilyHead, Reads
 from lmtransfer.models.padded import layout_of
-from lmtransfer.models.transformer import check_length
+from lmtransfer.models.transformer import TransformerEncoder
 from lmtransfer.models.twin import Twin, twin_shape
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModernSettings:
+    """What a stack is made by; the arguments of ``ModernEncoder`` of the same names."""
+
+    dim: int
+    num_heads: int
+    hidden_dim: int
+    window: int
+    global_every: int
+    global_theta: float
+    local_theta: float
+    normalise_first_input: bool
+    query_key_norm: bool
+    bias: bool
+    norm_eps: float
+    activation: Activation
+    dropout: float
+    attention_dropout: float
+
+    def layer_norm(self) -> nn.LayerNorm:
+        """A new norm."""
+        return nn.LayerNorm(self.dim, eps=self.norm_eps, bias=self.bias)
 
 
 class ModernLayer(nn.Module):
     """Pre-norm self-attention and gated feed-forward, each with a residual connection.
 
     Args:
-        dim: width D.
-        num_heads: attention heads.
-        hidden_dim: width of each half of the feed-forward layer.
-        window: positions that a token sees to each side; None: all.
-        normalise_input: normalise what attention reads.
-        query_key_norm: normalise queries and keys.
-        bias: add biases to linear layers and norms.
-        norm_eps: epsilon of the norms.
-        activation: of the gated feed-forward layer.
-        dropout: probability of dropping a feature of either branch.
-        attention_dropout: probability of dropping an attention weight.
+        settings: of the stack.
+        number: which layer it is, from 0 on: every ``global_every``-th has no window, and the first may read its input
+            as it is.
     """
 
-    def __init__(
-        self,
-        *,
-        dim: int,
-        num_heads: int,
-        hidden_dim: int,
-        window: int | None,
-        normalise_input: bool,
-        query_key_norm: bool,
-        bias: bool,
-        norm_eps: float,
-        activation: Activation,
-        dropout: float,
-        attention_dropout: float,
-    ) -> None:
+    def __init__(self, settings: ModernSettings, number: int) -> None:
         super().__init__()
-        self.window = window
-        norm = nn.LayerNorm(dim, eps=norm_eps, bias=bias)
-        self.attention_norm: nn.Module = norm if normalise_input else nn.Identity()
+        self.window = settings.window // 2 if number % settings.global_every else None
+        norm = settings.layer_norm()
+        self.attention_norm: nn.Module = norm if number or settings.normalise_first_input else nn.Identity()
         self.attention = SelfAttention(
-            dim=dim,
-            num_heads=num_heads,
-            dropout=attention_dropout,
-            window=window,
-            bias=bias,
-            query_key_norm=query_key_norm,
-            norm_eps=norm_eps,
+            dim=settings.dim,
+            num_heads=settings.num_heads,
+            dropout=settings.attention_dropout,
+            window=self.window,
+            bias=settings.bias,
+            query_key_norm=settings.query_key_norm,
+            norm_eps=settings.norm_eps,
         )
-        self.feed_forward_norm = nn.LayerNorm(dim, eps=norm_eps, bias=bias)
-        self.feed_forward = GatedFeedForward(dim=dim, hidden_dim=hidden_dim, activation=activation, bias=bias)
-        self.dropout = Dropout(dropout)
+        self.feed_forward_norm = settings.layer_norm()
+        self.feed_forward = GatedFeedForward(
+            dim=settings.dim, hidden_dim=settings.hidden_dim, activation=settings.activation, bias=settings.bias
+        )
+        self.dropout = Dropout(settings.dropout)
 
     def forward(self, hidden_TD: Tensor, layout: Layout, rotation: Rotation, reads_N: Tensor | None = None) -> Tensor:
         """(T, D) -> (T, D), or (N, D) where only the positions ``reads_N`` are wanted.
@@ -95,49 +99,18 @@ class ModernLayer(nn.Module):
 
 
 class ModernStack(nn.Module):
-    """``num_layers`` layers, each ``global_every``-th of which, from the first on, sees the whole sequence.
+    """Layers, each ``global_every``-th of which, from the first on, sees the whole sequence.
 
-    The arguments are those of ``ModernEncoder``.
+    Args:
+        settings: of the layers.
+        num_layers: how many.
     """
 
-    def __init__(
-        self,
-        *,
-        num_layers: int,
-        dim: int,
-        num_heads: int,
-        hidden_dim: int,
-        window: int,
-        global_every: int,
-        global_theta: float,
-        local_theta: float,
-        normalise_first_input: bool,
-        query_key_norm: bool,
-        bias: bool,
-        norm_eps: float,
-        activation: Activation,
-        dropout: float,
-        attention_dropout: float,
-    ) -> None:
+    def __init__(self, settings: ModernSettings, *, num_layers: int) -> None:
         super().__init__()
-        self.head_dim, self.global_theta, self.local_theta = dim // num_heads, global_theta, local_theta
-        self.layers = nn.ModuleList(
-            ModernLayer(
-                dim=dim,
-                num_heads=num_heads,
-                hidden_dim=hidden_dim,
-                window=window // 2 if number % global_every else None,
-                normalise_input=number > 0 or normalise_first_input,
-                query_key_norm=query_key_norm,
-                bias=bias,
-                norm_eps=norm_eps,
-                activation=activation,
-                dropout=dropout,
-                attention_dropout=attention_dropout,
-            )
-            for number in range(num_layers)
-        )
-        self.final_norm = nn.LayerNorm(dim, eps=norm_eps, bias=bias)
+        self.settings = settings
+        self.layers = nn.ModuleList(ModernLayer(settings, number) for number in range(num_layers))
+        self.final_norm = settings.layer_norm()
         self.apply(truncated_normal_)
         with torch.no_grad():  # the sum over layers starts as wide as one layer's (GPT-2; Warner et al., appendix A)
             for module in self.modules():
@@ -150,8 +123,9 @@ class ModernStack(nn.Module):
         """All layers' outputs, (T, D) each, the embeddings first; the last is (N, D) where ``reads`` is given."""
         device = embedded_TD.device
         layout = layout_of(batch, device)
-        everywhere = rotation(batch.positions_T, head_dim=self.head_dim, theta=self.global_theta)
-        nearby = rotation(batch.positions_T, head_dim=self.head_dim, theta=self.local_theta)
+        head_dim = self.settings.dim // self.settings.num_heads
+        everywhere = rotation(batch.positions_T, head_dim=head_dim, theta=self.settings.global_theta)
+        nearby = rotation(batch.positions_T, head_dim=head_dim, theta=self.settings.local_theta)
         outputs, hidden_TD = [embedded_TD], embedded_TD
         *lower, top = [cast(ModernLayer, layer) for layer in self.layers]
         for layer in lower:
@@ -164,7 +138,7 @@ class ModernStack(nn.Module):
         return (*outputs, self.final_norm(last))
 
 
-class TokenEmbeddings(nn.Module):
+class NormalisedEmbeddings(nn.Module):
     """Token embeddings, normalised; positions are in the attention, and there are no segments.
 
     Args:
@@ -187,7 +161,7 @@ class TokenEmbeddings(nn.Module):
         return self.dropout(self.norm(self.token(batch.tokens_T)))
 
 
-class ModernEncoder(nn.Module):
+class ModernEncoder(TransformerEncoder):
     """A bidirectional pre-norm transformer with rotary positions, GeGLU, and local and global attention in turn.
 
     Where we differ from the paper: vocabularies are rounded up to a multiple of 64 by the tokenizers (``Tokenizer``);
@@ -217,10 +191,8 @@ class ModernEncoder(nn.Module):
         ConfigError: heads that do not divide the width evenly, an odd window, or ``global_every`` below 1.
     """
 
-    attention: Direction = "bidirectional"
+    attention = "bidirectional"
     family_head = FamilyHead(token="mean")
-    num_segments = 1
-    pooler = None
 
     def __init__(
         self,
@@ -243,7 +215,7 @@ class ModernEncoder(nn.Module):
         dropout: float = 0.0,
         attention_dropout: float = 0.0,
     ) -> None:
-        super().__init__()
+        super().__init__(dim=dim, num_layers=num_layers, max_length=max_length, vocab_size=vocab_size)
         if dim % (2 * num_heads):
             raise ConfigError(
                 f"model.num_heads={num_heads} does not divide model.dim={dim} into even widths, as rotary positions "
@@ -253,37 +225,30 @@ class ModernEncoder(nn.Module):
             raise ConfigError(f"model.window={window} is not an even number of at least 2, half of it for each side")
         if global_every < 1:
             raise ConfigError(f"model.global_every={global_every} is not allowed: use 1 (all layers global) or more")
-        self.dim, self.num_layers, self.max_length, self.vocab_size = dim, num_layers, max_length, vocab_size
-        self.hidden_dim, self.bias = hidden_dim, bias
-        self.embeddings = TokenEmbeddings(vocab_size=vocab_size, dim=dim, bias=bias, norm_eps=norm_eps, dropout=dropout)
-        self._stack_arguments: dict[str, Any] = {
-            "num_layers": num_layers,
-            "window": window,
-            "global_every": global_every,
-            "global_theta": global_theta,
-            "local_theta": local_theta,
-            "normalise_first_input": normalise_first_input,
-            "query_key_norm": query_key_norm,
-            "bias": bias,
-            "norm_eps": norm_eps,
-            "activation": activation,
-            "dropout": dropout,
-            "attention_dropout": attention_dropout,
-        }
-        self.stack = ModernStack(dim=dim, num_heads=num_heads, hidden_dim=hidden_dim, **self._stack_arguments)
-
-    @property
-    def token_embedding(self) -> nn.Embedding:
-        """The input embedding, for objectives that tie their output to it."""
-        return self.embeddings.token
+        self.embeddings = NormalisedEmbeddings(
+            vocab_size=vocab_size, dim=dim, bias=bias, norm_eps=norm_eps, dropout=dropout
+        )
+        self._settings = ModernSettings(
+            dim=dim,
+            num_heads=num_heads,
+            hidden_dim=hidden_dim,
+            window=window,
+            global_every=global_every,
+            global_theta=global_theta,
+            local_theta=local_theta,
+            normalise_first_input=normalise_first_input,
+            query_key_norm=query_key_norm,
+            bias=bias,
+            norm_eps=norm_eps,
+            activation=activation,
+            dropout=dropout,
+            attention_dropout=attention_dropout,
+        )
+        self.stack = ModernStack(self._settings, num_layers=num_layers)
 
     def generator(self, *, size: float) -> Twin:
-        """See ``models.base.MakesTwin``; ModernBERT has none, this one is ELECTRA's idea."""
-        shape = twin_shape(dim=self.dim, hidden_dim=self.hidden_dim, size=size)
-        stack = ModernStack(**shape._asdict(), **self._stack_arguments)
-        return Twin(encoder=cast(Encoder, self), embeddings=self.embeddings, stack=stack, dim=shape.dim, bias=self.bias)
-
-    def forward(self, batch: PackedBatch, carry: Any = None, reads: Reads | None = None) -> EncoderOutput:
-        """Encode; see ``models.base.Encoder``."""
-        check_length(batch, self.max_length)
-        return EncoderOutput(layers=self.stack(self.embeddings(batch), batch, reads))
+        """See ``Encoder``; ModernBERT has none, this one is ELECTRA's idea."""
+        settings = self._settings
+        shape = twin_shape(dim=self.dim, hidden_dim=settings.hidden_dim, size=size)
+        stack = ModernStack(replace(settings, **shape._asdict()), num_layers=self.num_layers)
+        return Twin(encoder=self, embeddings=self.embeddings, stack=stack, dim=shape.dim, bias=settings.bias)

@@ -13,12 +13,10 @@ from torch import Tensor, nn
 
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.layers.dropout import Dropout
-from lmtransfer.layers.feed_forward import Activation
-from lmtransfer.layers.relative.attention import RelativeBiases
+from lmtransfer.layers.relative.attention import RelativeBiases, sinusoids
 from lmtransfer.layers.relative.layout import Keys, RelativeLayout
-from lmtransfer.layers.relative.positions import sinusoids
 from lmtransfer.layers.relative.transformer import RelativeLayer
-from lmtransfer.layers.transformer import NormPlace
+from lmtransfer.layers.transformer import TransformerSettings
 from lmtransfer.models.base import EncoderOutput, Reads
 
 
@@ -30,57 +28,39 @@ class RelativeStack(nn.Module):
     keeps as many rows as the shortest allows, so that a memory stays one tensor a layer.
 
     Args:
+        settings: of the layers.
+        num_layers: how many.
         own_biases: each layer has biases of its own (XLNet); else one pair serves all layers, as in the equations of
             Dai et al. 2019, section 3.3.
         segments: relative segments; needs ``own_biases``.
-        causal: a token sees itself and what is before it.
         memory_length: most rows of memory of a sequence; 0 leaves none.
         clamp_length: distances beyond this count as this; None: no limit.
-        same_length: with ``causal``, each token sees at most ``memory_length`` tokens, itself included, so that the
+        same_length: with causal layers, each token sees at most ``memory_length`` tokens, itself included, so that the
             last one of a window has no more context than the first.
-
-    The other arguments are those of ``RelativeLayer``.
     """
 
     def __init__(
         self,
+        settings: TransformerSettings,
         *,
         num_layers: int,
-        dim: int,
-        num_heads: int,
-        hidden_dim: int,
-        norm: NormPlace,
-        norm_eps: float,
-        activation: Activation,
-        dropout: float,
-        attention_dropout: float,
         own_biases: bool,
         segments: bool,
-        causal: bool,
         memory_length: int,
         clamp_length: int | None,
         same_length: bool = False,
     ) -> None:
         super().__init__()
-        self.dim, self.causal, self.segments = dim, causal, segments
+        dim = settings.dim
+        self.dim, self.causal, self.segments = dim, settings.causal, segments
         self.memory_length, self.clamp_length, self.same_length = memory_length, clamp_length, same_length
         self.biases = None if own_biases else RelativeBiases(dim=dim)
         self.layers = nn.ModuleList(
-            RelativeLayer(
-                dim=dim,
-                num_heads=num_heads,
-                hidden_dim=hidden_dim,
-                norm=norm,
-                norm_eps=norm_eps,
-                activation=activation,
-                dropout=dropout,
-                attention_dropout=attention_dropout,
-                biases=RelativeBiases(dim=dim, segments=segments) if own_biases else None,
-            )
+            RelativeLayer(settings, biases=RelativeBiases(dim=dim, segments=segments) if own_biases else None)
             for _ in range(num_layers)
         )
-        self.final_norm = nn.LayerNorm(dim, eps=norm_eps) if norm == "pre" else nn.Identity()
-        self.dropout = Dropout(dropout)
+        self.final_norm = settings.final_norm()
+        self.dropout = Dropout(settings.dropout)
 
     def forward(
         self, embedded_TD: Tensor, batch: PackedBatch, *, carry: tuple[Tensor, ...] | None, reads: Reads | None

@@ -5,24 +5,19 @@ Shape legend: T tokens, N read positions, D width.
 
 from __future__ import annotations
 
-from typing import Any
-
-from torch import nn
-
-from lmtransfer.data.batch import PackedBatch
 from lmtransfer.layers.attention.self_attention import truncated_normal_
 from lmtransfer.layers.embeddings import InputEmbeddings
 from lmtransfer.layers.feed_forward import Activation
-from lmtransfer.layers.transformer import NormPlace
-from lmtransfer.models.base import Direction, EncoderOutput, FamilyHead, Reads
+from lmtransfer.layers.transformer import NormPlace, TransformerSettings
+from lmtransfer.models.base import FamilyHead
 from lmtransfer.models.bert import Pooler
-from lmtransfer.models.transformer import TransformerStack, check_heads, check_length
+from lmtransfer.models.transformer import TransformerEncoder, TransformerStack
 
 #: Rows at the front of the position tables of published checkpoints that no token uses.
 PUBLISHED_OFFSET = 2
 
 
-class RobertaEncoder(nn.Module):
+class RobertaEncoder(TransformerEncoder):
     """BERT without segments and pooler; what makes RoBERTa is how it is trained (``experiment=roberta_base``).
 
     Where we differ from the paper: ``attention_dropout`` is 0 (see ``SelfAttention``), and there is no padding.
@@ -51,9 +46,8 @@ class RobertaEncoder(nn.Module):
         ConfigError: ``num_heads`` does not divide ``dim``.
     """
 
-    attention: Direction = "bidirectional"
+    attention = "bidirectional"
     family_head = FamilyHead(token="first", hidden="tanh")
-    num_segments = 1
 
     def __init__(
         self,
@@ -73,9 +67,7 @@ class RobertaEncoder(nn.Module):
         type_row: bool = False,
         pooler: bool = False,
     ) -> None:
-        super().__init__()
-        check_heads(dim=dim, num_heads=num_heads)
-        self.dim, self.num_layers, self.max_length, self.vocab_size = dim, num_layers, max_length, vocab_size
+        super().__init__(dim=dim, num_layers=num_layers, max_length=max_length, vocab_size=vocab_size)
         self.embeddings = InputEmbeddings(
             vocab_size=vocab_size,
             dim=dim,
@@ -88,26 +80,17 @@ class RobertaEncoder(nn.Module):
             type_row=type_row,
         )
         self.stack = TransformerStack(
+            TransformerSettings(
+                dim=dim,
+                num_heads=num_heads,
+                hidden_dim=hidden_dim,
+                norm=norm,
+                norm_eps=norm_eps,
+                activation=activation,
+                dropout=dropout,
+                attention_dropout=attention_dropout,
+            ),
             num_layers=num_layers,
-            dim=dim,
-            num_heads=num_heads,
-            hidden_dim=hidden_dim,
-            norm=norm,
-            norm_eps=norm_eps,
-            activation=activation,
-            dropout=dropout,
-            attention_dropout=attention_dropout,
-            causal=False,
         )
         self.pooler = Pooler(dim) if pooler else None
         self.apply(truncated_normal_)
-
-    @property
-    def token_embedding(self) -> nn.Embedding:
-        """The input embedding, for objectives that tie their output to it."""
-        return self.embeddings.token
-
-    def forward(self, batch: PackedBatch, carry: Any = None, reads: Reads | None = None) -> EncoderOutput:
-        """Encode; see ``models.base.Encoder``."""
-        check_length(batch, self.max_length)
-        return EncoderOutput(layers=self.stack(self.embeddings(batch), batch, reads))

@@ -1,58 +1,34 @@
-"""A stack of transformer layers over packed batches: what BERT and GPT share.
+"""Encoders that are a stack of transformer layers: what BERT and GPT share.
 
-Shape legend: T tokens, N read positions, D width.
+Shape legend: T tokens, N read positions, D width, E width of the embeddings.
 """
 
 from __future__ import annotations
 
+from typing import Any, Protocol
+
 from torch import Tensor, nn
 
 from lmtransfer.data.batch import PackedBatch
-from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.layers.attention.layout import Layout
-from lmtransfer.layers.feed_forward import Activation
-from lmtransfer.layers.transformer import NormPlace, TransformerLayer
-from lmtransfer.models.base import Reads
+from lmtransfer.layers.transformer import TransformerLayer, TransformerSettings
+from lmtransfer.models.base import Encoder, EncoderOutput, Reads
 from lmtransfer.models.padded import layout_of
 
 
 class TransformerStack(nn.Module):
-    """``num_layers`` transformer layers, and a last LayerNorm where they are pre-norm.
+    """Transformer layers, and a last LayerNorm where they are pre-norm.
 
-    The arguments are those of ``TransformerLayer``.
+    Args:
+        settings: of the layers.
+        num_layers: how many.
     """
 
-    def __init__(
-        self,
-        *,
-        num_layers: int,
-        dim: int,
-        num_heads: int,
-        hidden_dim: int,
-        norm: NormPlace,
-        norm_eps: float,
-        activation: Activation,
-        dropout: float,
-        attention_dropout: float,
-        causal: bool,
-    ) -> None:
+    def __init__(self, settings: TransformerSettings, *, num_layers: int) -> None:
         super().__init__()
-        self.causal = causal
-        self.layers = nn.ModuleList(
-            TransformerLayer(
-                dim=dim,
-                num_heads=num_heads,
-                hidden_dim=hidden_dim,
-                norm=norm,
-                norm_eps=norm_eps,
-                activation=activation,
-                dropout=dropout,
-                attention_dropout=attention_dropout,
-                causal=causal,
-            )
-            for _ in range(num_layers)
-        )
-        self.final_norm = nn.LayerNorm(dim, eps=norm_eps) if norm == "pre" else nn.Identity()
+        self.causal = settings.causal
+        self.layers = nn.ModuleList(TransformerLayer(settings) for _ in range(num_layers))
+        self.final_norm = settings.final_norm()
 
     def forward(self, embedded_TD: Tensor, batch: PackedBatch, reads: Reads | None = None) -> tuple[Tensor, ...]:
         """All layers' outputs, (T, D) each, the embeddings first; the last is (N, D) where ``reads`` is given.
@@ -76,24 +52,49 @@ class TransformerStack(nn.Module):
         return (*outputs, self.final_norm(last))
 
 
-def check_length(batch: PackedBatch, max_length: int) -> None:
-    """Refuse a sequence longer than the encoder can read, before an index error deep in a kernel would.
+class TokenEmbeddings(Protocol):
+    """Embeddings of a batch, (T, E), with their table of tokens."""
 
-    Raises:
-        DataError: naming both lengths and the keys to change.
+    token: nn.Embedding
+
+    def __call__(self, batch: PackedBatch) -> Tensor:
+        """(T, E)."""
+        ...
+
+
+class Stack(Protocol):
+    """Layers over embedded tokens."""
+
+    def __call__(self, embedded_TD: Tensor, batch: PackedBatch, reads: Reads | None = None) -> tuple[Tensor, ...]:
+        """All layers' outputs; see ``TransformerStack``."""
+        ...
+
+
+class TransformerEncoder(Encoder):
+    """Embeddings, and a stack of transformer layers over them: what BERT's and GPT's families share.
+
+    A subclass makes both in ``__init__``.
+
+    Attributes:
+        embeddings: a module, (batch) -> (T, E).
+        stack: a module over (T, D).
     """
-    if batch.max_seqlen > max_length:
-        raise DataError(
-            f"a sequence of {batch.max_seqlen} tokens is longer than model.max_length={max_length}: "
-            "lower objective.max_length or task.max_length, or raise model.max_length"
-        )
 
+    compiles = True
+    reads_padded = True
+    embeddings: TokenEmbeddings
+    stack: Stack
 
-def check_heads(*, dim: int, num_heads: int) -> None:
-    """Refuse heads that cannot share the width evenly.
+    @property
+    def token_embedding(self) -> nn.Embedding:
+        """The input embedding (V, E), for objectives that tie their output to it."""
+        return self.embeddings.token
 
-    Raises:
-        ConfigError: naming both keys.
-    """
-    if dim % num_heads:
-        raise ConfigError(f"model.num_heads={num_heads} does not divide model.dim={dim}: choose a divisor of {dim}")
+    def embed(self, batch: PackedBatch) -> Tensor:
+        """What the layers read, (T, D)."""
+        return self.embeddings(batch)
+
+    def forward(self, batch: PackedBatch, carry: Any = None, reads: Reads | None = None) -> EncoderOutput:
+        """See ``Encoder``."""
+        self.check_length(batch)
+        return EncoderOutput(layers=self.stack(self.embed(batch), batch, reads))

@@ -14,18 +14,16 @@ from lmtransfer.data.batch import PackedBatch
 from lmtransfer.errors import ConfigError
 from lmtransfer.layers.dropout import Dropout
 from lmtransfer.layers.feed_forward import Activation
-from lmtransfer.layers.transformer import NormPlace
-from lmtransfer.models.base import Direction, EncoderOutput, FamilyHead, Reads
+from lmtransfer.layers.transformer import NormPlace, TransformerSettings
+from lmtransfer.models.base import Encoder, EncoderOutput, FamilyHead, Reads
 from lmtransfer.models.relative_stack import RelativeStack, as_memory, initialise_
-from lmtransfer.models.transformer import check_heads, check_length
 
 
-class TransformerXlEncoder(nn.Module):
+class TransformerXlEncoder(Encoder):
     """A causal transformer with relative positions that reads on where it ended: each layer also sees its memory.
 
     The memory is the carry: the inputs of each layer at the last ``memory_length`` tokens, (R, M, D) a layer, through
-    which no gradient flows. Without a carry the encoder is stateless. ``memory_length``, ``clamp_length`` and
-    ``same_length`` of ``stack`` may be changed for an evaluation.
+    which no gradient flows. Without a carry the encoder is stateless.
 
     Where we differ from the published code: one softmax over the vocabulary instead of an adaptive one, and no dropout
     inside the feed-forward layers.
@@ -50,10 +48,9 @@ class TransformerXlEncoder(nn.Module):
         ConfigError: ``num_heads`` does not divide ``dim``, or ``same_length`` without a memory.
     """
 
-    attention: Direction = "causal"
+    attention = "causal"
+    token_embedding: nn.Embedding
     family_head = FamilyHead(token="last")
-    num_segments = 1
-    pooler = None
 
     def __init__(
         self,
@@ -73,25 +70,25 @@ class TransformerXlEncoder(nn.Module):
         dropout: float = 0.1,
         attention_dropout: float = 0.0,
     ) -> None:
-        super().__init__()
-        check_heads(dim=dim, num_heads=num_heads)
+        super().__init__(dim=dim, num_layers=num_layers, max_length=max_length, vocab_size=vocab_size)
         if same_length and not memory_length:
             raise ConfigError("model.same_length=true shows each token as many as model.memory_length=0: raise it")
-        self.dim, self.num_layers, self.max_length, self.vocab_size = dim, num_layers, max_length, vocab_size
         self.token_embedding = nn.Embedding(vocab_size, dim)
         self.stack = RelativeStack(
+            TransformerSettings(
+                dim=dim,
+                num_heads=num_heads,
+                hidden_dim=hidden_dim,
+                norm=norm,
+                norm_eps=norm_eps,
+                activation=activation,
+                dropout=dropout,
+                attention_dropout=attention_dropout,
+                causal=True,
+            ),
             num_layers=num_layers,
-            dim=dim,
-            num_heads=num_heads,
-            hidden_dim=hidden_dim,
-            norm=norm,
-            norm_eps=norm_eps,
-            activation=activation,
-            dropout=dropout,
-            attention_dropout=attention_dropout,
             own_biases=False,
             segments=False,
-            causal=True,
             memory_length=memory_length,
             clamp_length=clamp_length,
             same_length=same_length,
@@ -99,10 +96,15 @@ class TransformerXlEncoder(nn.Module):
         self.dropout = Dropout(dropout)
         self.apply(initialise_)
 
+    def set_memory(self, length: int, *, clamp_length: int | None, same_length: bool) -> None:
+        """See ``Encoder``."""
+        self.stack.memory_length, self.stack.same_length = length, same_length
+        self.stack.clamp_length = clamp_length or self.stack.clamp_length
+
     def forward(
         self, batch: PackedBatch, carry: tuple[Tensor, ...] | Any = None, reads: Reads | None = None
     ) -> EncoderOutput:
         """Encode; see ``models.base.Encoder``."""
-        check_length(batch, self.max_length)
+        self.check_length(batch)
         embedded_TD = self.dropout(self.token_embedding(batch.tokens_T) * math.sqrt(self.dim))
         return self.stack(embedded_TD, batch, carry=as_memory(carry, self.num_layers), reads=reads)

@@ -5,15 +5,15 @@ Shape legend: T tokens, D width of the encoder, E width of its embeddings, W wid
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
-from torch import Tensor, nn
+from torch import nn
 
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.errors import ConfigError
 from lmtransfer.layers.attention.self_attention import truncated_normal_
-from lmtransfer.models.base import Direction, Encoder, EncoderOutput, FamilyHead, Reads
-from lmtransfer.models.transformer import check_length
+from lmtransfer.models.base import Encoder, EncoderOutput, FamilyHead, Reads
+from lmtransfer.models.transformer import Stack, TokenEmbeddings
 
 #: Width of a head, so long as the twin has as much (google-research/electra, pretrain/pretrain_helpers.py).
 _HEAD_DIM = 64
@@ -52,17 +52,7 @@ def twin_shape(*, dim: int, hidden_dim: int, size: float) -> TwinShape:
     return TwinShape(width, heads, max(1, hidden_dim * width // dim))
 
 
-class _Embeddings(Protocol):
-    token: nn.Embedding
-
-    def __call__(self, batch: PackedBatch) -> Tensor: ...
-
-
-class _Stack(Protocol):
-    def __call__(self, embedded: Tensor, batch: PackedBatch, reads: Reads | None) -> tuple[Tensor, ...]: ...
-
-
-class Twin(nn.Module):
+class Twin(Encoder):
     """An encoder over the embeddings of another: its own projection of them, and its own layers.
 
     The embeddings are not this module's own: they are trained, saved and moved with the encoder they belong to.
@@ -75,16 +65,19 @@ class Twin(nn.Module):
         bias: add a bias to the projection.
     """
 
-    is_encoder = True  # its matrices are an encoder's to optimisers, though it lives in an objective
-    pooler = None
+    compiles = True
     family_head = FamilyHead(token="first")
 
-    def __init__(self, *, encoder: Encoder, embeddings: _Embeddings, stack: _Stack, dim: int, bias: bool) -> None:
-        super().__init__()
+    def __init__(self, *, encoder: Encoder, embeddings: TokenEmbeddings, stack: Stack, dim: int, bias: bool) -> None:
+        super().__init__(
+            dim=dim,
+            num_layers=encoder.num_layers,
+            max_length=encoder.max_length,
+            vocab_size=encoder.vocab_size,
+            num_segments=encoder.num_segments,
+        )
         width = embeddings.token.embedding_dim
-        self.dim, self.num_layers, self.max_length = dim, encoder.num_layers, encoder.max_length
-        self.vocab_size, self.num_segments = encoder.vocab_size, encoder.num_segments
-        self.attention: Direction = encoder.attention
+        self.attention = encoder.attention
         self.project: nn.Module = nn.Linear(width, dim, bias=bias) if width != dim else nn.Identity()
         self.project.apply(truncated_normal_)
         self.stack = stack
@@ -97,5 +90,5 @@ class Twin(nn.Module):
 
     def forward(self, batch: PackedBatch, carry: Any = None, reads: Reads | None = None) -> EncoderOutput:
         """Encode; see ``models.base.Encoder``."""
-        check_length(batch, self.max_length)
+        self.check_length(batch)
         return EncoderOutput(layers=self.stack(self.project(self._embeddings[0](batch)), batch, reads))

@@ -10,11 +10,10 @@ from typing import Any
 from torch import nn
 
 from lmtransfer.data.batch import PackedBatch
-from lmtransfer.models.base import Direction, EncoderOutput, FamilyHead, Reads
-from lmtransfer.models.transformer import check_length
+from lmtransfer.models.base import Encoder, EncoderOutput, FamilyHead, Reads
 
 
-class WordEmbeddings(nn.Module):
+class WordEmbeddings(Encoder):
     """A vector for each token, whatever stands around it: the baseline that contextual encoders are measured against.
 
     Vectors start uniform within ``0.5 / dim`` of 0, as in word2vec.c.
@@ -25,20 +24,17 @@ class WordEmbeddings(nn.Module):
         max_length: longest sequence in tokens; nothing in the model depends on it.
     """
 
-    attention: Direction = "none"
+    attention = "none"
+    token_embedding: nn.Embedding
     family_head = FamilyHead(token="mean")
-    num_layers = 0
-    num_segments = 1
-    pooler = None
 
     def __init__(self, *, vocab_size: int, dim: int, max_length: int = 4096) -> None:
-        super().__init__()
-        self.vocab_size, self.dim, self.max_length = vocab_size, dim, max_length
+        super().__init__(dim=dim, num_layers=0, max_length=max_length, vocab_size=vocab_size)
         self.token_embedding = nn.Embedding(vocab_size, dim)
         nn.init.uniform_(self.token_embedding.weight, -0.5 / dim, 0.5 / dim)
 
     def forward(self, batch: PackedBatch, carry: Any = None, reads: Reads | None = None) -> EncoderOutput:
         """Look vectors up; see ``models.base.Encoder``."""
-        check_length(batch, self.max_length)
+        self.check_length(batch)
         tokens = batch.tokens_T if reads is None else batch.tokens_T[reads.positions_N]
         return EncoderOutput(layers=(self.token_embedding(tokens),))

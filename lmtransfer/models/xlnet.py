@@ -13,13 +13,12 @@ from torch import Tensor, nn
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.layers.dropout import Dropout
 from lmtransfer.layers.feed_forward import Activation
-from lmtransfer.layers.transformer import NormPlace
-from lmtransfer.models.base import Direction, EncoderOutput, FamilyHead, Reads
+from lmtransfer.layers.transformer import NormPlace, TransformerSettings
+from lmtransfer.models.base import Encoder, EncoderOutput, FamilyHead, Reads
 from lmtransfer.models.relative_stack import RelativeStack, as_memory, initialise_
-from lmtransfer.models.transformer import check_heads, check_length
 
 
-class XlnetEncoder(nn.Module):
+class XlnetEncoder(Encoder):
     """A bidirectional transformer with relative positions, relative segments and a memory.
 
     ``two_stream`` is its pretraining: queries that do not see what they ask for. The memory is that of
@@ -50,9 +49,10 @@ class XlnetEncoder(nn.Module):
         ConfigError: ``num_heads`` does not divide ``dim``.
     """
 
-    attention: Direction = "bidirectional"
+    attention = "bidirectional"
+    token_embedding: nn.Embedding
+    has_two_streams = True
     family_head = FamilyHead(token="last", hidden="tanh")
-    pooler = None
 
     def __init__(
         self,
@@ -72,30 +72,35 @@ class XlnetEncoder(nn.Module):
         dropout: float = 0.1,
         attention_dropout: float = 0.0,
     ) -> None:
-        super().__init__()
-        check_heads(dim=dim, num_heads=num_heads)
-        self.dim, self.num_layers, self.max_length = dim, num_layers, max_length
-        self.vocab_size, self.num_segments = vocab_size, num_segments
+        super().__init__(
+            dim=dim, num_layers=num_layers, max_length=max_length, vocab_size=vocab_size, num_segments=num_segments
+        )
         self.token_embedding = nn.Embedding(vocab_size, dim)
         self.query = nn.Parameter(0.02 * torch.randn(dim))
         self.stack = RelativeStack(
+            TransformerSettings(
+                dim=dim,
+                num_heads=num_heads,
+                hidden_dim=hidden_dim,
+                norm=norm,
+                norm_eps=norm_eps,
+                activation=activation,
+                dropout=dropout,
+                attention_dropout=attention_dropout,
+            ),
             num_layers=num_layers,
-            dim=dim,
-            num_heads=num_heads,
-            hidden_dim=hidden_dim,
-            norm=norm,
-            norm_eps=norm_eps,
-            activation=activation,
-            dropout=dropout,
-            attention_dropout=attention_dropout,
             own_biases=True,
             segments=num_segments > 1,
-            causal=False,
             memory_length=memory_length,
             clamp_length=clamp_length,
         )
         self.dropout = Dropout(dropout)
         self.apply(initialise_)
+
+    def set_memory(self, length: int, *, clamp_length: int | None, same_length: bool) -> None:
+        """See ``Encoder``."""
+        self.stack.memory_length, self.stack.same_length = length, same_length
+        self.stack.clamp_length = clamp_length or self.stack.clamp_length
 
     def forward(
         self, batch: PackedBatch, carry: tuple[Tensor, ...] | Any = None, reads: Reads | None = None
@@ -104,19 +109,7 @@ class XlnetEncoder(nn.Module):
         return self.stack(self._embedded(batch), batch, carry=as_memory(carry, self.num_layers), reads=reads)
 
     def two_stream(self, batch: PackedBatch, *, order_T: Tensor, reads: Reads, carry: Any = None) -> EncoderOutput:
-        """Encode in an order of factorisation (section 2.3).
-
-        Args:
-            batch: the tokens, as they are.
-            order_T: place of each token in the order, int64; tokens of place 0 are seen by all, and a token of place k
-                by itself and those of higher places.
-            reads: positions of the query stream, which start from one learnt vector instead of their tokens, and do
-                not see themselves.
-            carry: the memory, which all see.
-
-        Returns:
-            The content stream below the last layer, (T, D) each, and the query stream at the top, (N, D).
-        """
+        """See ``Encoder``; queries start from one learnt vector instead of their tokens, and all see the memory."""
         return self.stack.two_stream(
             self._embedded(batch),
             self.dropout(self.query),
@@ -127,7 +120,7 @@ class XlnetEncoder(nn.Module):
         )
 
     def _embedded(self, batch: PackedBatch) -> Tensor:
-        check_length(batch, self.max_length)
+        self.check_length(batch)
         # A zero that keeps a gradient on what a plain pass over one segment does not use.
         unused_D = 0.0 * self.query + self.stack.unused()
         return self.dropout(self.token_embedding(batch.tokens_T) + unused_D)

@@ -1,22 +1,25 @@
-"""What every objective promises.
+"""What every objective promises, and what it may be able to do besides.
 
-Shape legend: M prediction positions, D width.
+Shape legend: T tokens of a packed batch, M prediction positions, B sequences, D width, E width of the token embedding,
+V vocabulary, K logits.
 """
 
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
-from typing import Any, Literal, Protocol, cast, runtime_checkable
+from typing import Any, Literal, Protocol
 
-from torch import nn
+import numpy as np
+from torch import Tensor, nn
 
 import lmtransfer.objectives
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import Direction, Encoder, EncoderOutput, Reads
 from lmtransfer.objectives.batch import PretrainingBatch
+from lmtransfer.objectives.softmax import Softmax
 from lmtransfer.training.learner import Loss
 
 #: Where an objective needs the last layer: at the hidden tokens, at each row's first token, or everywhere.
@@ -35,102 +38,174 @@ class Encode(Protocol):
         ...
 
 
-@runtime_checkable
-class Objective(Protocol):
-    """A self-supervised task with its head (always an ``nn.Module``); ``bind`` makes the head.
+class Objective(nn.Module):
+    """A self-supervised task with its head, which ``bind`` makes: the base class of every objective.
+
+    A subclass gives its ``name`` and ``directions``, ``count`` and ``losses``, and of the rest what is not as it is
+    here. Nothing else knows objectives by name or type: what they can do is asked of them.
+
+    Args:
+        weight: of its loss in the total.
 
     Attributes:
         name: of its loss in logs, and of its weights in checkpoints.
-        weight: of its loss in the total.
+        title: what it predicts, in words, for people; empty: its name says it.
         directions: attention of the encoders that it fits.
         reads: where it needs the last layer.
-        label: label of whole rows that it needs, or None.
+        head_reads: where the matrices of its own are applied.
+        label: label of whole rows that it needs, or None; ``label_rows``: the file of ``conf/objective/rows`` that has
+            rows with it.
+        needs: numbers of each target or token that the corruption must give; ``needs_from``: the file of
+            ``conf/objective/corruption`` that does.
         uses_pooler: whether it trains the encoder's pooler.
+        ties_embedding: whether its output matrix is the encoder's token embedding.
+        goes_on: whether it may read rows that go on from one another.
+        chosen_by: the loss by which the best checkpoint is chosen where its total is not what an encoder is judged by.
+        masked_loss: the loss of predicting masked tokens by their context, or None where none are.
+        predicts: which tokens of a text ``predict`` gives a probability: one that [MASK] stands for ("masked"), any
+            one, as its prediction does not see it ("unmasked"), or None where there is no such method.
+        per_token: its parameters with a number or a row for each token of the vocabulary.
     """
 
     name: str
-    weight: float
+    title: str = ""
     directions: tuple[Direction, ...]
-    reads: Read
-    label: str | None
-    uses_pooler: bool
+    reads: Read = "all"
+    head_reads: Read = "masked"
+    label: str | None = None
+    label_rows: str = ""
+    needs: tuple[str, ...] = ()
+    needs_from: str = ""
+    uses_pooler: bool = False
+    ties_embedding: bool = False
+    goes_on: bool = False
+    chosen_by: str = "loss"
+    masked_loss: str | None = None
+    predicts: Literal["masked", "unmasked"] | None = None
+    per_token: tuple[str, ...] = ()
+
+    def __init__(self, *, weight: float = 1.0) -> None:
+        super().__init__()
+        self.weight = weight
 
     def bind(self, encoder: Encoder) -> None:
-        """Make the head for ``encoder`` and tie what is tied.
+        """Make the head for ``encoder`` and tie what is tied; here: see that it fits, and keep it.
 
         Raises:
             ConfigError: the encoder lacks what the objective needs.
         """
-        ...
+        problem = self.direction_problem(encoder.attention)
+        if problem:
+            raise ConfigError(problem)
+        self._encoder = (encoder,)  # a tuple, so that the encoder's weights are not this module's a second time
+        if self.ties_embedding:
+            _ = self.tied_embedding
+
+    def count(self, batch: PretrainingBatch) -> int:
+        """What its loss is a sum over, known before the forward pass."""
+        raise NotImplementedError
 
     def counts(self, batch: PretrainingBatch) -> dict[str, int]:
-        """The counts of ``losses``, by name, known before the forward pass."""
-        ...
+        """The counts of ``losses``, by name."""
+        count = self.count(batch)
+        return {self.name: count, f"{self.name}_accuracy": count}
 
     def losses(self, batch: PretrainingBatch, encode: Encode) -> dict[str, Loss]:
         """Named losses; those of weight 0 are metrics."""
-        ...
+        raise NotImplementedError
+
+    def loss_and_accuracy(self, total: Tensor, hits: Tensor, count: int) -> dict[str, Loss]:
+        """The two that most objectives have: a sum of losses, and how many of the ``count`` predictions are right."""
+        return {self.name: Loss(total, count, self.weight), f"{self.name}_accuracy": Loss(hits, count, 0.0)}
+
+    def predict(self, packed: PackedBatch, positions_M: np.ndarray, *, mask_id: int) -> list[Softmax]:
+        """What the head says of the tokens at some positions; see ``predicts``.
+
+        Args:
+            packed: the sequences, on the encoder's device.
+            positions_M: indices into T, int64, ascending; no sequence's first or last token.
+            mask_id: of [MASK], which stands at hidden places.
+
+        Returns:
+            M distributions; two times M from two directions that know nothing of one another.
+        """
+        raise NotImplementedError
+
+    def token_logits(self, hidden_TD: Tensor) -> Tensor | None:
+        """What the head says of each token of a text as it is: (T, D) -> (T, K) or (T,); None: nothing."""
+        return None
+
+    def text_logits(self, pooled_BD: Tensor) -> Tensor | None:
+        """What the head says of each text by the encoder's pooler: (B, D) -> (B, K); None: nothing."""
+        return None
+
+    def inner(self) -> Mapping[str, Objective]:
+        """Objectives that are part of it, over encoders of its own, by what their heads are called."""
+        return {}
+
+    def output_weights(self) -> int:
+        """Entries of the output matrix over the vocabulary that a prediction passes through; 0: there is none."""
+        return self.tied_embedding.weight.numel() if self.ties_embedding else 0
+
+    @property
+    def encoder(self) -> Encoder:
+        """What it is bound to."""
+        return self._encoder[0]
+
+    @property
+    def tied_embedding(self) -> nn.Embedding:
+        """The input embedding, which is the output matrix too.
+
+        Raises:
+            ConfigError: the encoder reads words as characters and has none.
+        """
+        embedding = self.encoder.token_embedding
+        if embedding is None:
+            raise ConfigError(
+                f"objective={self.name} ties its output to the token embedding, and {type(self.encoder).__name__} "
+                f"reads characters: use objective=bilm with this model"
+            )
+        return embedding
+
+    @classmethod
+    def direction_problem(cls, attention: Direction) -> str | None:
+        """Why it is meaningless for an encoder with this attention, or None if it is not."""
+        if attention in cls.directions:
+            return None
+        fitting = ", ".join(objective.name for objective in known_objectives() if attention in objective.directions)
+        return (
+            f"objective={cls.name} needs {' or '.join(cls.directions)} attention, and model.attention is "
+            f"{attention}: use another objective with this model (its kind has {fitting}), or another model with this "
+            f"objective (lmtransfer list models)"
+        )
 
 
-@runtime_checkable
-class ChosenBy(Protocol):
-    """An objective whose total loss is not what its encoder is judged by.
+def reads_at(packed: PackedBatch, positions_M: np.ndarray) -> Reads:
+    """Some positions of packed sequences, ascending, as an encoder is told them."""
+    edges = np.append(0, np.cumsum(packed.lengths))
+    return Reads.of(positions_M, edges).to(packed.tokens_T.device)
 
-    Attributes:
-        chosen_by: the loss by which the best checkpoint is chosen.
-    """
 
-    chosen_by: str
+def known_objectives() -> list[type[Objective]]:
+    """All objectives of this package, by name."""
+    for info in pkgutil.iter_modules(lmtransfer.objectives.__path__, "lmtransfer.objectives."):
+        if not info.ispkg:
+            import_module(info.name)
+    found = {cls for cls in _below(Objective) if hasattr(cls, "name") and cls.__module__.startswith("lmtransfer.")}
+    return sorted(found, key=lambda cls: cls.name)
+
+
+def _below(cls: type[Objective]) -> Iterator[type[Objective]]:
+    for child in cls.__subclasses__():
+        yield child
+        yield from _below(child)
 
 
 def selection_metric(objectives: Sequence[Objective]) -> str:
     """The validation loss by which the best checkpoint is chosen: the total, unless an objective names another."""
-    return next((objective.chosen_by for objective in objectives if isinstance(objective, ChosenBy)), "loss")
+    return next((objective.chosen_by for objective in objectives if objective.chosen_by != "loss"), "loss")
 
 
-def direction_problem(objective: Objective | type[Objective], attention: Direction) -> str | None:
-    """Why ``objective`` is meaningless for an encoder with this attention, or None if it is not."""
-    if attention in objective.directions:
-        return None
-    fitting = ", ".join(objectives_for(attention))
-    return (
-        f"objective={objective.name} needs {' or '.join(objective.directions)} attention, and model.attention is "
-        f"{attention}: use another objective with this model (its kind has {fitting}), or another model with this "
-        f"objective (lmtransfer list models)"
-    )
-
-
-def objectives_for(attention: Direction) -> list[str]:
-    """The names of all objectives of this package that fit encoders with this attention."""
-    found = set()
-    for info in pkgutil.iter_modules(lmtransfer.objectives.__path__, "lmtransfer.objectives."):
-        if not info.ispkg:
-            for thing in vars(import_module(info.name)).values():
-                if isinstance(thing, type) and hasattr(thing, "name") and attention in getattr(thing, "directions", ()):
-                    found.add(cast(type[Objective], thing).name)
-    return sorted(found)
-
-
-def check_direction(objective: Objective | type[Objective], attention: Direction) -> None:
-    """Refuse an encoder whose direction makes ``objective`` meaningless.
-
-    Raises:
-        ConfigError: it does.
-    """
-    problem = direction_problem(objective, attention)
-    if problem:
-        raise ConfigError(problem)
-
-
-def tied_embedding(objective: Objective | type[Objective], encoder: Encoder) -> nn.Embedding:
-    """The input embedding, to be the output matrix too.
-
-    Raises:
-        ConfigError: the encoder reads words as characters and has none.
-    """
-    if encoder.token_embedding is None:
-        raise ConfigError(
-            f"objective={objective.name} ties its output to the token embedding, and {type(encoder).__name__} reads "
-            f"characters: use objective=bilm with this model"
-        )
-    return encoder.token_embedding
+def masked_loss(objectives: Sequence[Objective]) -> str | None:
+    """The name of the loss of predicting masked tokens, or None where none are."""
+    return next((objective.masked_loss for objective in objectives if objective.masked_loss is not None), None)

@@ -1,20 +1,22 @@
 """Language modelling in both directions (ELMo).
 
-Shape legend: T tokens of a packed batch, V vocabulary, H width of one direction.
+Shape legend: T tokens of a packed batch, M positions, V vocabulary, H width of one direction.
 """
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from lmtransfer.data.batch import PackedBatch
 from lmtransfer.errors import ConfigError
-from lmtransfer.layers.cross_entropy import cross_entropy_sum
-from lmtransfer.layers.sampled_softmax import log_uniform_samples, sampled_cross_entropy_sum
-from lmtransfer.models.base import Direction, Encoder
-from lmtransfer.objectives.base import Encode, Read, check_direction
+from lmtransfer.layers.cross_entropy import cross_entropy_sum, log_uniform_samples, sampled_cross_entropy_sum
+from lmtransfer.models.base import Encoder
+from lmtransfer.objectives.base import Encode, Objective
 from lmtransfer.objectives.batch import PretrainingBatch
-from lmtransfer.objectives.neighbours import neighbours, num_neighbours
+from lmtransfer.objectives.language_model import neighbours, num_neighbours
+from lmtransfer.objectives.softmax import Softmax
 from lmtransfer.training.learner import Loss
 
 
@@ -44,7 +46,7 @@ class OutputEmbedding(nn.Module):
         return module.weight
 
 
-class BidirectionalLanguageModel(nn.Module):
+class BidirectionalLanguageModel(Objective):
     """Predicts each token from those before it and, apart from that, from those after it (Peters et al. 2018, 3.1).
 
     For encoders with concatenated directions: the first half of the last layer's features predicts the next token,
@@ -64,22 +66,24 @@ class BidirectionalLanguageModel(nn.Module):
     """
 
     name = "bilm"
-    directions: tuple[Direction, ...] = ("concatenated",)
-    reads: Read = "all"
-    label: str | None = None
-    uses_pooler = False
-    goes_on = True  # may read rows that go on from one another
+    title = "next and previous token"
+    directions = ("concatenated",)
+    goes_on = True
+    predicts = "unmasked"
+    per_token: tuple[str, ...] = ("output.bias",)
 
     def __init__(self, *, weight: float = 1.0, num_sampled: int | None = None) -> None:
-        super().__init__()
+        super().__init__(weight=weight)
         if num_sampled is not None and num_sampled < 1:
             raise ConfigError(f"objective.losses.bilm.num_sampled={num_sampled}: use 1 or more, or null for all")
-        self.weight, self.num_sampled = weight, num_sampled
+        self.num_sampled = num_sampled
 
     def bind(self, encoder: Encoder) -> None:
         """See ``Objective``."""
-        check_direction(self, encoder.attention)
+        super().bind(encoder)
         self.output = OutputEmbedding(encoder, encoder.dim // 2)
+        if self.output.own is not None:
+            self.per_token = ("output.bias", "output.own.weight")
 
     def counts(self, batch: PretrainingBatch) -> dict[str, int]:
         """See ``Objective``; tokens, less one a row where its neighbours are unknown."""
@@ -104,6 +108,19 @@ class BidirectionalLanguageModel(nn.Module):
         if forward_hits is not None and backward_hits is not None:
             losses["bilm_accuracy"] = Loss(forward_hits + backward_hits, counts["bilm_accuracy"], 0.0)
         return losses
+
+    def predict(self, packed: PackedBatch, positions_M: np.ndarray, *, mask_id: int) -> list[Softmax]:
+        """See ``Objective``: each direction, from the token before and from the one after."""
+        last_TD = self.encoder(packed).last
+        width = last_TD.shape[1] // 2
+        places_M = torch.from_numpy(positions_M).to(last_TD.device)
+        forward_MH = last_TD.index_select(0, places_M - 1)[:, :width]
+        backward_MH = last_TD.index_select(0, places_M + 1)[:, width:]
+        return [Softmax(states, self.output.weight, self.output.bias) for states in (forward_MH, backward_MH)]
+
+    def output_weights(self) -> int:
+        """See ``Objective``; in either direction."""
+        return 2 * self.output.weight.numel()
 
     @property
     def _samples(self) -> bool:

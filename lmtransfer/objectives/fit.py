@@ -6,12 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import Encoder
-from lmtransfer.objectives.base import Objective, direction_problem
-from lmtransfer.objectives.corruption.base import Corruption, NoCorruption
+from lmtransfer.objectives.base import Objective
+from lmtransfer.objectives.corruption.base import Corruption
 from lmtransfer.objectives.rows.base import Rows
-
-#: The rows that have each label.
-_ROWS_WITH = {"nsp": "sentence_pairs", "sop": "ordered_pairs"}
 
 
 def check_fit(*, encoder: Encoder, objectives: Sequence[Objective], rows: Rows, corruption: Corruption) -> None:
@@ -20,7 +17,7 @@ def check_fit(*, encoder: Encoder, objectives: Sequence[Objective], rows: Rows, 
     Raises:
         ConfigError: all problems at once.
     """
-    problems = [problem for o in objectives if (problem := direction_problem(o, encoder.attention))]
+    problems = [problem for o in objectives if (problem := o.direction_problem(encoder.attention))]
     if rows.max_length > encoder.max_length:
         problems.append(
             f"objective.max_length={rows.max_length} is longer than the model reads "
@@ -36,7 +33,7 @@ def check_fit(*, encoder: Encoder, objectives: Sequence[Objective], rows: Rows, 
         if objective.label is not None and objective.label not in rows.label_names:
             problems.append(
                 f"objective.losses.{objective.name} needs rows with the label '{objective.label}', and "
-                f"{type(rows).__name__} has none: use objective/rows={_ROWS_WITH.get(objective.label, '...')}"
+                f"{type(rows).__name__} has none: use objective/rows={objective.label_rows}"
             )
     problems += _corruption_problems(objectives, corruption)
     if problems:
@@ -46,13 +43,12 @@ def check_fit(*, encoder: Encoder, objectives: Sequence[Objective], rows: Rows, 
 def check_order(*, objectives: Sequence[Objective], rows: Rows) -> None:
     """Refuse rows that go on from one another for objectives that gain nothing by the order of the text.
 
-    An objective with the attribute ``goes_on`` may read such rows. Not part of ``check_fit``, since older runs have
-    been trained so, and are evaluated as they are.
+    Not part of ``check_fit``, since older runs have been trained so, and are evaluated as they are.
 
     Raises:
         ConfigError: rows of another objective.
     """
-    others = [o.name for o in objectives if not getattr(o, "goes_on", False)]
+    others = [o.name for o in objectives if not o.goes_on]
     if rows.contiguous and others:
         raise ConfigError(
             f"objective.rows.contiguous=true (objective/rows=lanes): rows that go on from one another are for language "
@@ -62,22 +58,17 @@ def check_order(*, objectives: Sequence[Objective], rows: Rows) -> None:
 
 
 def _corruption_problems(objectives: Sequence[Objective], corruption: Corruption) -> Iterator[str]:
-    """What the objectives miss in the corruption, and the reverse.
-
-    An objective with the attribute ``needs`` reads numbers of those names that a corruption ``gives``.
-    """
+    """What the objectives miss in the corruption, and the reverse."""
     names = ", ".join(o.name for o in objectives)
-    hides, predicts = not isinstance(corruption, NoCorruption), any(o.reads == "masked" for o in objectives)
+    predicts = any(o.reads == "masked" or o.needs for o in objectives)
     for objective in objectives:
-        needs, gives = getattr(objective, "needs", ()), getattr(corruption, "gives", ())
-        predicts = predicts or bool(needs)
-        if not set(needs) <= set(gives):
+        if not set(objective.needs) <= set(corruption.gives):
             yield (
-                f"objective.losses.{objective.name} needs {' and '.join(needs)} of each token from the corruption: "
-                f"use objective/corruption={getattr(objective, 'needs_from', '')}"
+                f"objective.losses.{objective.name} needs {' and '.join(objective.needs)} of each token from the "
+                f"corruption: use objective/corruption={objective.needs_from}"
             )
             return
-    if predicts and not hides:
+    if predicts and not corruption.hides:
         yield f"objective.losses ({names}) predicts hidden tokens: use objective/corruption=tokens"
-    if hides and not predicts:
+    if corruption.hides and not predicts:
         yield f"objective.corruption hides tokens that no objective predicts ({names}): use objective/corruption=none"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any
 
 from torch import nn
 
@@ -60,21 +60,21 @@ class PretrainingLearner(nn.Module):
             objective.bind(encoder)
         if encoder.pooler is not None and not any(objective.uses_pooler for objective in objectives):
             encoder.pooler.requires_grad_(False)
-        self.encoder = cast(nn.Module, encoder)
-        self.objectives = nn.ModuleDict({objective.name: cast(nn.Module, objective) for objective in objectives})
+        self.encoder = encoder
+        self.objectives = nn.ModuleDict({objective.name: objective for objective in objectives})
 
     def counts(self, batch: PretrainingBatch) -> dict[str, int]:
         """The counts of all losses, by name, before the forward pass."""
         counts: dict[str, int] = {}
-        for objective in self._listed():
+        for objective in self.listed():
             counts.update(objective.counts(batch))
         return counts
 
     def losses(self, batch: PretrainingBatch, carry: Any = None) -> tuple[dict[str, Loss], Any]:
         """All losses by name, and the encoder's carry for the next batch where that follows this one."""
-        encode = _EncodeOnce(cast(Encoder, self.encoder), carry if batch.follows else None)
+        encode = _EncodeOnce(self.encoder, carry if batch.follows else None)
         losses: dict[str, Loss] = {}
-        for objective in self._listed():
+        for objective in self.listed():
             losses.update(objective.losses(batch, encode))
         return losses, None if batch.follows is None else encode.next_carry
 
@@ -82,8 +82,9 @@ class PretrainingLearner(nn.Module):
         """``losses``, for wrappers that call the module."""
         return self.losses(batch, carry)
 
-    def _listed(self) -> list[Objective]:
-        return [cast(Objective, module) for module in self.objectives.values()]
+    def listed(self) -> list[Objective]:
+        """The objectives, in the order of their losses."""
+        return [module for module in self.objectives.values() if isinstance(module, Objective)]
 
 
 def needed_reads(objectives: Sequence[Objective]) -> frozenset[Read]:

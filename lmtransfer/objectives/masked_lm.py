@@ -5,19 +5,22 @@ Shape legend: M prediction positions, V vocabulary, D width, E width of the toke
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from lmtransfer.data.batch import PackedBatch
 from lmtransfer.layers.attention.self_attention import truncated_normal_
 from lmtransfer.layers.cross_entropy import cross_entropy_sum
 from lmtransfer.layers.feed_forward import Activation, activation_module
-from lmtransfer.models.base import Direction, Encoder
-from lmtransfer.objectives.base import Encode, Read, check_direction, tied_embedding
+from lmtransfer.models.base import Encoder
+from lmtransfer.objectives.base import Encode, Objective, reads_at
 from lmtransfer.objectives.batch import PretrainingBatch
+from lmtransfer.objectives.softmax import Softmax
 from lmtransfer.training.learner import Loss
 
 
-class MaskedLanguageModel(nn.Module):
+class MaskedLanguageModel(Objective):
     """Predicts the hidden tokens (Devlin et al. 2019, section 3.1), at their positions only.
 
     The head is BERT's: a dense layer, its activation and a LayerNorm, then the token embedding as output matrix with
@@ -31,40 +34,48 @@ class MaskedLanguageModel(nn.Module):
     """
 
     name = "mlm"
-    directions: tuple[Direction, ...] = ("bidirectional",)
-    reads: Read = "masked"
-    label: str | None = None
-    uses_pooler = False
+    title = "masked tokens"
+    directions = ("bidirectional",)
+    reads = "masked"
+    ties_embedding = True
+    masked_loss = "mlm"
+    predicts = "masked"
+    per_token = ("bias",)
 
     def __init__(self, *, weight: float = 1.0, activation: Activation = "gelu", norm_eps: float = 1e-12) -> None:
-        super().__init__()
-        self.weight, self.norm_eps = weight, norm_eps
+        super().__init__(weight=weight)
+        self.norm_eps = norm_eps
         self.activation = activation_module(activation)
 
     def bind(self, encoder: Encoder) -> None:
         """See ``Objective``."""
-        check_direction(self, encoder.attention)
-        width = tied_embedding(self, encoder).embedding_dim
+        super().bind(encoder)
+        width = self.tied_embedding.embedding_dim
         self.dense = nn.Linear(encoder.dim, width)
         self.norm = nn.LayerNorm(width, eps=self.norm_eps)
         self.bias = nn.Parameter(torch.zeros(encoder.vocab_size))
         self.dense.apply(truncated_normal_)
-        self._encoder = (encoder,)  # a tuple, so that the encoder's weights are not this module's a second time
 
     def transform(self, hidden_MD: Tensor) -> Tensor:
         """States ready for the output matrix: (M, D) -> (M, E)."""
         return self.norm(self.activation(self.dense(hidden_MD)))
 
-    def counts(self, batch: PretrainingBatch) -> dict[str, int]:
+    def count(self, batch: PretrainingBatch) -> int:
         """See ``Objective``; hidden tokens."""
-        return {"mlm": batch.num_targets, "mlm_accuracy": batch.num_targets}
+        return batch.num_targets
 
     def losses(self, batch: PretrainingBatch, encode: Encode) -> dict[str, Loss]:
         """See ``Objective``."""
         hidden_ME = self.transform(batch.read("masked", encode(batch.inputs, batch.reads)))
-        output_VE = tied_embedding(self, self._encoder[0]).weight
+        output_VE = self.tied_embedding.weight
         total, hits_M = cross_entropy_sum(hidden_ME, output_VE, self.bias, batch.targets_M, batch.weights_M)
-        return {
-            "mlm": Loss(total, batch.num_targets, self.weight),
-            "mlm_accuracy": Loss((hits_M * batch.weights_M).sum(), batch.num_targets, 0.0),
-        }
+        return self.loss_and_accuracy(total, (hits_M * batch.weights_M).sum(), batch.num_targets)
+
+    def token_logits(self, hidden_TD: Tensor) -> Tensor:
+        """See ``Objective``."""
+        return nn.functional.linear(self.transform(hidden_TD), self.tied_embedding.weight, self.bias)
+
+    def predict(self, packed: PackedBatch, positions_M: np.ndarray, *, mask_id: int) -> list[Softmax]:
+        """See ``Objective``."""
+        states_ME = self.transform(self.encoder(packed, reads=reads_at(packed, positions_M)).last)
+        return [Softmax(states_ME, self.tied_embedding.weight, self.bias)]

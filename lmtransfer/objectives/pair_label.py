@@ -1,20 +1,20 @@
-"""What objectives share that tell a label of two texts from the encoder's pooler."""
+"""Labels of two texts, told from the encoder's pooler: next sentence (BERT), sentence order (ALBERT)."""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
-from torch import nn
+from torch import Tensor, nn
 
 from lmtransfer.errors import ConfigError
 from lmtransfer.layers.attention.self_attention import truncated_normal_
-from lmtransfer.models.base import Direction, Encoder
-from lmtransfer.objectives.base import Encode, Read, check_direction
+from lmtransfer.models.base import Encoder
+from lmtransfer.objectives.base import Encode, Objective
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.training.learner import Loss
 
 
-class PairLabel(nn.Module):
+class PairLabel(Objective):
     """A two-way softmax over the encoder's pooler, one decision a row.
 
     A subclass gives its ``name``, which is also the label of its rows, and a ``model_with_pooler`` to recommend.
@@ -24,20 +24,15 @@ class PairLabel(nn.Module):
         weight: of the loss in the total.
     """
 
-    name: str
-    label: str | None
     model_with_pooler: ClassVar[str]
-    directions: tuple[Direction, ...] = ("bidirectional",)
-    reads: Read = "starts"
+    directions = ("bidirectional",)
+    reads = "starts"
+    head_reads = "starts"
     uses_pooler = True
-
-    def __init__(self, *, weight: float = 1.0) -> None:
-        super().__init__()
-        self.weight = weight
 
     def bind(self, encoder: Encoder) -> None:
         """See ``Objective``."""
-        check_direction(self, encoder.attention)
+        super().bind(encoder)
         if encoder.pooler is None:
             raise ConfigError(
                 f"objective={self.name} reads the encoder's pooler, and {type(encoder).__name__} has none: "
@@ -45,22 +40,58 @@ class PairLabel(nn.Module):
             )
         self.classifier = nn.Linear(encoder.dim, 2)
         self.classifier.apply(truncated_normal_)
-        self._encoder = (encoder,)  # a tuple, so that the pooler's weights are not this module's a second time
 
-    def counts(self, batch: PretrainingBatch) -> dict[str, int]:
+    def count(self, batch: PretrainingBatch) -> int:
         """See ``Objective``; rows."""
-        rows = batch.inputs.num_real
-        return {self.name: rows, f"{self.name}_accuracy": rows}
+        return batch.inputs.num_real
 
     def losses(self, batch: PretrainingBatch, encode: Encode) -> dict[str, Loss]:
         """See ``Objective``."""
-        pooler = self._encoder[0].pooler
+        pooler = self.encoder.pooler
         assert pooler is not None
         first_BD = batch.read("starts", encode(batch.inputs, batch.reads))
         logits = self.classifier(pooler(first_BD))
-        labels, rows = batch.labels[self.name], batch.inputs.num_real
+        labels = batch.labels[self.name]
         if logits.dtype.itemsize < 4:
             logits = logits.float()
         total = nn.functional.cross_entropy(logits, labels, reduction="sum")
         hits = (logits.detach().argmax(-1) == labels).sum()
-        return {self.name: Loss(total, rows, self.weight), f"{self.name}_accuracy": Loss(hits.float(), rows, 0.0)}
+        return self.loss_and_accuracy(total, hits.float(), self.count(batch))
+
+    def text_logits(self, pooled_BD: Tensor) -> Tensor:
+        """See ``Objective``."""
+        return self.classifier(pooled_BD)
+
+
+class NextSentencePrediction(PairLabel):
+    """Tells from the encoder's pooler whether B follows A (Devlin et al. 2019, section 3.1).
+
+    Label 0 means that it does, 1 that B is from another document. Losses: "nsp", the cross entropy of a two-way
+    softmax in nats summed over rows; "nsp_accuracy" beside it.
+
+    Args:
+        weight: of the loss in the total.
+    """
+
+    name = "nsp"
+    title = "next sentence"
+    label = "nsp"
+    label_rows = "sentence_pairs"
+    model_with_pooler = "bert_mini"
+
+
+class SentenceOrderPrediction(PairLabel):
+    """Tells from the encoder's pooler whether two consecutive texts were swapped (Lan et al. 2020, section 3.1).
+
+    Label 0 means that they stand in order, 1 that they are swapped. Losses: "sop", the cross entropy of a two-way
+    softmax in nats summed over rows; "sop_accuracy" beside it.
+
+    Args:
+        weight: of the loss in the total.
+    """
+
+    name = "sop"
+    title = "sentence order"
+    label = "sop"
+    label_rows = "ordered_pairs"
+    model_with_pooler = "albert_lite"

@@ -5,30 +5,21 @@ Shape legend: T tokens, M prediction positions, B sequences, D width, V vocabula
 
 from __future__ import annotations
 
-from typing import Any, Protocol, cast, runtime_checkable
-
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.errors import ConfigError
 from lmtransfer.layers.cross_entropy import cross_entropy_sum
-from lmtransfer.models.base import Direction, Encoder, EncoderOutput, Reads
-from lmtransfer.objectives.base import Encode, Read, check_direction, tied_embedding
+from lmtransfer.models.base import Encoder, Reads
+from lmtransfer.objectives.base import Encode, Objective, reads_at
 from lmtransfer.objectives.batch import PretrainingBatch
+from lmtransfer.objectives.softmax import Softmax
 from lmtransfer.training.learner import Loss
 
 
-@runtime_checkable
-class TwoStreams(Protocol):
-    """An encoder that can ask for a token without seeing it."""
-
-    def two_stream(self, batch: PackedBatch, *, order_T: Tensor, reads: Reads, carry: Any = None) -> EncoderOutput:
-        """Encode in an order of factorisation; the last layer is that of the queries at ``reads``."""
-        ...
-
-
-class PermutationLanguageModel(nn.Module):
+class PermutationLanguageModel(Objective):
     """Predicts the chosen tokens one after the other, in a random order (Yang et al. 2019, sections 2.2 to 2.4).
 
     The choice and the order are those of ``PermutationTargets``. The output matrix is the token embedding, with a bias
@@ -40,31 +31,29 @@ class PermutationLanguageModel(nn.Module):
     """
 
     name = "plm"
-    directions: tuple[Direction, ...] = ("bidirectional",)
-    reads: Read = "masked"
-    label: str | None = None
-    uses_pooler = False
-    goes_on = True  # may read rows that go on from one another
-
-    def __init__(self, *, weight: float = 1.0) -> None:
-        super().__init__()
-        self.weight = weight
+    title = "permuted tokens"
+    directions = ("bidirectional",)
+    reads = "masked"
+    needs = ("order",)
+    needs_from = "permutation"
+    ties_embedding = True
+    goes_on = True
+    predicts = "masked"
+    per_token = ("bias",)
 
     def bind(self, encoder: Encoder) -> None:
         """See ``Objective``."""
-        check_direction(self, encoder.attention)
-        tied_embedding(self, encoder)
-        if not isinstance(encoder, TwoStreams):
+        super().bind(encoder)
+        if not encoder.has_two_streams:
             raise ConfigError(
                 f"objective=plm needs a model with two streams, and {type(encoder).__name__} has one: use "
                 f"model=xlnet_laptop, or objective=mlm with this model"
             )
         self.bias = nn.Parameter(torch.zeros(encoder.vocab_size))
-        self._encoder = (encoder,)  # a tuple, so that the encoder's weights are not this module's a second time
 
-    def counts(self, batch: PretrainingBatch) -> dict[str, int]:
+    def count(self, batch: PretrainingBatch) -> int:
         """See ``Objective``; chosen tokens."""
-        return {"plm": batch.num_targets, "plm_accuracy": batch.num_targets}
+        return batch.num_targets
 
     def losses(self, batch: PretrainingBatch, encode: Encode) -> dict[str, Loss]:
         """See ``Objective``.
@@ -75,18 +64,23 @@ class PermutationLanguageModel(nn.Module):
         if "order" not in batch.per_token:
             raise ConfigError("objective=plm predicts in an order: use objective/corruption=permutation")
         order_T, reads = batch.per_token["order"], _reads(batch)
-        encoder = cast(TwoStreams, self._encoder[0])
         output = encode.with_carry(
-            lambda carry: encoder.two_stream(batch.original, order_T=order_T, reads=reads, carry=carry)
+            lambda carry: self.encoder.two_stream(batch.original, order_T=order_T, reads=reads, carry=carry)
         )
-        output_VD = tied_embedding(self, self._encoder[0]).weight
         count = batch.num_targets
         targets_M, weights_M = batch.targets_M[:count], batch.weights_M[:count]
-        total, hits_M = cross_entropy_sum(output.last, output_VD, self.bias, targets_M, weights_M)
-        return {
-            "plm": Loss(total, count, self.weight),
-            "plm_accuracy": Loss(hits_M.sum().to(total.dtype), count, 0.0),
-        }
+        total, hits_M = cross_entropy_sum(output.last, self.tied_embedding.weight, self.bias, targets_M, weights_M)
+        return self.loss_and_accuracy(total, hits_M.sum().to(total.dtype), count)
+
+    def token_logits(self, hidden_TD: Tensor) -> Tensor:
+        """See ``Objective``."""
+        return nn.functional.linear(hidden_TD, self.tied_embedding.weight, self.bias)
+
+    def predict(self, packed: PackedBatch, positions_M: np.ndarray, *, mask_id: int) -> list[Softmax]:
+        """See ``Objective``: the query at a place whose token nothing sees, as all [MASK]s come last in the order."""
+        order_T = (packed.tokens_T == mask_id).long()
+        states_MD = self.encoder.two_stream(packed, order_T=order_T, reads=reads_at(packed, positions_M)).last
+        return [Softmax(states_MD, self.tied_embedding.weight, self.bias)]
 
 
 def _reads(batch: PretrainingBatch) -> Reads:

@@ -5,8 +5,6 @@ Shape legend: T tokens of a packed batch, M prediction positions, V vocabulary, 
 
 from __future__ import annotations
 
-from typing import cast
-
 import torch
 from torch import Tensor, nn
 
@@ -15,14 +13,14 @@ from lmtransfer.layers.attention.self_attention import truncated_normal_
 from lmtransfer.layers.cross_entropy import cross_entropy_sum
 from lmtransfer.layers.feed_forward import Activation, activation_module
 from lmtransfer.layers.softmax_samples import sample_softmax
-from lmtransfer.models.base import Direction, Encoder, MakesTwin
-from lmtransfer.objectives.base import Encode, Read, check_direction, tied_embedding
+from lmtransfer.models.base import Encoder
+from lmtransfer.objectives.base import Encode, Objective
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
 from lmtransfer.training.learner import Loss
 
 
-class ReplacedTokenDetection(nn.Module):
+class ReplacedTokenDetection(Objective):
     """Tells of every token whether a small generator put it there (Clark et al. 2020, section 3).
 
     The generator, a smaller twin of the encoder over the same embeddings, is trained on the hidden tokens as a masked
@@ -50,12 +48,13 @@ class ReplacedTokenDetection(nn.Module):
     """
 
     name = "rtd"
-    directions: tuple[Direction, ...] = ("bidirectional",)
-    reads: Read = "masked"
-    label: str | None = None
-    uses_pooler = False
-    head_reads: Read = "all"  # the discriminator's; the generator's head reads what is hidden
+    title = "replaced tokens"
+    directions = ("bidirectional",)
+    reads = "masked"
+    head_reads = "all"  # the discriminator's; the generator's head reads what is hidden
     chosen_by = "rtd"  # the generator's loss weighs in the total, and no task sees the generator
+    masked_loss = "generator_mlm"
+    per_token = ("generator_head.bias",)
 
     def __init__(
         self,
@@ -67,13 +66,12 @@ class ReplacedTokenDetection(nn.Module):
         activation: Activation = "gelu",
         norm_eps: float = 1e-12,
     ) -> None:
-        super().__init__()
+        super().__init__(weight=weight)
         if temperature <= 0:
             raise ConfigError(
                 f"objective.losses.rtd.temperature={temperature} is not allowed: use a number above 0 (1 is published)"
             )
-        self.weight, self.generator_weight = weight, generator_weight
-        self.generator_size, self.temperature = generator_size, temperature
+        self.generator_weight, self.generator_size, self.temperature = generator_weight, generator_size, temperature
         self.generator_head = MaskedLanguageModel(activation=activation, norm_eps=norm_eps)
         self.activation = activation_module(activation)
 
@@ -83,25 +81,28 @@ class ReplacedTokenDetection(nn.Module):
         Raises:
             ConfigError: the encoder cannot make a smaller twin of itself, or reads characters.
         """
-        check_direction(self, encoder.attention)
-        if not isinstance(encoder, MakesTwin):
+        super().bind(encoder)
+        generator = encoder.generator(size=self.generator_size)
+        if generator is None:
             raise ConfigError(
                 f"objective=rtd needs a model that can make its own small generator, and {type(encoder).__name__} "
                 f"cannot: use model=electra_laptop or modern_laptop, or objective=mlm with this model"
             )
-        tied_embedding(self, encoder)
-        generator = encoder.generator(size=self.generator_size)
-        self.generator = cast(nn.Module, generator)
+        _ = self.tied_embedding
+        self.generator = generator
         self.generator_head.bind(generator)
         self.dense = nn.Linear(encoder.dim, encoder.dim)
         self.output = nn.Linear(encoder.dim, 1)
         self.dense.apply(truncated_normal_)
         self.output.apply(truncated_normal_)
-        self._encoder = (encoder,)  # a tuple, so that the encoder's weights are not this module's a second time
 
-    def logits(self, hidden_TD: Tensor) -> Tensor:
-        """Of each token being a replacement: (T, D) -> (T,)."""
+    def token_logits(self, hidden_TD: Tensor) -> Tensor:
+        """See ``Objective``; of each token being a replacement: (T, D) -> (T,)."""
         return self.output(self.activation(self.dense(hidden_TD))).squeeze(-1)
+
+    def inner(self) -> dict[str, Objective]:
+        """See ``Objective``: the generator's."""
+        return {"generator": self.generator_head}
 
     def counts(self, batch: PretrainingBatch) -> dict[str, int]:
         """See ``Objective``; hidden tokens for the generator, real tokens for the discriminator."""
@@ -116,7 +117,7 @@ class ReplacedTokenDetection(nn.Module):
 
     def losses(self, batch: PretrainingBatch, encode: Encode) -> dict[str, Loss]:
         """See ``Objective``."""
-        output_VE, bias_V = tied_embedding(self, self._encoder[0]).weight, self.generator_head.bias
+        output_VE, bias_V = self.tied_embedding.weight, self.generator_head.bias
         hidden_ME = self.generator_head.transform(batch.read("masked", self.generator(batch.inputs, reads=batch.reads)))
         generator_sum, hits_M = cross_entropy_sum(hidden_ME, output_VE, bias_V, batch.targets_M, batch.weights_M)
         samples_M = sample_softmax(hidden_ME, output_VE, bias_V, batch.uniform_M, temperature=self.temperature)
@@ -124,7 +125,7 @@ class ReplacedTokenDetection(nn.Module):
         original_T, positions = batch.original.tokens_T, batch.positions_M[: batch.num_targets]
         tokens_T = original_T.index_copy(0, positions, samples_M[: batch.num_targets])
         replaced_T = tokens_T != original_T
-        logits_T = self.logits(encode(batch.original.with_tokens(tokens_T), None).last)
+        logits_T = self.token_logits(encode(batch.original.with_tokens(tokens_T), None).last)
         logits_T = logits_T.to(torch.promote_types(logits_T.dtype, torch.float32))
         real = batch.original.num_tokens  # filler comes last
         cross_entropies_T = nn.functional.binary_cross_entropy_with_logits(

@@ -12,13 +12,13 @@ from lmtransfer.errors import ConfigError
 from lmtransfer.layers.attention.self_attention import truncated_normal_
 from lmtransfer.layers.cross_entropy import cross_entropy_sum
 from lmtransfer.layers.feed_forward import Activation, activation_module
-from lmtransfer.models.base import Direction, Encoder
-from lmtransfer.objectives.base import Encode, Read, check_direction, tied_embedding
+from lmtransfer.models.base import Encoder
+from lmtransfer.objectives.base import Encode, Objective
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.training.learner import Loss
 
 
-class SpanBoundaryObjective(nn.Module):
+class SpanBoundaryObjective(Objective):
     """Predicts each token of a hidden span from the tokens just outside it (Joshi et al. 2020, section 3.2).
 
     The states of the two tokens and an embedding of how far the target is from the left one pass two dense layers, each
@@ -39,10 +39,10 @@ class SpanBoundaryObjective(nn.Module):
     """
 
     name = "sbo"
-    directions: tuple[Direction, ...] = ("bidirectional",)
-    reads: Read = "all"
-    label: str | None = None
-    uses_pooler = False
+    title = "spans from their boundaries"
+    directions = ("bidirectional",)
+    ties_embedding = True
+    per_token = ("bias",)
     needs = ("left", "right")
     needs_from = "spans"
 
@@ -55,25 +55,24 @@ class SpanBoundaryObjective(nn.Module):
         activation: Activation = "gelu",
         norm_eps: float = 1e-12,
     ) -> None:
-        super().__init__()
+        super().__init__(weight=weight)
         for name, value in (("position_dim", position_dim), ("num_positions", num_positions)):
             if value < 1:
                 raise ConfigError(f"objective.losses.sbo.{name}={value} is not allowed: use 1 or more")
-        self.weight, self.norm_eps = weight, norm_eps
+        self.norm_eps = norm_eps
         self.position = nn.Embedding(num_positions, position_dim)
         self.activation = activation_module(activation)
 
     def bind(self, encoder: Encoder) -> None:
         """See ``Objective``."""
-        check_direction(self, encoder.attention)
-        width = tied_embedding(self, encoder).embedding_dim
+        super().bind(encoder)
+        width = self.tied_embedding.embedding_dim
         self.dense = nn.Linear(2 * encoder.dim + self.position.embedding_dim, encoder.dim)
         self.norm = nn.LayerNorm(encoder.dim, eps=self.norm_eps)
         self.output = nn.Linear(encoder.dim, width)
         self.output_norm = nn.LayerNorm(width, eps=self.norm_eps)
         self.bias = nn.Parameter(torch.zeros(encoder.vocab_size))
         self.apply(truncated_normal_)
-        self._encoder = (encoder,)  # a tuple, so that the encoder's weights are not this module's a second time
 
     def transform(self, left_MD: Tensor, right_MD: Tensor, place_M: Tensor) -> Tensor:
         """States ready for the output matrix, (M, E).
@@ -88,9 +87,9 @@ class SpanBoundaryObjective(nn.Module):
         hidden_MD = self.norm(self.activation(self.dense(joined)))
         return self.output_norm(self.activation(self.output(hidden_MD)))
 
-    def counts(self, batch: PretrainingBatch) -> dict[str, int]:
+    def count(self, batch: PretrainingBatch) -> int:
         """See ``Objective``; hidden tokens."""
-        return {"sbo": batch.num_targets, "sbo_accuracy": batch.num_targets}
+        return batch.num_targets
 
     def losses(self, batch: PretrainingBatch, encode: Encode) -> dict[str, Loss]:
         """See ``Objective``."""
@@ -101,9 +100,6 @@ class SpanBoundaryObjective(nn.Module):
             last_TD.index_select(0, batch.positions_M + right_M),
             left_M,
         )
-        output_VE = tied_embedding(self, self._encoder[0]).weight
+        output_VE = self.tied_embedding.weight
         total, hits_M = cross_entropy_sum(hidden_ME, output_VE, self.bias, batch.targets_M, batch.weights_M)
-        return {
-            "sbo": Loss(total, batch.num_targets, self.weight),
-            "sbo_accuracy": Loss((hits_M * batch.weights_M).sum(), batch.num_targets, 0.0),
-        }
+        return self.loss_and_accuracy(total, (hits_M * batch.weights_M).sum(), batch.num_targets)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError, RunDirectoryError
-from lmtransfer.models.base import Encoder
-from lmtransfer.runs.saved import SavedRun, open_saved, trained_folders
+from lmtransfer.importing.opening import open_saved, trained_folders
+from lmtransfer.runs.saved import SavedRun
 from lmtransfer.tasks.base import Answer, Example, Task
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.tasks.tagging.tagged_example import TaggedExample
@@ -17,7 +17,7 @@ from lmtransfer.training.hardware import Hardware
 from lmtransfer.transfer.evaluation import run_head
 from lmtransfer.transfer.experiment.data import encode_examples
 from lmtransfer.transfer.experiment.trained import open_trained
-from lmtransfer.zero_shot.masked_run import filled_line, mask_filler
+from lmtransfer.zero_shot.fill_mask import filled_line, mask_filler
 
 
 def answering_runs(path: str, *, ensemble: bool, trust: bool) -> list[SavedRun]:
@@ -55,7 +55,7 @@ class TaskAnswers:
 
     def of(self, examples: Sequence[Example]) -> list[Answer]:
         """One answer an example, in order."""
-        encoder = cast(Encoder, self._learners[0].encoder)
+        encoder = self._learners[0].encoder
         encoded = encode_examples(self._task, examples, self._tokenizer, encoder)
         if encoded.num_truncated:
             self._notes.add("inputs too long for the encoder, cut", examples[0].id, encoded.num_truncated)

@@ -16,7 +16,7 @@ from lmtransfer.tasks.text.regression import TextRegression
 from lmtransfer.tasks.text.tables import BadRows, Column, TableFormat, TableLayout, rows_of_lines
 from lmtransfer.tasks.text.text_example import TextExample
 from lmtransfer.tasks.text.text_files import TextColumns
-from lmtransfer.zero_shot.mask_text import MASK
+from lmtransfer.zero_shot.fill_mask import MASK
 
 SEPARATOR = "[SEP]"
 

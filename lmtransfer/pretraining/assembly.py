@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import torch
 from omegaconf import DictConfig, OmegaConf
-from torch import Tensor, nn
+from torch import Tensor
 
 from lmtransfer.config.build import build
 from lmtransfer.config.check import check
@@ -18,20 +18,20 @@ from lmtransfer.config.target import resolve
 from lmtransfer.data.documents import Corpus
 from lmtransfer.data.store.cache import PreparedCorpus, default_cache_dir, prepare, tokenizer_for
 from lmtransfer.errors import ConfigError
+from lmtransfer.importing.opening import open_saved
+from lmtransfer.interop.grown import grown_weights, with_words
 from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.base import Objective
 from lmtransfer.objectives.corruption.base import Corruption
-from lmtransfer.objectives.corruption.token_masking import TokenMasking
 from lmtransfer.objectives.fit import check_fit, check_order
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.objectives.rows.base import Rows
 from lmtransfer.objectives.rows.mixed import CONTIGUOUS_MIXTURE
-from lmtransfer.pretraining.added_words import grown_weights, with_words
 from lmtransfer.pretraining.corpus import build_corpus
 from lmtransfer.pretraining.going_on import go_on_from
 from lmtransfer.pretraining.untrained_tokenizer import UntrainedTokenizer
-from lmtransfer.runs.saved import SavedRun, hold_encoder, new_encoder, open_saved
-from lmtransfer.runs.trainer import build_optimizer
+from lmtransfer.runs.saved import SavedRun, hold_encoder, new_encoder
+from lmtransfer.runs.training import build_optimizer
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.training.weights import load_weights, read_weights
 
@@ -113,7 +113,7 @@ def check_pretraining(cfg: DictConfig, *, primary: str, more_nodes: Mapping[str,
 def _check_characters(cfg: DictConfig) -> None:
     """Refuse a model that reads characters with a tokenizer that spells no words."""
     model, tokenizer = (resolve(cfg[key]._target_, key=key) for key in ("model", "tokenizer"))
-    if getattr(model, "reads_characters", False) and not getattr(tokenizer, "gives_characters", False):
+    if issubclass(model, Encoder) and model.reads_characters and not getattr(tokenizer, "gives_characters", False):
         raise ConfigError(
             f"tokenizer: {tokenizer.__name__} makes pieces of words, and {model.__name__} reads words as characters: "
             "use tokenizer=words, or model=elmo_subword_laptop with this tokenizer"
@@ -181,7 +181,7 @@ def build_parts(cfg: DictConfig, tokenizer: Tokenizer) -> Parts:
     if cfg.get("init"):
         heads = _load_encoder(encoder, open_saved(cfg.init, key="init"), tokenizer, cfg)
     parts = _parts(cfg, encoder, tokenizer, heads)
-    if isinstance(parts.corruption, TokenMasking) and "mask" in tokenizer.lacks:
+    if parts.corruption.uses_mask and "mask" in tokenizer.lacks:
         raise ConfigError(
             "objective.corruption hides tokens behind [MASK], and the tokenizer has no such token: use an objective "
             "that hides none (objective=lm)"
@@ -234,5 +234,5 @@ def _load_encoder(encoder: Encoder, saved: SavedRun, tokenizer: Tokenizer, cfg: 
         {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
         for prefix in ("encoder.", "objectives.")
     )
-    load_weights(cast(nn.Module, encoder), encoder_tensors, source=str(saved.path))
+    load_weights(encoder, encoder_tensors, source=str(saved.path))
     return heads

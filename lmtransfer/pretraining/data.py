@@ -14,7 +14,6 @@ from lmtransfer.errors import DataError
 from lmtransfer.objectives.learner import PretrainingLearner, needed_reads
 from lmtransfer.objectives.source import PretrainingSource
 from lmtransfer.pretraining.assembly import Parts, Text
-from lmtransfer.pretraining.unigrams import observe
 from lmtransfer.pretraining.validation import validate
 from lmtransfer.tokenizers.base import characters_of
 from lmtransfer.training import distributed
@@ -43,7 +42,7 @@ class PretrainingData:
 
     def __init__(self, text: Text, parts: Parts, *, train: TrainSettings, hardware: Hardware, seed: int) -> None:
         self.parts, self.hardware = parts, hardware
-        observe(parts, text)
+        parts.corruption.observe(text.prepared.train)
         self.held_out = text.prepared.validation
         self.characters = characters_of(text.tokenizer)
         capacity = (train.micro_batch_tokens or train.batch_tokens) if hardware.compile else None

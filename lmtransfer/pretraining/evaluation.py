@@ -19,7 +19,7 @@ from lmtransfer.config.sweep import in_sweep, sweep_name
 from lmtransfer.data.store.store import TokenStore
 from lmtransfer.data.stream.evaluation_batches import evaluation_batches
 from lmtransfer.errors import ConfigError, DataError
-from lmtransfer.models.relative_stack import RelativeStack
+from lmtransfer.importing.opening import open_saved
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.objectives.rows.stream import LanguageStream
@@ -27,18 +27,20 @@ from lmtransfer.objectives.source import PretrainingSource
 from lmtransfer.pretraining.assembly import Parts, Text, absolute_corpus, read_text
 from lmtransfer.pretraining.data import PretrainingData
 from lmtransfer.pretraining.saved_objectives import learnt
-from lmtransfer.runs.hardware import eager_hardware
+from lmtransfer.runs.result import RunResult
 from lmtransfer.runs.run_directory import RunDirectory
-from lmtransfer.runs.saved import SavedRun, open_saved
+from lmtransfer.runs.saved import SavedRun
+from lmtransfer.runs.training import eager_hardware
 from lmtransfer.runs.trust import same_text
 from lmtransfer.runs.versions import versions
 from lmtransfer.system.console import Console
+from lmtransfer.system.printable import short_path
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.training import distributed
 from lmtransfer.training.evaluation import evaluate_losses
 from lmtransfer.training.hardware import Hardware
 from lmtransfer.training.learner import Loss
-from lmtransfer.transfer.experiment.table import short
+from lmtransfer.training.weights import num_parameters
 
 #: Stretches of the text that are read side by side, at most.
 _LANES = 8
@@ -104,22 +106,17 @@ def evaluate_pretrained(cfg: DictConfig) -> Path:
             plain["corpus"] = absolute_corpus(plain["corpus"])
         directory.write_config(plain)
         directory.write_versions(versions())
-        seconds, tokens = time.monotonic() - began, _num_counted(measuring)
         directory.write_result(
-            {
-                "command": "evaluate",
-                "task": None,
-                "split": "validation",
-                "metrics": metrics,
-                "main_metric": "loss",
-                "higher_is_better": False,
-                "control": None,
-                "seconds": seconds,
-                "tokens": tokens,
-                "tokens_per_second": tokens / seconds if seconds else 0.0,
-                "num_parameters": sum(parameter.numel() for parameter in measuring.learner.parameters()),
-                **more,
-            }
+            RunResult(
+                command="evaluate",
+                split="validation",
+                metrics=metrics,
+                main_metric="loss",
+                seconds=time.monotonic() - began,
+                tokens=_num_counted(measuring),
+                num_parameters=num_parameters(measuring.learner),
+                more={"higher_is_better": False, **more},
+            )
         )
         if distributed.is_main():
             _print(metrics, saved, directory, Console(highlight=False))
@@ -199,13 +196,12 @@ def _by_memory(measuring: _Measuring, lengths: list[int], cfg: DictConfig) -> li
         ConfigError: the model has no memory, or cannot read such windows.
         DataError: too little text.
     """
-    encoder: Any = measuring.learner.encoder
-    stack = getattr(encoder, "stack", None)
-    if not isinstance(stack, RelativeStack):
-        raise ConfigError(
-            f"memory_lengths: {type(encoder).__name__} has no memory; leave them out, or give a run of "
-            f"model=transformer_xl_laptop"
-        )
+    encoder = measuring.learner.encoder
+
+    def remember(length: int) -> None:
+        encoder.set_memory(length, clamp_length=cfg.clamp_length, same_length=bool(cfg.same_length))
+
+    remember(lengths[0])
     segment_length = cfg.segment_length or measuring.parts.rows.max_length
     if segment_length > encoder.max_length:
         raise ConfigError(f"segment_length={segment_length} is longer than model.max_length={encoder.max_length}")
@@ -221,11 +217,9 @@ def _by_memory(measuring: _Measuring, lengths: list[int], cfg: DictConfig) -> li
             f"memory_lengths: the held-out text has {num_windows} windows of {segment_length} tokens, and a memory of "
             f"{lengths[-1]} takes {warm_up} to fill: lower memory_lengths, or use a run with more held-out text"
         )
-    stack.clamp_length = cfg.clamp_length or stack.clamp_length
-    stack.same_length = bool(cfg.same_length)
     losses = []
     for length in lengths:
-        stack.memory_length = length
+        remember(length)
         batches = evaluation_batches(
             source,
             micro_batch_tokens=num_lanes * segment_length,
@@ -293,4 +287,4 @@ def _print(metrics: dict[str, float], saved: SavedRun, directory: RunDirectory, 
     for name, value in metrics.items():
         table.add_row(name, f"{value:.4f}")
     console.print(table)
-    console.print(f"next: lmtransfer report {short(directory.path.parent.parent)}", soft_wrap=True)
+    console.print(f"next: lmtransfer report {short_path(directory.path.parent.parent)}", soft_wrap=True)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, cast
 
 from rich.table import Table
-from torch import nn
 
 from lmtransfer.config.schema import TrainSettings
 from lmtransfer.pretraining.assembly import Parts, Text
+from lmtransfer.runs.result import RunResult
 from lmtransfer.system.console import Console
+from lmtransfer.system.printable import short_path
 from lmtransfer.training.hardware import Hardware
 
 #: Encoders of fewer parameters take the high rates of the finetuning recipes for laptops.
@@ -19,7 +19,7 @@ _SMALL = 30_000_000
 
 def opening(path: Path, text: Text, parts: Parts, hardware: Hardware, train: TrainSettings) -> str:
     """What is trained, on what, for how long, and where the run lies."""
-    parameters = sum(p.numel() for p in cast(nn.Module, parts.encoder).parameters())
+    parameters = sum(p.numel() for p in parts.encoder.parameters())
     names = " + ".join(objective.name for objective in parts.objectives)
     budgets = ((kind, getattr(train, kind)) for kind in ("steps", "tokens", "epochs", "seconds"))
     budget = next(f"{value:g} {kind}" for kind, value in budgets if value is not None)
@@ -30,27 +30,27 @@ def opening(path: Path, text: Text, parts: Parts, hardware: Hardware, train: Tra
     )
 
 
-def closing(path: Path, result: dict[str, Any], *, output_root: Path, console: Console) -> None:
+def closing(path: Path, result: RunResult, *, output_root: Path, console: Console) -> None:
     """The result as a table, and what to do next."""
     table = Table(box=None, show_header=False)
     of_parts: dict[str, dict[str, float]] = {}
-    for name, value in result["metrics"].items():
+    for name, value in result.metrics.items():
         loss, _, part = name.partition("/")
         if part:
             of_parts.setdefault(part, {})[loss] = value
         else:
             table.add_row(f"validation {name}", f"{value:.4f}")
-    if "unigram_entropy" in result:
+    if "unigram_entropy" in result.more:
         table.add_row(
-            "unigram entropy", f"{result['unigram_entropy']:.4f}  (an MLM loss well below it has learnt context)"
+            "unigram entropy", f"{result.more['unigram_entropy']:.4f}  (an MLM loss well below it has learnt context)"
         )
-    if result["checkpoint_step"] != result["steps"]:
+    if result.more["checkpoint_step"] != result.more["steps"]:
         table.add_row(
-            "measured at", f"step {result['checkpoint_step']:,}, the best checkpoint, which transfer begins from"
+            "measured at", f"step {result.more['checkpoint_step']:,}, the best checkpoint, which transfer begins from"
         )
-    table.add_row("steps, tokens", f"{result['steps']:,}, {result['tokens']:,} ({result['epochs']:.2f} epochs)")
-    if result["tokens_per_second"] is not None:
-        speed = f"{result['tokens_per_second']:,.0f} tokens/s over {result['seconds']:,.0f} s, all included"
+    table.add_row("steps, tokens", f"{result.more['steps']:,}, {result.tokens:,} ({result.more['epochs']:.2f} epochs)")
+    if result.tokens_per_second is not None:
+        speed = f"{result.tokens_per_second:,.0f} tokens/s over {result.seconds:,.0f} s, all included"
         table.add_row("speed", speed)
     console.print(table)
     if of_parts:
@@ -59,18 +59,14 @@ def closing(path: Path, result: dict[str, Any], *, output_root: Path, console: C
         for part, losses in of_parts.items():
             table.add_row(part, *(f"{losses[name]:.4f}" if name in losses else "" for name in names))
         console.print(table)
-    run = _short(path)
-    small = result["num_parameters"] < _SMALL
+    run = short_path(path)
+    small = (result.num_parameters or 0) < _SMALL
     few, more = ("experiment=few_labels ", "experiment=laptop_finetune ") if small else ("", "")
     console.print(
         f"\nnext, does it help?  lmtransfer finetune {few}init={run} task=python_docs task.num_train=100 seeds=3 "
         f"control=true"
         f"\n                     lmtransfer finetune {more}init={run} task=sst2 task.num_train=1000 seeds=3 "
         f"control=true name=sst2 data_root=<folder>"
-        f"\n                     lmtransfer report {_short(output_root.absolute())}",
+        f"\n                     lmtransfer report {short_path(output_root.absolute())}",
         soft_wrap=True,
     )
-
-
-def _short(path: Path) -> Path:
-    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,13 +13,14 @@ from rich import box
 from rich.table import Table
 
 from lmtransfer.pretraining.assembly import with_absolute_paths
-from lmtransfer.reporting.render.units import shown
+from lmtransfer.reporting.units import shown
+from lmtransfer.runs.result import RunResult
 from lmtransfer.runs.resume import MAY_CHANGE, check_resumable
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.system.console import Console
+from lmtransfer.system.printable import short_path
 from lmtransfer.tokenizers.load import load_tokenizer
 from lmtransfer.training import distributed
-from lmtransfer.transfer.experiment.table import short
 
 Train = Callable[[DictConfig, str, bool], RunDirectory]
 
@@ -58,64 +60,69 @@ def pretrain_seeds(cfg: DictConfig, name: str, train: Train, *, resume: bool) ->
         load_tokenizer(runs[0].tokenizer).save(directory.tokenizer)
     directory.write_versions(runs[0].read_versions())
     seeds = range(cfg.seed, cfg.seed + cfg.seeds)
-    result = joint_result([(seed, run.read_result()) for seed, run in zip(seeds, runs, strict=True)])
+    result = joint_result({seed: run.read_result() for seed, run in zip(seeds, runs, strict=True)})
     directory.write_result(result)
     if distributed.is_main():
         _print(result, directory.path, Path(cfg.output_root), Console(highlight=False))
     return directory.path
 
 
-def joint_result(results: Sequence[tuple[int, Mapping[str, Any]]]) -> dict[str, Any]:
-    """The ``result.json`` over seeds: means of the metrics, sums of what they cost, and each seed's own.
+def joint_result(results: Mapping[int, RunResult]) -> RunResult:
+    """The result over seeds: means of the metrics, sums of what they cost, and each seed's own.
 
     Args:
-        results: seed and ``result.json`` of each.
+        results: that of each seed.
     """
-    first, each = results[0][1], [result for _, result in results]
-    metric = first["main_metric"]
-    values = [float(result["metrics"][metric]) for result in each] if metric else []
-    seconds, tokens = (sum(float(result[key]) for result in each) for key in ("seconds", "tokens"))
-    return {
-        **first,
-        "metrics": {
-            name: statistics.fmean(result["metrics"][name] for result in each)
-            for name in first["metrics"]
-            if all(name in result["metrics"] for result in each)
+    each = list(results.values())
+    first, metric = each[0], each[0].main_metric
+    values = [float(result.metrics[metric]) for result in each] if metric else []
+    spread = (
+        {
+            "mean": statistics.fmean(values),
+            "median": statistics.median(values),
+            "deviation": statistics.stdev(values) if len(values) > 1 else None,
+        }
+        if values
+        else {}
+    )
+    return replace(
+        first,
+        metrics={
+            name: statistics.fmean(result.metrics[name] for result in each)
+            for name in first.metrics
+            if all(name in result.metrics for result in each)
         },
-        **{key: statistics.fmean(result[key] for result in each) for key in ("checkpoint_step", "steps", "epochs")},
-        "seconds": seconds,
-        "tokens": tokens,
-        "tokens_per_second": tokens / seconds if seconds else None,
-        "seeds": [
-            {"seed": seed, "metrics": result["metrics"], "tokens": result["tokens"], "seconds": result["seconds"]}
-            for seed, result in results
-        ],
-        "n": len(results),
-        **(
-            {
-                "mean": statistics.fmean(values),
-                "median": statistics.median(values),
-                "deviation": statistics.stdev(values) if len(values) > 1 else None,
-            }
-            if values
-            else {}
-        ),
-    }
+        seconds=sum(float(result.seconds or 0) for result in each),
+        tokens=sum(float(result.tokens or 0) for result in each),
+        more={
+            **first.more,
+            **{
+                key: statistics.fmean(result.more[key] for result in each)
+                for key in ("checkpoint_step", "steps", "epochs")
+            },
+            "seeds": [
+                {"seed": seed, "metrics": result.metrics, "tokens": result.tokens, "seconds": result.seconds}
+                for seed, result in results.items()
+            ],
+            "n": len(results),
+            **spread,
+        },
+    )
 
 
-def _print(result: Mapping[str, Any], path: Path, output_root: Path, console: Console) -> None:
+def _print(result: RunResult, path: Path, output_root: Path, console: Console) -> None:
     """One row a seed, and what to do next."""
-    metric = result["main_metric"]
+    metric = result.main_metric
     if metric:
         table = Table("seed", f"validation {metric}", box=box.SIMPLE_HEAD)
-        for seed in result["seeds"]:
+        for seed in result.more["seeds"]:
             table.add_row(str(seed["seed"]), shown(seed["metrics"][metric], metric))
-        deviation = "" if result["deviation"] is None else f" +- {shown(result['deviation'], metric)}"
-        table.add_row("mean", f"{shown(result['mean'], metric)}{deviation}", style="bold")
+        deviation, mean = result.more["deviation"], shown(result.more["mean"], metric)
+        table.add_row("mean", mean if deviation is None else f"{mean} +- {shown(deviation, metric)}", style="bold")
         console.print(table)
-    run = short(path)
+    run = short_path(path)
     console.print(
         f"next, each of them transferred: lmtransfer finetune init={run} task=sst2 seeds=5 control=true\n"
-        f"                               lmtransfer report {short(output_root.absolute())}",
+        f"                               lmtransfer report {short_path(output_root.absolute())}",
         soft_wrap=True,
     )

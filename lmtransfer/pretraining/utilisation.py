@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from typing import Any, cast
 
 from torch import nn
 
-from lmtransfer.layers.attention.self_attention import SelfAttention
-from lmtransfer.layers.relative.attention import RelativeAttention
-from lmtransfer.models.base import Encoder
+from lmtransfer.layers.attention.base import AttentionLayer
+from lmtransfer.models.base import Encoder, encoders_in
 from lmtransfer.objectives.base import Objective
-from lmtransfer.objectives.bidirectional_lm import OutputEmbedding
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.pretraining.data import PretrainingData
 from lmtransfer.training.flops import training_flops_per_token
@@ -38,30 +35,28 @@ def learning_flops(learner: PretrainingLearner, *, mean_length: float, target_sh
         target_share: of the tokens that are predicted.
     """
     places = {"all": 1.0, "masked": target_share, "starts": 1 / mean_length}
-    encoder = cast(Any, learner.encoder)
-    listed = [objective for objective in learner.modules() if hasattr(objective, "reads")]
-    encoders = [encoder, *(module for module in learner.modules() if getattr(module, "is_encoder", False))]
+    encoder = learner.encoder
+    listed = [module for module in learner.modules() if isinstance(module, Objective)]
+    encoders = encoders_in(learner)
     total = sum(_encoder_flops(module, mean_length) for module in encoders)
     if encoder.pooler is not None and any(objective.uses_pooler for objective in listed):
         total += 6 * places["starts"] * _num_weights(encoder.pooler)
-    for objective in cast("list[Any]", listed):
+    for objective in listed:
         inner = [module for module in (*encoders, *listed) if module is not objective]
-        where = "starts" if objective.reads == "starts" else getattr(objective, "head_reads", "masked")
-        total += 6 * places[where] * _num_weights(objective, without=inner)
-        total += 6 * places["masked"] * _output_weights(objective, encoder)
+        total += 6 * places[objective.head_reads] * _num_weights(objective, without=inner)
+        total += 6 * places["masked"] * objective.output_weights()
     return total
 
 
-def _encoder_flops(encoder: nn.Module, mean_length: float) -> float:
+def _encoder_flops(encoder: Encoder, mean_length: float) -> float:
     """Of a token in the layers of an encoder, without its pooler."""
     pooler = [] if encoder.pooler is None else [encoder.pooler]
     total = training_flops_per_token(
-        num_weights=_num_weights(encoder, without=cast("list[nn.Module]", pooler)), num_layers=0, dim=0, mean_length=0
+        num_weights=_num_weights(encoder, without=pooler), num_layers=0, dim=0, mean_length=0
     )
     for _, module in encoder.named_modules(remove_duplicate=False):
-        if isinstance(module, SelfAttention | RelativeAttention):
-            window = getattr(module, "window", None)
-            seen = mean_length if window is None else min(mean_length, 2 * window + 1)
+        if isinstance(module, AttentionLayer):
+            seen = module.num_seen(mean_length)
             total += training_flops_per_token(num_weights=0, num_layers=1, dim=module.dim, mean_length=seen)
     return total
 
@@ -77,13 +72,3 @@ def _parts(module: nn.Module, without: set[nn.Module]) -> Iterator[nn.Module]:
     for child in module._modules.values():
         if child is not None and child not in without and not isinstance(child, nn.Embedding):
             yield from _parts(child, without)
-
-
-def _output_weights(objective: Objective, encoder: Encoder) -> int:
-    """Entries of the output matrix that a prediction of an objective passes through; 0 where it predicts no words."""
-    output = getattr(objective, "output", None)
-    if isinstance(output, OutputEmbedding):
-        return 2 * output.weight.numel()  # in either direction
-    if objective.reads == "starts" or encoder.attention == "none" or hasattr(objective, "head_reads"):
-        return 0
-    return 0 if encoder.token_embedding is None else encoder.token_embedding.weight.numel()

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from lmtransfer.training.forecast import millions
+from lmtransfer.training.watchers import millions
 
 
 @dataclass(frozen=True, slots=True)

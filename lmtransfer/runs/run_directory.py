@@ -18,46 +18,30 @@ import contextlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast, overload
 
 import yaml
 
 from lmtransfer.errors import RunDirectoryError
 from lmtransfer.former_names import current_config
 from lmtransfer.runs import writer as run_writer
+from lmtransfer.runs.result import RunResult
 from lmtransfer.system.durable import write_text
 from lmtransfer.training import distributed
 from lmtransfer.training.checkpoint import Checkpoints
 from lmtransfer.untrusted.documents import read_json, read_yaml
 from lmtransfer.untrusted.schema import (
     COMPONENT,
-    Anything,
     Entries,
     Fields,
     Flag,
-    Items,
-    Kind,
     OrNull,
-    Real,
     Text,
     Whole,
 )
 from lmtransfer.untrusted.texts import interpolations
 
-#: The keys of every ``result.json``.
-RESULT_KEYS = (
-    "command",
-    "task",
-    "split",
-    "metrics",
-    "main_metric",
-    "control",
-    "seconds",
-    "tokens",
-    "tokens_per_second",
-    "num_parameters",
-)
-
+R = TypeVar("R", bound=RunResult)
 
 _GROUP = OrNull(Fields())
 
@@ -79,21 +63,6 @@ _CONFIG = Fields(
     }
 )
 
-
-#: What ``result.json`` may hold, whatever command wrote it.
-RESULT = Fields(
-    optional={
-        **dict.fromkeys(("command", "task", "split", "main_metric", "chosen_by", "majority_label"), OrNull(Text())),
-        "metrics": OrNull(Entries(OrNull(Real()))),
-        **dict.fromkeys(("seconds", "tokens", "tokens_per_second", "num_parameters"), OrNull(Real(least=0))),
-        **dict.fromkeys(("mean", "median", "deviation", "standard_error", "learning_rate"), OrNull(Real())),
-        **dict.fromkeys(("n", "num_train", "num_scored"), OrNull(Whole())),
-        "majority": OrNull(Entries(Real())),
-        "num_truncated": OrNull(Entries(Whole())),
-        "control": OrNull(Anything()),
-        "labels": OrNull(Items(Text())),
-    }
-)
 
 #: What ``versions.json`` may hold.
 _VERSIONS = Fields(optional={"data": Entries(Text())})
@@ -258,20 +227,10 @@ class RunDirectory:
         if distributed.is_main():
             write_text(self.path / "versions.json", json.dumps(dict(versions), indent=1) + "\n")
 
-    def write_result(self, result: Mapping[str, Any]) -> None:
-        """Save the outcome. On rank 0; elsewhere nothing happens.
-
-        Args:
-            result: at least the keys of ``RESULT_KEYS``; None where one does not apply.
-
-        Raises:
-            ValueError: a key is missing.
-        """
-        missing = [key for key in RESULT_KEYS if key not in result]
-        if missing:
-            raise ValueError(f"a result needs the keys {missing}")
+    def write_result(self, result: RunResult) -> None:
+        """Save the outcome. On rank 0; elsewhere nothing happens."""
         if distributed.is_main():
-            write_text(self.result_path, json.dumps(dict(result), indent=1, allow_nan=False) + "\n")
+            result.write(self.result_path)
 
     def read_versions(self) -> dict[str, Any]:
         """What the run was made with; empty where it does not say.
@@ -284,15 +243,19 @@ class RunDirectory:
             return {}
         return cast("dict[str, Any]", read_json(path, _VERSIONS, error=RunDirectoryError))
 
-    def read_result(self, schema: Kind = RESULT) -> dict[str, Any]:
+    @overload
+    def read_result(self) -> RunResult: ...
+    @overload
+    def read_result(self, kind: type[R]) -> R: ...
+    def read_result(self, kind: type[RunResult] = RunResult) -> RunResult:
         """The outcome.
 
         Args:
-            schema: what it must hold.
+            kind: what it must be.
 
         Raises:
             RunDirectoryError: there is none yet, or it is damaged.
         """
         if not self.result_path.exists():
             raise RunDirectoryError(f"the run {self.path} has no result yet: go on with it by resume=true")
-        return cast("dict[str, Any]", read_json(self.result_path, schema, error=RunDirectoryError))
+        return kind.read(self.result_path)

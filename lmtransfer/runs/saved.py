@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, TypeVar
 
 import torch
 from omegaconf import DictConfig, OmegaConf
@@ -15,14 +14,12 @@ from torch import Tensor, nn
 from lmtransfer.config.build import build
 from lmtransfer.config.component import component_problems, is_component
 from lmtransfer.errors import ConfigError, RunDirectoryError, listed
-from lmtransfer.importing.published_folder import PREFIX
 from lmtransfer.models.base import Encoder
 from lmtransfer.randomness import derived_seed
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.trust import is_own
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.tokenizers.load import load_tokenizer
-from lmtransfer.training import distributed
 from lmtransfer.training.weights import check_weights, load_weights, read_weights
 from lmtransfer.untrusted.schema import shown
 
@@ -139,79 +136,26 @@ class SavedRun:
         return folder
 
 
-def run_folder(path: str | Path, *, key: str) -> RunDirectory:
-    """The run directory that the user named; of ``hf:<folder or name on the hub>``, the one in the cache.
-
-    Raises:
-        RunDirectoryError: there is none.
-        CheckpointError: there is no such published model, or it cannot be imported.
-    """
-    if str(path).startswith(PREFIX):
-        # Most runs begin from no published model, and need not wait for what reads them.
-        from lmtransfer.importing.importing import import_into_cache
-        from lmtransfer.importing.messages import imported_lines
-
-        folder, imported = import_into_cache(str(path), key=key)
-        if imported is not None and distributed.is_main():
-            for line in [*imported_lines(imported), f"kept in the cache: {folder}"]:
-                print(line, file=sys.stderr)
-        return RunDirectory.open(folder)
-    try:
-        return RunDirectory.open(Path(path).expanduser())
-    except RunDirectoryError as error:
-        raise RunDirectoryError(f"{key}: {error}") from None
-
-
-def open_saved(path: str | Path, *, key: str, trust: bool = False) -> SavedRun:
-    """Open the run directory that the user named.
+def read_saved(directory: RunDirectory, *, given: str | Path, key: str, trust: bool = False) -> SavedRun:
+    """What a run directory holds.
 
     Args:
-        path: the directory, as given; ``hf:`` before it makes it a published model, which is imported.
+        directory: of the run.
+        given: how the user named it, for messages.
         key: the configuration key that gave it, for messages.
         trust: whether the user trusts it, whoever made it.
 
     Raises:
-        RunDirectoryError: it is missing, or no run that holds a model.
-        CheckpointError: its tokenizer is torn, or a published model cannot be imported.
+        RunDirectoryError: no run that holds a model.
+        CheckpointError: its tokenizer is torn.
     """
-    directory = run_folder(path, key=key)
     config = directory.read_config()
     if not isinstance(config.get("model"), Mapping) or not directory.tokenizer.is_dir():
         raise RunDirectoryError(
-            f"{key}={path}: holds no model with its tokenizer; give a run of pretrain, import, probe or finetune, such "
-            "as runs/pretrain/<name>"
+            f"{key}={given}: holds no model with its tokenizer; give a run of pretrain, import, probe or finetune, "
+            "such as runs/pretrain/<name>"
         )
     return SavedRun(directory, config, load_tokenizer(directory.tokenizer), trust or is_own(directory))
-
-
-def is_pretrained(path: str | Path) -> bool:
-    """Whether the run was trained on text without labels, and has the heads for it.
-
-    Raises:
-        RunDirectoryError: it is no run.
-        CheckpointError: a published model cannot be imported.
-    """
-    config = run_folder(path, key="run").read_config()
-    return "objective" in config and "task" not in config
-
-
-def trained_folders(path: str | Path) -> list[Path]:
-    """The run of a task that the user named, or its seeds in their order.
-
-    Raises:
-        RunDirectoryError: no run of a task there, or none that has a checkpoint.
-    """
-    directory = run_folder(path, key="run")
-    config = directory.read_config()
-    if "transfer" not in config or "task" not in config:
-        raise RunDirectoryError(
-            f"run={path}: was not trained on a task; give a run of probe or finetune, made by lmtransfer finetune "
-            f"init={path}"
-        )
-    folders = folders_with_checkpoints(directory.path)
-    if not folders:
-        raise RunDirectoryError(f"run={path}: holds no checkpoint yet; let it finish, or go on with it by resume=true")
-    return folders
 
 
 def folders_with_checkpoints(path: Path) -> list[Path]:
@@ -236,7 +180,7 @@ def pretraining_seeds(run: SavedRun) -> list[SavedRun]:
             f"the run {run.path} has {len(folders)} of its {wanted} seeds so far: go on with it by resume=true, or "
             f"name one of them, such as {folders[0]}"
         )
-    found = [open_saved(folder, key="init") for folder in folders]
+    found = [read_saved(RunDirectory.open(folder), given=folder, key="init") for folder in folders]
     for one in found:
         one.checkpoint()
         if one.tokenizer.fingerprint != run.tokenizer.fingerprint:
@@ -251,7 +195,7 @@ def pretraining_seed(run: SavedRun) -> int | None:
     """The seed of the pretraining behind a run, where that is known."""
     seed = run.config.get("seed")
     if "task" in run.config:
-        seed = run.directory.read_result().get("pretraining_seed") if run.directory.is_finished else None
+        seed = run.directory.read_result().more.get("pretraining_seed") if run.directory.is_finished else None
     return seed if isinstance(seed, int) else None
 
 
@@ -276,7 +220,8 @@ def new_encoder(model_node: DictConfig | Mapping[str, Any], tokenizer: Tokenizer
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derived_seed(seed, "initialisation"))
-        return cast(Encoder, build(model_node, vocab_size=tokenizer.vocab_size))
+        encoder: Encoder = build(model_node, vocab_size=tokenizer.vocab_size)
+        return encoder
 
 
 def encoder_weights(run: SavedRun, checkpoint: CheckpointName | None = None) -> dict[str, Tensor]:
@@ -289,30 +234,6 @@ def encoder_weights(run: SavedRun, checkpoint: CheckpointName | None = None) -> 
     return read_weights(run.checkpoint(checkpoint), prefix="encoder.")
 
 
-def load_encoder(
-    run_path: str | Path, *, checkpoint: CheckpointName | None = None
-) -> tuple[Encoder, Tokenizer, DictConfig]:
-    """The encoder of a run with its tokenizer and its component node.
-
-    Args:
-        run_path: run directory of any training command.
-        checkpoint: ``best`` or ``last``; None takes ``best`` where there is one.
-
-    Raises:
-        RunDirectoryError: no run, or no such checkpoint.
-        ConfigError: its component node is not allowed or does not fit.
-        CheckpointError: torn, or an encoder tensor is missing, left over or of another shape.
-    """
-    run = open_saved(run_path, key="init")
-    node, folder = run.model_node, run.checkpoint(checkpoint)
-    encoder = run.with_weights(
-        lambda: cast(nn.Module, new_encoder(node, run.tokenizer, seed=0)),
-        read_weights(folder, prefix="encoder."),
-        checkpoint=folder,
-    )
-    return cast(Encoder, encoder), run.tokenizer, node
-
-
 def hold_encoder(run: SavedRun, checkpoint: CheckpointName | None = None) -> dict[str, Tensor]:
     """The encoder's tensors of a run, having seen that they fit its configuration, without memory for another encoder.
 
@@ -322,7 +243,7 @@ def hold_encoder(run: SavedRun, checkpoint: CheckpointName | None = None) -> dic
     """
     node, tensors = run.model_node, encoder_weights(run, checkpoint)
     run.hold_against(
-        lambda: cast(nn.Module, new_encoder(node, run.tokenizer, seed=0)),
+        lambda: new_encoder(node, run.tokenizer, seed=0),
         tensors,
         checkpoint=run.checkpoint(checkpoint),
     )

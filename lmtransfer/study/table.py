@@ -15,12 +15,13 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from lmtransfer.reporting.render.tables import PLUS_MINUS, difference_text, metric_heading, score_text, without_empty
-from lmtransfer.reporting.render.units import count, shown
-from lmtransfer.reporting.render.verdict_text import verdict_text
+from lmtransfer.reporting.render.cells import PLUS_MINUS, difference_text, metric_heading, score_text, without_empty
 from lmtransfer.reporting.runs.collect import collect
-from lmtransfer.reporting.runs.entries import Entry, make_entries
+from lmtransfer.reporting.runs.entries import make_entries
+from lmtransfer.reporting.runs.entry import Entry
 from lmtransfer.reporting.runs.scores import number
+from lmtransfer.reporting.units import count, shown
+from lmtransfer.reporting.verdict_text import verdict_text
 from lmtransfer.study.plan import PRETRAIN, Plan
 from lmtransfer.system.durable import write_text
 from lmtransfer.verdicts.difference import Difference

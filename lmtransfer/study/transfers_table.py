@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from rich import box
 from rich.table import Table
 
-from lmtransfer.reporting.render.tables import metric_heading
-from lmtransfer.reporting.render.units import shown
+from lmtransfer.reporting.render.cells import metric_heading
+from lmtransfer.reporting.units import shown
 from lmtransfer.study.plan import Plan
 from lmtransfer.study.table import StudyRow, caption, transfer_cells
 

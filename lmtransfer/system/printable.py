@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import unicodedata
+from pathlib import Path
 from typing import Any
 
 _KEPT = frozenset("\n\t")
@@ -36,6 +37,11 @@ def printable_values(value: Any) -> Any:
     if isinstance(value, list):
         return [printable_values(item) for item in value]
     return value
+
+
+def short_path(path: Path) -> str:
+    """A path as it is typed where the user is: from the current folder on where it lies there, else whole."""
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
 def _in_ascii(error: UnicodeError) -> tuple[str, int]:

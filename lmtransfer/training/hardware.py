@@ -13,8 +13,7 @@ from lmtransfer.errors import ConfigError
 from lmtransfer.system import ranks
 from lmtransfer.training import distributed
 from lmtransfer.training.cores import usable_cores
-from lmtransfer.training.formats import Format, fastest_format
-from lmtransfer.training.precision import Precision
+from lmtransfer.training.precision import Format, Precision, fastest_format
 
 # mallopt's parameters, from glibc's malloc.h
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,22 @@ class Learner(Protocol):
 
 
 @runtime_checkable
+class HasBlocks(Protocol):
+    """An encoder, as optimisers know it."""
+
+    def blocks(self) -> Sequence[nn.Module]:
+        """Its repeated layers, whose matrices are hidden ones."""
+        ...
+
+
+@runtime_checkable
+class HasSplits(Protocol):
+    """A linear layer that is several, as optimisers know it."""
+
+    muon_splits: int  #: how many matrices are stacked in the rows of its own
+
+
+@runtime_checkable
 class FollowsProgress(Protocol):
     """A learner that changes in the course of training, such as by letting more of itself learn."""
 
@@ -84,4 +100,12 @@ class BatchStream(Protocol):
 
     def steps(self, start: int = 0) -> Iterator[Step]:
         """Steps from number ``start`` on, prefetched by the stream's workers."""
+        ...
+
+    def set_micro_batch_tokens(self, tokens: int) -> None:
+        """Cut micro-batches of at most ``tokens`` from the next call of ``steps`` on; the steps hold the same rows.
+
+        Raises:
+            LmtransferError: they cannot be cut smaller.
+        """
         ...

@@ -5,55 +5,55 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 
 import torch
 from torch import nn
 
 from lmtransfer.errors import Interrupted
 from lmtransfer.training import distributed
-from lmtransfer.training.accumulate import OutOfDeviceMemory
-from lmtransfer.training.budget import Budget
 from lmtransfer.training.checkpoint import Checkpoints, preflight
 from lmtransfer.training.learner import BatchStream, FollowsProgress
-from lmtransfer.training.model_selection import ModelSelection
+from lmtransfer.training.micro_batches import OutOfDeviceMemory, StepSource
+from lmtransfer.training.model_selection import Validation
 from lmtransfer.training.optim.optimizers import Optimizer
-from lmtransfer.training.optim.schedules import Schedule
-from lmtransfer.training.precision import Precision
+from lmtransfer.training.plan import Plan
 from lmtransfer.training.progress import Progress
 from lmtransfer.training.signals import StopDuringEvaluation, agreed_stop, stop_on_signals
 from lmtransfer.training.snapshot import Snapshot
 from lmtransfer.training.state import TrainState
-from lmtransfer.training.step_source import StepSource
 from lmtransfer.training.trackers import Tracker
 from lmtransfer.training.update import Updater
 from lmtransfer.training.watchers import NonFiniteGuard, Watcher
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """What a training leaves behind, and what the user sees of it.
+
+    Attributes:
+        checkpoints: where to save; None saves nothing.
+        trackers: where records go, such as ``Jsonl``.
+        progress: the line on the screen.
+        watchers: look at every step's record, may add to it, and have something to say now and then.
+    """
+
+    checkpoints: Checkpoints | None = None
+    trackers: Sequence[Tracker] = ()
+    progress: Progress = field(default_factory=lambda: Progress(quiet=True))
+    watchers: Sequence[Watcher] = ()
 
 
 class Trainer:
     """Trains a learner on a stream until the budget is used up.
 
     Args:
-        learner: an ``nn.Module`` that is a ``Learner``, on ``device`` already.
+        learner: an ``nn.Module`` that is a ``Learner``, on its device already.
         stream: its optimiser steps, of this rank.
         optimizer: of its trainable parameters.
-        schedule: factor on the learning rates.
-        budget: how long to train.
-        seed: of the run; seeds dropout by micro-batch.
-        device: where the learner lives.
-        precision: number format; float32 if omitted.
-        max_grad_norm: the gradient's norm is clipped to this; None leaves it.
-        evaluate: measures the learner on held-out data; its numbers are logged as ``validation/<name>``.
-        eval_every: steps between evaluations; None evaluates at the end only.
-        selection: which evaluation is best, and when to stop for lack of a better one; None saves no ``best``.
-        checkpoints: where to save; None saves nothing.
-        save_every: steps between saves of ``last``, which is also saved at the end and when interrupted.
-        trackers: where records go, such as ``Jsonl``.
-        log_every: steps between records; evaluations are always logged.
-        progress: what the user sees.
-        watchers: look at every step's record, may add to it, and have something to say now and then.
-        set_micro_batch_tokens: tells the stream to cut smaller micro-batches from the next call of its ``steps`` on,
-            where the device's memory did not suffice; None makes that an error.
-        max_bad_steps: steps in a row whose loss is not finite before training gives up.
+        plan: the settings.
+        validation: how it is measured on held-out data; None never measures.
+        output: what it leaves behind; nothing if omitted.
         clock: a clock in seconds.
     """
 
@@ -63,48 +63,30 @@ class Trainer:
         learner: nn.Module,
         stream: BatchStream,
         optimizer: Optimizer | torch.optim.Optimizer,
-        schedule: Schedule,
-        budget: Budget,
-        seed: int,
-        device: torch.device | str = "cpu",
-        precision: Precision | None = None,
-        max_grad_norm: float | None = None,
-        evaluate: Callable[[], dict[str, float]] | None = None,
-        eval_every: int | None = None,
-        selection: ModelSelection | None = None,
-        checkpoints: Checkpoints | None = None,
-        save_every: int | None = None,
-        trackers: Sequence[Tracker] = (),
-        log_every: int = 10,
-        progress: Progress | None = None,
-        watchers: Sequence[Watcher] = (),
-        set_micro_batch_tokens: Callable[[int], None] | None = None,
-        max_bad_steps: int = 3,
+        plan: Plan,
+        validation: Validation | None = None,
+        output: Output | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if not isinstance(optimizer, Optimizer):
             optimizer = Optimizer(learner, [optimizer])
+        output = output or Output()
         self.learner, self.stream, self.optimizer = learner, stream, optimizer
-        self.schedule, self.budget = schedule, budget
-        self.evaluate, self.eval_every, self.selection = evaluate, eval_every, selection
-        self.checkpoints, self.save_every = checkpoints, save_every
-        self.trackers = trackers if distributed.is_main() else ()
-        self.log_every, self.progress = log_every, progress or Progress(quiet=True)
-        self.watchers = [NonFiniteGuard(max_bad_steps=max_bad_steps), *watchers]
-        self.set_micro_batch_tokens = set_micro_batch_tokens
+        self.plan, self.validation = plan, validation
+        self.checkpoints, self.progress = output.checkpoints, output.progress
+        self.trackers = output.trackers if distributed.is_main() else ()
+        self.watchers = [NonFiniteGuard(max_bad_steps=plan.max_bad_steps), *output.watchers]
         self.clock = clock
         self.state = TrainState()
         self.updater = Updater(
             learner=learner,
             optimizer=optimizer,
-            seed=seed,
-            device=device,
-            precision=precision or Precision(device=device),
-            max_grad_norm=max_grad_norm,
+            seed=plan.seed,
+            device=plan.device,
+            precision=plan.precision,
+            max_grad_norm=plan.max_grad_norm,
         )
-        self.snapshot = Snapshot(
-            learner=learner, optimizer=optimizer, updater=self.updater, state=self.state, watchers=self.watchers
-        )
+        self.snapshot = Snapshot(updater=self.updater, state=self.state, watchers=self.watchers)
         self._started_at = 0.0  # on the clock, as if there had been no interruptions
         self._unlogged_tokens, self._unlogged_seconds = 0, 0.0
 
@@ -156,9 +138,7 @@ class Trainer:
                 stack.callback(tracker.close)
             stack.enter_context(stop_on_signals())
             stack.enter_context(self.progress)
-            steps = stack.enter_context(
-                StepSource(self.stream, start=state.step, set_micro_batch_tokens=self.set_micro_batch_tokens)
-            )
+            steps = stack.enter_context(StepSource(self.stream, start=state.step))
             self.learner.train()
             while state.finished is None or state.evaluation_due:
                 if not state.evaluation_due:  # it is due where a resumed run was interrupted in an evaluation
@@ -169,7 +149,7 @@ class Trainer:
                     self._log()
                 if improved:
                     self._save("best")
-                if stop or state.finished or self._is_due(self.save_every):
+                if stop or state.finished or self._is_due(self.plan.save_every):
                     self._save("last")
                 if stop:
                     raise Interrupted(
@@ -183,17 +163,17 @@ class Trainer:
 
     def _used(self) -> float:
         state = self.state
-        return self.budget.used(steps=state.updates, tokens=state.tokens, seconds=state.seconds)
+        return self.plan.budget.used(steps=state.updates, tokens=state.tokens, seconds=state.seconds)
 
     def _step(self, steps: StepSource) -> None:
         """One step of the optimiser, and its record."""
         state, began, used = self.state, self.clock(), self._used()
 
         def factor(tokens: int) -> float:
-            timed = self.budget.by_the_clock and not state.updates  # asked for at the first update alone
+            timed = self.plan.budget.by_the_clock and not state.updates  # asked for at the first update alone
             seconds = distributed.from_main(self.clock() - self._started_at) if timed else 0.0
-            after = self.budget.used_after(used, state.updates, tokens=state.tokens + tokens, seconds=seconds)
-            return self.schedule(step=state.updates, used=used, used_after=after)
+            after = self.plan.budget.used_after(used, state.updates, tokens=state.tokens + tokens, seconds=seconds)
+            return self.plan.schedule(step=state.updates, used=used, used_after=after)
 
         if isinstance(self.learner, FollowsProgress):
             self.learner.follow(used)
@@ -211,7 +191,7 @@ class Trainer:
         state.seconds = distributed.from_main(now - self._started_at)
         self._unlogged_tokens += outcome.tokens
         self._unlogged_seconds += now - began
-        if self.budget.by_the_clock:
+        if self.plan.budget.by_the_clock:
             state.shares_used.append(used)
         state.record = {
             "step": state.step,
@@ -230,28 +210,29 @@ class Trainer:
         for watcher in self.watchers:
             for note in watcher.observe(outcome, state, used=used):
                 self.progress.note(note)
-        state.evaluation_due = self.evaluate is not None and (
-            self._is_due(self.eval_every) or state.finished is not None
+        state.evaluation_due = self.validation is not None and (
+            self._is_due(self.validation.every) or state.finished is not None
         )
 
     def _evaluate(self) -> bool:
         """Evaluate; whether it is the best so far. If interrupted it stays due, and comes first in the resumed run."""
-        assert self.evaluate is not None
+        assert self.validation is not None
         try:
-            metrics = self.evaluate()
+            metrics = self.validation.measure()
         except StopDuringEvaluation:
             return False
         self.learner.train()
         self.state.evaluation_due, self.state.metrics = False, metrics
         self.state.record.update({f"validation/{name}": value for name, value in metrics.items()})
-        return self.selection is not None and self.selection.observe(metrics, self.state)
+        selection = self.validation.selection
+        return selection is not None and selection.observe(metrics, self.state)
 
     def _log(self) -> None:
         state = self.state
         evaluated = any(name.startswith("validation/") for name in state.record)
         self._set_rate()
         self.progress.show(state.record, used=self._used(), last=state.finished is not None or evaluated)
-        if not (self._is_due(self.log_every) or evaluated or state.finished):
+        if not (self._is_due(self.plan.log_every) or evaluated or state.finished):
             return
         if state.shares_used:
             state.record["shares_used"], state.shares_used = state.shares_used, []

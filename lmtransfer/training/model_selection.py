@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from lmtransfer.errors import ConfigError, TrainingError
 from lmtransfer.training.state import TrainState
@@ -50,3 +51,33 @@ class ModelSelection:
         if self.patience is not None and state.evaluations_since_best >= self.patience and state.finished is None:
             state.finished = "patience"
         return False
+
+
+class SelectionWithTies(ModelSelection):
+    """Of evaluations with the same main metric, the one with the lowest ``loss`` is the best.
+
+    Without this, the earliest of them would be, which for a hundred held-out labels is often a model that has hardly
+    begun to learn.
+    """
+
+    def observe(self, metrics: Mapping[str, float], state: TrainState) -> bool:
+        """See ``ModelSelection.observe``; the evaluation must have ``loss``."""
+        tied = state.best is not None and metrics.get(self.metric) == state.best
+        if tied and metrics["loss"] < state.best_metrics["loss"]:
+            state.best = None
+        return super().observe(metrics, state)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validation:
+    """How a learner is measured on held-out data while it is trained.
+
+    Attributes:
+        measure: gives the numbers, which are logged as ``validation/<name>``.
+        every: steps between evaluations; None evaluates at the end only.
+        selection: which evaluation is best, and when to stop for lack of a better one; None saves no ``best``.
+    """
+
+    measure: Callable[[], dict[str, float]]
+    every: int | None = None
+    selection: ModelSelection | None = None

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import torch
+
 from lmtransfer.training import distributed
-from lmtransfer.training.memory import memory_in_use
 
 _PLAIN_EVERY_SECONDS = 10.0
 
@@ -85,7 +88,7 @@ class Progress:
         parts.append(f"{rate:,.0f} tokens/s")
         if self.flops_per_token and self.peak_flops:
             parts.append(f"MFU {100 * rate * self.flops_per_token / self.peak_flops:.0f} %")
-        parts.append(f"{memory_in_use() / 1e9:.1f} GB")
+        parts.append(f"{_memory_in_use() / 1e9:.1f} GB")
         if 0 < used < 1:
             parts.append(f"{_duration(record['seconds'] * (1 - used) / used)} left")
         return "  ".join(parts)
@@ -105,3 +108,15 @@ def _duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def _memory_in_use() -> int:
+    """Bytes of the GPU's memory reserved by this process, or of the process itself where there is no GPU in use."""
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        return torch.cuda.max_memory_reserved()
+    statm = Path("/proc/self/statm")
+    if statm.exists():
+        return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # bytes on macOS, the one system that comes here

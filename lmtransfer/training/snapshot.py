@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,6 @@ from lmtransfer.errors import CheckpointError
 from lmtransfer.training import distributed
 from lmtransfer.training.carry import flatten, map_tensors, unflatten
 from lmtransfer.training.checkpoint import STATE, Checkpoint
-from lmtransfer.training.optim.optimizers import Optimizer
 from lmtransfer.training.state import TrainState
 from lmtransfer.training.update import Updater
 from lmtransfer.training.watchers import Watcher
@@ -23,9 +22,8 @@ class Snapshot:
     """The parts of a run whose state is saved.
 
     Args:
-        learner: weights and buffers.
-        optimizer: its moments.
-        updater: its carries and the loss scale.
+        updater: of the learner with its weights and buffers, the optimiser with its moments; its carries, and the loss
+            scale.
         state: where the run stands; restored in place.
         watchers: what they remember.
     """
@@ -33,14 +31,12 @@ class Snapshot:
     def __init__(
         self,
         *,
-        learner: nn.Module,
-        optimizer: Optimizer,
         updater: Updater,
         state: TrainState,
         watchers: Sequence[Watcher],
     ) -> None:
-        self.learner = learner
-        self.optimizer = optimizer
+        self.learner = cast(nn.Module, updater.learner)
+        self.optimizer = updater.optimizer
         self.updater = updater
         self.state = state
         self.watchers = watchers

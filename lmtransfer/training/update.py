@@ -11,9 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from lmtransfer.training import distributed
-from lmtransfer.training.accumulate import Accumulated, OutOfDeviceMemory, accumulate
-from lmtransfer.training.gradients import clip_factor, gradient_norm, scale_gradients
 from lmtransfer.training.learner import Learner, Loss, Step
+from lmtransfer.training.micro_batches import Accumulated, OutOfDeviceMemory, accumulate
 from lmtransfer.training.optim.optimizers import Optimizer
 from lmtransfer.training.precision import Precision
 
@@ -107,7 +106,7 @@ class Updater:
         parameters = self.optimizer.parameters
         distributed.sum_gradients(parameters)
         scale, scaler = self.precision.scale, self.precision.scaler
-        sums, scaled_norm = _read(passed.losses, gradient_norm(parameters))
+        sums, scaled_norm = _read(passed.losses, _gradient_norm(parameters))
         norm = scaled_norm / scale
         losses, loss = _means(passed, sums)
 
@@ -120,7 +119,7 @@ class Updater:
             if scaler is not None:
                 scaler.update(overflowed=overflowed)
         if updated:
-            scale_gradients(parameters, clip_factor(norm, self.max_grad_norm) / scale)
+            _scale_gradients(parameters, _clip_factor(norm, self.max_grad_norm) / scale)
             self.optimizer.set_factor(rate_factor)
             self.optimizer.step()
         self.optimizer.zero_grad()
@@ -168,3 +167,24 @@ def _bad_keys(micro_batches: Sequence[Any], sums: Sequence[dict[str, float]]) ->
         if not all(math.isfinite(value) for value in of_batch.values())
         for key in batch.keys
     )
+
+
+@torch.no_grad()
+def _gradient_norm(parameters: Sequence[nn.Parameter]) -> Tensor:
+    """Euclidean norm over all gradients, a scalar on their device; not finite if any of them is not."""
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    if not gradients:
+        return torch.zeros(())
+    return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+
+
+@torch.no_grad()
+def _scale_gradients(parameters: Sequence[nn.Parameter], factor: float) -> None:
+    """Multiply all gradients by ``factor``, in place; nothing is touched where it is 1."""
+    if factor != 1:
+        torch._foreach_mul_([p.grad for p in parameters if p.grad is not None], factor)
+
+
+def _clip_factor(norm: float, max_norm: float | None) -> float:
+    """What brings a gradient of norm ``norm`` to at most ``max_norm``; 1 if it is there already, or None."""
+    return 1.0 if max_norm is None or norm <= max_norm else max_norm / norm

@@ -8,16 +8,16 @@ parameters does: an encoder may mention some of them early, at no weight, so tha
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any, cast
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.models.base import Encoder
 
 
-def depths_below_head(encoder: nn.Module, sample: PackedBatch, *, read: Collection[int]) -> dict[str, int]:
+def depths_below_head(encoder: Encoder, sample: PackedBatch, *, read: Collection[int]) -> dict[str, int]:
     """The depth of each parameter of an encoder by its name: 1 for the topmost layer that is read, most for embeddings.
 
     Only layers with parameters of their own are counted, so layers that share theirs count as one (ALBERT: Lan et al.
@@ -34,7 +34,7 @@ def depths_below_head(encoder: nn.Module, sample: PackedBatch, *, read: Collecti
     encoder.requires_grad_(True).eval()
     try:
         with torch.enable_grad():
-            layers = cast(Encoder, encoder)(sample).layers[: max(read) + 1]
+            layers = encoder(sample).layers[: max(read) + 1]
     finally:
         encoder.train(was_training)
         for name, parameter in named.items():
@@ -45,7 +45,7 @@ def depths_below_head(encoder: nn.Module, sample: PackedBatch, *, read: Collecti
         for leaf in _new_leaves(layer, seen):
             found.setdefault(id(leaf), place)
     in_blocks: list[int] = []
-    for block in _blocks(encoder):
+    for block in encoder.blocks():
         own = [id(parameter) for parameter in block.parameters() if id(parameter) in found]
         found.update(dict.fromkeys(own, max((found[leaf] for leaf in own), default=0)))
         in_blocks += own
@@ -54,12 +54,6 @@ def depths_below_head(encoder: nn.Module, sample: PackedBatch, *, read: Collecti
     places = sorted({found[id(parameter)] for parameter in named.values() if id(parameter) in found}, reverse=True)
     depth = {place: number for number, place in enumerate(places, start=1)}
     return {name: depth[found[id(parameter)]] for name, parameter in named.items() if id(parameter) in found}
-
-
-def _blocks(encoder: nn.Module) -> list[nn.Module]:
-    """The members of the innermost module lists."""
-    members = [block for stack in encoder.modules() if isinstance(stack, nn.ModuleList) for block in stack]
-    return [block for block in members if not any(isinstance(part, nn.ModuleList) for part in block.modules())]
 
 
 def _new_leaves(output: Tensor, seen: set[Any]) -> list[Tensor]:

@@ -45,7 +45,7 @@ class TaskLearner(nn.Module):
     def __init__(
         self,
         *,
-        encoder: nn.Module,
+        encoder: Encoder,
         reading: nn.Module,
         composition: nn.Module,
         head: Head,
@@ -61,7 +61,7 @@ class TaskLearner(nn.Module):
         self.depths: dict[str, int] = {}
         self._learning: list[bool] = []  # by depth, as last set
         freezing.prepare(encoder)
-        pooler = cast(Encoder, encoder).pooler
+        pooler = encoder.pooler
         if pooler is not None and not use_pooler:
             pooler.requires_grad_(False)  # nothing reads it, so it would never get a gradient
         dim = cast(Composition, composition).output_dim
@@ -92,7 +92,7 @@ class TaskLearner(nn.Module):
             return
         indices = cast(Reading, self.reading).indices
         self.depths = depths_below_head(self.encoder, sample.packed, read=indices)
-        pooler = cast(Encoder, self.encoder).pooler if self.use_pooler else None
+        pooler = self.encoder.pooler if self.use_pooler else None
         above = {id(parameter) for parameter in pooler.parameters()} if pooler is not None else set()
         for name, parameter in self.encoder.named_parameters():
             parameter.requires_grad_(name in self.depths or id(parameter) in above)
@@ -167,7 +167,7 @@ class TaskLearner(nn.Module):
 
     def _layers(self, batch: TaskBatch) -> Sequence[Tensor]:
         """The layers that the reading needs, at the real tokens that the composition looks at."""
-        encoder = cast(Encoder, self.encoder)
+        encoder = self.encoder
         indices = cast(Reading, self.reading).indices
         tokens = cast(Composition, self.composition).tokens
         packed = batch.packed
@@ -190,5 +190,5 @@ class TaskLearner(nn.Module):
         return composition(cast(Reading, self.reading)(layers, per_token), lengths)
 
     def _pooled(self, composed_BE: Tensor) -> Tensor:
-        pooler = cast(Encoder, self.encoder).pooler
+        pooler = self.encoder.pooler
         return pooler(composed_BE) if self.use_pooler and pooler is not None else composed_BE

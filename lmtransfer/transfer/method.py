@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -172,7 +172,7 @@ class TransferMethod:
             tokens = head.per == "token"
             composition = self._token_states(encoder) if tokens else self._composition(encoder)
             return TaskLearner(
-                encoder=cast(nn.Module, encoder),
+                encoder=encoder,
                 reading=self._reading(encoder.num_layers),
                 composition=composition,
                 head=self._head(encoder, head, input_dim=composition.output_dim),

@@ -9,7 +9,7 @@ Shape legend: V rows of the table, U of them in use, D width, T tokens.
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -76,14 +76,14 @@ class UsedRows(nn.Embedding):
         del destination[prefix + "rows"]
 
 
-def learn_used_rows(encoder: nn.Module, tokens: np.ndarray) -> bool:
+def learn_used_rows(encoder: Encoder, tokens: np.ndarray) -> bool:
     """Let only those rows of an encoder's word table learn that occur; tell whether that is worth it, and was done.
 
     Args:
         encoder: whose table it is; left as it was where words are spelt, or most rows occur.
         tokens: every token id of the training examples.
     """
-    table = cast(Encoder, encoder).token_embedding
+    table = encoder.token_embedding
     if table is None or not table.weight.requires_grad:
         return False
     used_U = np.union1d(tokens, [0])  # 0 fills batches up

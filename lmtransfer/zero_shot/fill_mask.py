@@ -6,15 +6,22 @@ import re
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Any, Final
 
 import numpy as np
 import torch
 
 from lmtransfer.errors import ConfigError, DataError
+from lmtransfer.objectives.base import Objective
+from lmtransfer.runs.saved import SavedRun
 from lmtransfer.tokenizers.base import Tokenizer
-from lmtransfer.zero_shot.mask_text import MASK, encode_with_masks
-from lmtransfer.zero_shot.predictors import Predictor
+from lmtransfer.training.hardware import Hardware
+from lmtransfer.zero_shot.pretrained import masked_predictor, open_pretrained
 from lmtransfer.zero_shot.queries import Frame, Query, in_batches, pack_queries
+
+MASK: Final = "[MASK]"
+#: Private characters, of which vocabularies hold no pieces.
+_STAND_INS = [chr(0xE000 + place) for place in range(8)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +61,7 @@ class MaskFiller:
     model, since they are never targets.
 
     Args:
-        predictor: a head that predicts hidden tokens.
+        predictor: an objective that predicts hidden tokens; see ``masked_predictor``.
         tokenizer: gives the ids.
         frame: the marks around a text.
         top_k: how many candidates a mask has.
@@ -69,7 +76,7 @@ class MaskFiller:
     def __init__(
         self,
         *,
-        predictor: Predictor,
+        predictor: Objective,
         tokenizer: Tokenizer,
         frame: Frame,
         top_k: int = 5,
@@ -77,7 +84,7 @@ class MaskFiller:
         device: torch.device | str = "cpu",
         autocast: Callable[[], AbstractContextManager] = nullcontext,
     ) -> None:
-        assert predictor.hides, "a predictor of masked_predictor"
+        assert predictor.predicts == "masked", "of masked_predictor"
         num_pieces = int((~tokenizer.is_special).sum())
         if not 1 <= top_k <= num_pieces:
             raise ConfigError(f"top_k={top_k} is not allowed: use 1 to {num_pieces}, the pieces of the vocabulary")
@@ -97,7 +104,7 @@ class MaskFiller:
         for batch in in_batches(queries, batch_tokens=self.batch_tokens):
             packed, places = pack_queries(batch)
             with self.autocast():
-                (softmax,) = self.predictor.predict(packed.to(self.device), places)
+                (softmax,) = self.predictor.predict(packed.to(self.device), places, mask_id=self.tokenizer.mask_id)
             logs_MK, ids_MK = softmax.best(self.top_k, self._allowed_V)
             rows = iter(zip(logs_MK.exp().tolist(), ids_MK.tolist(), strict=True))
             for query in batch:
@@ -115,6 +122,78 @@ class MaskFiller:
         if not len(places):
             raise DataError(f"{text[:60]!r}: has no {MASK}; write one where a piece is to be guessed")
         return Query(self.frame.around(ids, text=text), places, np.zeros(0, dtype=np.int64), owner)
+
+
+def mask_filler(saved_run: SavedRun, top_k: int, hardware: Hardware) -> MaskFiller:
+    """What fills masks with the pieces that a pretraining run finds most probable.
+
+    Args:
+        saved_run: the run.
+        top_k: candidates of each mask.
+        hardware: where to compute.
+
+    Raises:
+        RunDirectoryError: the run was not pretrained.
+        ConfigError: its objective cannot fill a mask, or ``top_k`` is out of range.
+    """
+    pretrained = open_pretrained(saved_run, hardware=hardware)
+    return MaskFiller(
+        predictor=masked_predictor(pretrained.learner),
+        tokenizer=saved_run.tokenizer,
+        frame=pretrained.frame,
+        top_k=top_k,
+        device=hardware.device,
+        autocast=hardware.precision.autocast,
+    )
+
+
+def filled_line(text: str, masks: Sequence[FilledMask]) -> dict[str, Any]:
+    """A text and what its masks may be, as plain values.
+
+    ``{"text": ..., "masks": [{"start", "end", "candidates": [{"piece", "text", "probability"}, ...]}, ...]}``: the
+    characters of each [MASK] in the text, and what may stand there, the most probable first.
+    """
+    return {"text": text, "masks": [_plain(mask) for mask in masks]}
+
+
+def encode_with_masks(text: str, tokenizer: Tokenizer) -> np.ndarray:
+    """The ids of a text, each ``[MASK]`` in it the tokenizer's mask id, int64, shape (n,).
+
+    No tokenizer lets a text spell a special token, so what lies between the masks is encoded by itself. What follows a
+    mask without white space goes on with its word (``[MASK].``, ``[MASK]ly``) and gets no mark of a word's beginning.
+    """
+    first, *rest = text.split(MASK)
+    parts = [tokenizer.encode(first.rstrip()).ids]
+    for part in rest:
+        goes_on = part != "" and not part[0].isspace()
+        parts += [np.array([tokenizer.mask_id]), _going_on(part, tokenizer) if goes_on else _new(part, tokenizer)]
+    return np.concatenate(parts).astype(np.int64)
+
+
+def _new(part: str, tokenizer: Tokenizer) -> np.ndarray:
+    text = part.strip()
+    return tokenizer.encode(" " + text if text else "").ids
+
+
+def _going_on(part: str, tokenizer: Tokenizer) -> np.ndarray:
+    """The ids of a text behind a character that is none of them."""
+    after = np.zeros(0, dtype=np.int64)
+    for stand_in in _STAND_INS:
+        encoding = tokenizer.encode(stand_in + part.rstrip())
+        of_stand_in = np.flatnonzero(encoding.offsets[:, 0] == 0)
+        last = int(of_stand_in[-1]) if len(of_stand_in) else -1
+        after = encoding.ids[last + 1 :]
+        if last == -1 or encoding.offsets[last, 1] <= 1:
+            return after
+    # One [UNK] holds the stand-in and the unknown characters behind it.
+    return np.append(tokenizer.unk_id, after)
+
+
+def _plain(mask: FilledMask) -> dict[str, Any]:
+    candidates = [
+        {"piece": found.piece, "text": found.text, "probability": found.probability} for found in mask.candidates
+    ]
+    return {"start": mask.start, "end": mask.end, "candidates": candidates}
 
 
 def _starts(text: str) -> list[int]:

@@ -13,21 +13,24 @@ from rich.table import Table
 
 from lmtransfer.config.build import build
 from lmtransfer.config.sweep import in_sweep, sweep_name
+from lmtransfer.importing.opening import open_saved
 from lmtransfer.kept_predictions.file import file_name, is_kept, write_predictions
 from lmtransfer.kept_predictions.scored import Kept
-from lmtransfer.pretraining.saved_objectives import SavedObjectives, open_objectives
-from lmtransfer.reporting.render.units import shown
-from lmtransfer.runs.hardware import eager_hardware
+from lmtransfer.objectives.base import Objective
+from lmtransfer.reporting.units import shown
+from lmtransfer.runs.result import RunResult
 from lmtransfer.runs.run_directory import RunDirectory
-from lmtransfer.runs.saved import SavedRun, open_saved, pretraining_seed
+from lmtransfer.runs.saved import SavedRun, pretraining_seed
+from lmtransfer.runs.training import eager_hardware
 from lmtransfer.runs.versions import versions
 from lmtransfer.system.console import Console
+from lmtransfer.system.printable import short_path
 from lmtransfer.tasks.formats.blimp import MinimalPair
 from lmtransfer.tasks.text.minimal_pairs import CHANCE, MinimalPairs
 from lmtransfer.training import distributed
 from lmtransfer.training.hardware import Hardware
-from lmtransfer.transfer.experiment.table import short
-from lmtransfer.zero_shot.predictors import Predictor, token_predictor
+from lmtransfer.training.weights import num_parameters
+from lmtransfer.zero_shot.pretrained import Pretrained, open_pretrained, token_predictor
 from lmtransfer.zero_shot.sentence_log_probability import SentenceScorer, SentenceScores
 
 
@@ -49,11 +52,11 @@ def evaluate_zero_shot(cfg: DictConfig) -> Path:
         cfg.task, data_root=cfg.data_root or (saved.config.get("data_root") if saved.trusted else None)
     )
     with distributed.process_group():
-        objectives = open_objectives(saved, hardware=hardware)
-        predictor = token_predictor(objectives.learner, mask_id=saved.tokenizer.mask_id)
+        pretrained = open_pretrained(saved, hardware=hardware)
+        predictor = token_predictor(pretrained.learner)
         pairs = task.examples(cfg.split)
         began = time.monotonic()
-        scores = _scores(pairs, task, saved, objectives, predictor, hardware)
+        scores = _scores(pairs, task, saved, pretrained, predictor, hardware)
         seconds = time.monotonic() - began
         with open_dict(cfg):
             cfg.run = str(saved.path)
@@ -62,26 +65,26 @@ def evaluate_zero_shot(cfg: DictConfig) -> Path:
         directory.write_config(cast("dict[str, Any]", OmegaConf.to_container(cfg, resolve=True)))
         directory.write_versions(versions())
         good_and_bad = scores.log_probabilities.reshape(-1, 2)
-        result = {
-            "command": "evaluate",
-            "task": task.name,
-            "split": cfg.split,
-            "zero_shot": _method(predictor, task),
-            "metrics": task.score(pairs, ((good, bad) for good, bad in good_and_bad.tolist())),
-            "main_metric": task.main_metric,
-            "pretraining_seed": pretraining_seed(saved),
-            "higher_is_better": True,
-            "control": None,
-            "chance": CHANCE,
-            "seconds": seconds,
-            "tokens": scores.num_tokens,
-            "tokens_per_second": scores.num_tokens / seconds if seconds else 0.0,
-            "num_parameters": sum(parameter.numel() for parameter in objectives.learner.parameters()),
-            "num_scored": len(pairs),
-            "num_sentences": 2 * len(pairs),
-            "num_paradigms": len({pair.paradigm for pair in pairs}),
-            "num_ties": int((good_and_bad[:, 0] == good_and_bad[:, 1]).sum()),
-        }
+        result = RunResult(
+            command="evaluate",
+            task=task.name,
+            split=cfg.split,
+            metrics=task.score(pairs, ((good, bad) for good, bad in good_and_bad.tolist())),
+            main_metric=task.main_metric,
+            seconds=seconds,
+            tokens=scores.num_tokens,
+            num_parameters=num_parameters(pretrained.learner),
+            more={
+                "zero_shot": _method(predictor, task),
+                "pretraining_seed": pretraining_seed(saved),
+                "higher_is_better": True,
+                "chance": CHANCE,
+                "num_scored": len(pairs),
+                "num_sentences": 2 * len(pairs),
+                "num_paradigms": len({pair.paradigm for pair in pairs}),
+                "num_ties": int((good_and_bad[:, 0] == good_and_bad[:, 1]).sum()),
+            },
+        )
         kept = Kept(
             task=task.name,
             split=cfg.split,
@@ -95,7 +98,7 @@ def evaluate_zero_shot(cfg: DictConfig) -> Path:
             write_predictions(directory.path, {file_name(kept, alone=True): kept})
         directory.write_result(result)
         if distributed.is_main():
-            _print(result, saved, directory, Console(highlight=False))
+            _print(result.values(), saved, directory, Console(highlight=False))
     return directory.path
 
 
@@ -103,15 +106,15 @@ def _scores(
     pairs: list[MinimalPair],
     task: MinimalPairs,
     saved: SavedRun,
-    objectives: SavedObjectives,
-    predictor: Predictor,
+    pretrained: Pretrained,
+    predictor: Objective,
     hardware: Hardware,
 ) -> SentenceScores:
     """Of the good and the bad sentence of each pair in turn; each rank scores its share of the pairs."""
     scorer = SentenceScorer(
         predictor=predictor,
         tokenizer=saved.tokenizer,
-        frame=objectives.frame,
+        frame=pretrained.frame,
         hidden=task.hidden,
         device=hardware.device,
         autocast=hardware.precision.autocast,
@@ -125,9 +128,9 @@ def _scores(
     return SentenceScores(together.reshape(-1), sum(part.num_tokens for part in parts))
 
 
-def _method(predictor: Predictor, task: MinimalPairs) -> str:
+def _method(predictor: Objective, task: MinimalPairs) -> str:
     """How sentences were scored, in words."""
-    if not predictor.hides:
+    if predictor.predicts != "masked":
         return f"log-probability by {predictor.name}"
     return f"pseudo-log-likelihood by {predictor.name}, hidden: {task.hidden}"
 
@@ -147,4 +150,4 @@ def _print(result: dict[str, Any], saved: SavedRun, directory: RunDirectory, con
     console.print(table)
     ties = f"; {result['num_ties']:,} ties, which count as wrong" if result["num_ties"] else ""
     console.print(f"{result['num_paradigms']} paradigms, {result['zero_shot']}{ties}", soft_wrap=True)
-    console.print(f"next: lmtransfer report {short(directory.path.parent.parent)}", soft_wrap=True)
+    console.print(f"next: lmtransfer report {short_path(directory.path.parent.parent)}", soft_wrap=True)

@@ -58,7 +58,7 @@ class Frame:
     """
 
     def __init__(self, *, tokenizer: Tokenizer, encoder: Encoder, rows: Rows) -> None:
-        begins_bare = getattr(rows, "frame", "both") == "none"
+        begins_bare = rows.frame == "none"
         self.begin_id = tokenizer.sep_id if begins_bare else tokenizer.cls_id
         self.end_id = tokenizer.sep_id
         self.max_length = encoder.max_length

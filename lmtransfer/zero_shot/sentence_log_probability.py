@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from lmtransfer.objectives.base import Objective
 from lmtransfer.tokenizers.base import Encoding, Tokenizer
-from lmtransfer.zero_shot.predictors import Predictor
 from lmtransfer.zero_shot.queries import Frame, Hidden, Query, in_batches, pack_queries, sentence_queries
 
 #: Sentences that are encoded at a time, so that memory does not grow with their number.
@@ -47,7 +47,7 @@ class SentenceScorer:
     A sentence without tokens has the log-probability 0.
 
     Args:
-        predictor: the head.
+        predictor: the objective whose head predicts tokens; see ``token_predictor``.
         tokenizer: gives the ids.
         frame: the marks around a sentence.
         hidden: what is hidden with a token of a word, where anything is.
@@ -59,7 +59,7 @@ class SentenceScorer:
     def __init__(
         self,
         *,
-        predictor: Predictor,
+        predictor: Objective,
         tokenizer: Tokenizer,
         frame: Frame,
         hidden: Hidden = "token",
@@ -102,7 +102,7 @@ class SentenceScorer:
             packed, places = pack_queries(batch)
             ids_M = torch.from_numpy(np.concatenate([query.ids for query in batch])).to(self.device)
             with self.autocast():
-                distributions = self.predictor.predict(packed.to(self.device), places)
+                distributions = self.predictor.predict(packed.to(self.device), places, mask_id=self.tokenizer.mask_id)
             logs = torch.stack([softmax.log_probabilities(ids_M).cpu() for softmax in distributions]).double().mean(0)
             owners = np.repeat([query.owner for query in batch], [len(query.places) for query in batch])
             np.add.at(totals, owners, logs.numpy())
@@ -111,7 +111,7 @@ class SentenceScorer:
 
     def _of_sentence(self, encoding: Encoding, owner: int, sentence: str) -> Iterator[Query]:
         tokens = self.frame.around(encoding.ids, text=sentence)
-        if self.predictor.hides:
+        if self.predictor.predicts == "masked":
             mask_id = self.tokenizer.mask_id
             yield from sentence_queries(tokens, encoding.word_starts, owner=owner, mask_id=mask_id, hidden=self.hidden)
         else:

@@ -13,9 +13,10 @@ from lmtransfer.models.compilation import compile_blocks
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.training.budget import Budget
 from lmtransfer.training.hardware import setup
-from lmtransfer.training.loop import Trainer
+from lmtransfer.training.loop import Output, Trainer
 from lmtransfer.training.optim.optimizers import AdamW
 from lmtransfer.training.optim.schedules import Constant
+from lmtransfer.training.plan import Plan
 from lmtransfer.transfer.composing import OneToken
 from lmtransfer.transfer.freezing import Full
 from lmtransfer.transfer.heads.sequences import ClassificationHead
@@ -71,14 +72,16 @@ def measure(setting: Setting) -> dict[str, Any]:
         learner=learner,
         stream=PlannedStream(source, seed=0, batch_examples=setting.rows),
         optimizer=AdamW(learner=learner, learning_rate=LEARNING_RATE),
-        schedule=Constant(),
-        budget=Budget(steps=setting.warmup + setting.steps),
-        seed=0,
-        device=hardware.device,
-        precision=hardware.precision,
-        max_grad_norm=1.0,
-        watchers=[_Timed(clock)],
-        log_every=10**9,
+        plan=Plan(
+            schedule=Constant(),
+            budget=Budget(steps=setting.warmup + setting.steps),
+            seed=0,
+            device=hardware.device,
+            precision=hardware.precision,
+            max_grad_norm=1.0,
+            log_every=10**9,
+        ),
+        output=Output(watchers=[_Timed(clock)]),
     ).train()
     flags = f"Trainer, {hardware.precision.name}" + (", compiled blocks" if capacity else ", eager")
     return {**clock.result(), "flags": flags, "parameters": num_parameters(learner)}

@@ -6,7 +6,7 @@ from typing import Any
 
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.models.base import Direction, EncoderOutput, Reads
-from lmtransfer.models.elmo_subword import ElmoSubwordEncoder
+from lmtransfer.models.elmo import ElmoSubwordEncoder
 
 
 class BackwardLstm(ElmoSubwordEncoder):

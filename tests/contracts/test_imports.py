@@ -41,24 +41,23 @@ ALLOWED: dict[str, set[str]] = {
     "training": PLAIN,
     "interop": {"errors", "untrusted", "system", "layers", "models", "tokenizers", "objectives", BATCH},
     "reporting": {"errors", "former_names", "untrusted", "system", "metrics", "kept_predictions", "verdicts"},
-    "runs": PLAIN | {"former_names", "config", "tokenizers", "models", "data", "training", "importing"},
-    "importing": PLAIN
-    | {"config", "tokenizers", "models", "data", "objectives", "training", "interop", "runs", "pretraining"}
-    | {"transfer"},
+    "runs": PLAIN | {"former_names", "config", "tokenizers", "models", "data", "training"},
+    "importing": PLAIN | {"config", "tokenizers", "models", "data", "objectives", "training", "interop", "runs"},
     "pretraining": PLAIN
     | {"config", "tokenizers", "layers", "models", "data", "objectives", "training", "interop", "runs", "reporting"}
-    | {"zero_shot", "transfer"},
+    | {"importing", "zero_shot"},
     "transfer": PLAIN
     | {"config", "layers", "models", "tokenizers", "data", "metrics", "kept_predictions", "tasks", "training", "runs"}
-    | {"verdicts", "reporting"},
+    | {"verdicts", "reporting", "importing"},
     "zero_shot": PLAIN
-    | {"config", "models", "tokenizers", "data", "objectives", "training", "runs", "pretraining", "tasks", "transfer"}
-    | {"kept_predictions", "reporting"},
-    "prediction": PLAIN | {"tokenizers", "models", "data", "tasks", "training", "runs", "transfer", "zero_shot"},
+    | {"config", "models", "tokenizers", "data", "objectives", "training", "runs", "pretraining", "tasks"}
+    | {"kept_predictions", "reporting", "importing"},
+    "prediction": PLAIN | {"data", "tasks", "training", "runs", "importing", "transfer", "zero_shot"},
     "export": PLAIN
     | {"", "config", "models", "tokenizers", "data", "objectives", "tasks", "training", "interop", "runs", "transfer"}
-    | {"reporting"},
-    "inspection": PLAIN | {"config", "tokenizers", "data", "objectives", "tasks", "training", "runs", "transfer"},
+    | {"reporting", "importing"},
+    "inspection": PLAIN
+    | {"config", "tokenizers", "data", "objectives", "tasks", "training", "runs", "importing", "transfer"},
     "study": PLAIN | {"config", "verdicts", "reporting"},
     "commands": {"*"},
     "launch": {"errors", "config", "runs.writer", "system"},

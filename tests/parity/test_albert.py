@@ -14,7 +14,7 @@ from lmtransfer.models.base import Reads
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
-from lmtransfer.objectives.sentence_order import SentenceOrderPrediction
+from lmtransfer.objectives.pair_label import SentenceOrderPrediction
 from lmtransfer.training.weights import load_weights, weights
 
 transformers = pytest.importorskip("transformers")

@@ -14,7 +14,7 @@ from lmtransfer.models.bert import BertEncoder
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
-from lmtransfer.objectives.next_sentence import NextSentencePrediction
+from lmtransfer.objectives.pair_label import NextSentencePrediction
 
 transformers = pytest.importorskip("transformers")
 

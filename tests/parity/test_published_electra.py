@@ -59,7 +59,7 @@ def peer_of(architecture: str, *, width: int = 24, heads: int = 3, embedding: in
 
 
 def rtd_logits(learner: Any, batch: Any) -> torch.Tensor:
-    return learner.objectives["rtd"].logits(learner.encoder(batch).last)
+    return learner.objectives["rtd"].token_logits(learner.encoder(batch).last)
 
 
 @pytest.mark.parametrize("architecture", ["Model", "ForPreTraining", "ForMaskedLM"])

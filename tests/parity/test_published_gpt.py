@@ -38,7 +38,7 @@ MODEL: dict[str, Any] = {
     "hidden_dim": 40,
     "max_length": 30,
 }
-LM = {"lm": {"_target_": "lmtransfer.objectives.causal_lm.LanguageModel"}}
+LM = {"lm": {"_target_": "lmtransfer.objectives.language_model.LanguageModel"}}
 
 
 def peer_of(kind: str, architecture: str, **changes: Any) -> Any:

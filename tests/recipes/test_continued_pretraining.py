@@ -13,9 +13,9 @@ import pytest
 import torch
 import yaml
 from safetensors.torch import load_file
+from saved_encoder import load_encoder
 from transfer_world import lmtransfer, result
 
-from lmtransfer.runs.saved import load_encoder
 from lmtransfer.tokenizers.load import load_tokenizer
 
 LINE = "the old boat lay on the shore and the small dog ran along it all day while rain fell"

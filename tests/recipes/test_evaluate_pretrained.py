@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from saved_encoder import load_encoder
 from transfer_world import lmtransfer, result
 
 from lmtransfer.data.batch import pack
 from lmtransfer.data.corpora.corpus import FileCorpus
 from lmtransfer.data.store.cache import prepare
 from lmtransfer.randomness import generator
-from lmtransfer.runs.saved import load_encoder
 
 TINY = ["model.dim=16", "model.num_layers=2", "model.num_heads=2", "model.hidden_dim=32", "tokenizer.vocab_size=48"]
 QUICK = [

@@ -20,14 +20,14 @@ from transfer_world import NEGATIVE, OTHER, POSITIVE, lmtransfer, make_world, se
 
 from lmtransfer.data.batch import PackedBatch, pack
 from lmtransfer.export import folder as _exported_folder
+from lmtransfer.importing.opening import open_saved
 from lmtransfer.interop.published import read_published
-from lmtransfer.pretraining.saved_objectives import open_objectives
-from lmtransfer.runs.saved import open_saved
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.training.hardware import setup
 from lmtransfer.transfer.experiment.trained import open_trained, task_of
+from lmtransfer.zero_shot.pretrained import open_pretrained
 
 transformers = pytest.importorskip("transformers")
 
@@ -184,7 +184,7 @@ def _our_heads(learner: Any, packed: PackedBatch) -> dict[str, Tensor]:
     if "plm" in heads:
         found["logits"] = _tied(learner, hidden) + heads["plm"].bias
     if "rtd" in heads:
-        found["logits"] = heads["rtd"].logits(hidden)
+        found["logits"] = heads["rtd"].token_logits(hidden)
     return found
 
 
@@ -211,7 +211,7 @@ def test_transformers_gives_the_logits_of_a_pretrained_run(
     assert json.loads((folder / "config.json").read_text())["architectures"] == [architecture]
 
     saved, texts = open_saved(run, key="run"), _sentences()
-    learner = cast(Any, open_objectives(saved, hardware=setup(device="cpu", precision="fp32")).learner)
+    learner = cast(Any, open_pretrained(saved, hardware=setup(device="cpu", precision="fp32")).learner)
     tokens = _framed(saved.tokenizer, texts, learner.encoder.max_length)
     packed = pack(tokens)
     auto = next(auto for ending, auto in AUTO.items() if architecture.endswith(ending))
@@ -381,7 +381,7 @@ def test_a_head_that_transformers_would_compute_otherwise_is_left_out(
     assert "objective.losses.mlm.norm_eps=1e-05" in capsys.readouterr().out
     assert json.loads(Path("out/epsilon/config.json").read_text())["architectures"] == ["RobertaModel"]
     saved, texts = open_saved(run, key="run"), _sentences(20)
-    learner = cast(Any, open_objectives(saved, hardware=setup(device="cpu", precision="fp32")).learner)
+    learner = cast(Any, open_pretrained(saved, hardware=setup(device="cpu", precision="fp32")).learner)
     output, real, _ = _theirs(Path("out/epsilon"), "AutoModel", texts)
     with torch.no_grad():
         ours = learner.encoder(pack(_framed(saved.tokenizer, texts, learner.encoder.max_length))).last

@@ -9,7 +9,7 @@ import yaml
 from tiny_pretraining import SHORT, TEXT, TINY
 
 from lmtransfer.cli import main
-from lmtransfer.training.formats import Format
+from lmtransfer.training.precision import Format
 
 STEPS = [*SHORT, "train.steps=2"]
 HERE = ["hardware.device=cpu", "hardware.threads=1"]

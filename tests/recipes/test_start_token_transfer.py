@@ -9,7 +9,7 @@ import torch
 import yaml
 from transfer_world import MASKED, QUICK, lmtransfer, make_world
 
-from lmtransfer.runs.saved import open_saved
+from lmtransfer.importing.opening import open_saved
 from lmtransfer.training.weights import read_weights
 
 

@@ -13,15 +13,17 @@ import torch
 from hydra import compose, initialize_config_dir
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import open_dict
+from saved_encoder import load_encoder
 from transfer_world import lmtransfer, result
 
 from lmtransfer.config import paths
 from lmtransfer.data.batch import pack
 from lmtransfer.errors import ConfigError, RunDirectoryError
+from lmtransfer.importing.opening import open_saved
 from lmtransfer.kept_predictions.file import read_predictions
-from lmtransfer.runs.saved import load_encoder, open_saved
+from lmtransfer.prediction.answering import FilledMasks
+from lmtransfer.tasks.text.text_example import TextExample
 from lmtransfer.training.hardware import setup
-from lmtransfer.zero_shot.masked_run import fill_mask_lines
 from lmtransfer.zero_shot.minimal_pairs import evaluate_zero_shot
 
 TINY = ["model.dim=16", "model.num_layers=2", "model.num_heads=2", "model.hidden_dim=32", "tokenizer.vocab_size=48"]
@@ -102,36 +104,29 @@ def test_a_masked_run_is_scored_either_way(world: Path) -> None:
         assert 0 <= found["metrics"]["accuracy"] <= 1
 
 
-def test_masks_are_filled_one_line_at_a_time(world: Path) -> None:
+def test_masks_are_filled_alike_alone_and_among_others(world: Path) -> None:
     saved, hardware = open_saved("runs/pretrain/bert", key="run"), setup(device="cpu", precision="fp32")
-    asked: list[str] = []
-
-    def texts() -> Any:
-        for text in ("ba [MASK] da", "[MASK] [MASK]", "fe gi [MASK]"):
-            asked.append(text)
-            yield text
-
-    lines = fill_mask_lines(saved, texts(), 3, hardware)
-    first = next(lines)
-    assert asked == ["ba [MASK] da"]
-    assert first["text"] == "ba [MASK] da"
+    texts = ("ba [MASK] da", "[MASK] [MASK]", "fe gi [MASK]")
+    filled = FilledMasks(saved, 3, hardware)
+    together = filled.lines([TextExample(id=str(i), text=text, text_pair=None) for i, text in enumerate(texts)])
+    assert [(line["id"], line["text"]) for line in together] == [(str(i), text) for i, text in enumerate(texts)]
+    assert [len(line["masks"]) for line in together] == [1, 2, 1]
+    (first,) = filled.lines([TextExample(id="0", text=texts[0], text_pair=None)])
     ((start, end, candidates),) = [tuple(mask.values()) for mask in first["masks"]]
     assert (start, end, len(candidates)) == (3, 9, 3)
-    assert [len(line["masks"]) for line in lines] == [2, 1]
-    together = list(fill_mask_lines(saved, texts(), 3, hardware, texts_at_a_time=2))
-    assert [line["text"] for line in together] == asked[:3]
     for alone, mate in zip(first["masks"][0]["candidates"], together[0]["masks"][0]["candidates"], strict=True):
         assert alone["piece"] == mate["piece"]
         assert alone["probability"] == pytest.approx(mate["probability"], rel=1e-5)
 
 
 def test_what_cannot_answer_says_what_can(world: Path) -> None:
-    with pytest.raises(ConfigError, match=r"\(rtd\) gives no probability of a token"):
+    several = "give a run of objective=backward_lm, bilm, lm, mlm or plm, or of one that mlm is a part of"
+    with pytest.raises(ConfigError, match=rf"\(rtd\) gives no probability of a token: {several}"):
         _evaluate("run=runs/pretrain/electra")
     hardware = setup(device="cpu", precision="fp32")
-    with pytest.raises(ConfigError, match=r"\(lm\) cannot fill a \[MASK\]"):
-        fill_mask_lines(open_saved("runs/pretrain/gpt", key="run"), ["[MASK]"], 3, hardware)
+    with pytest.raises(ConfigError, match=r"\(lm\) cannot fill a \[MASK\]: give a run of objective=mlm or plm, or"):
+        FilledMasks(open_saved("runs/pretrain/gpt", key="run"), 3, hardware)
     saved = open_saved("runs/pretrain/bert", key="run")
     saved.config["task"] = {"name": "sst2"}
     with pytest.raises(RunDirectoryError, match="was not pretrained on text"):
-        fill_mask_lines(saved, ["[MASK]"], 3, hardware)
+        FilledMasks(saved, 3, hardware)

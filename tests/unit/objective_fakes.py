@@ -13,7 +13,7 @@ from lmtransfer.data.store.store import TokenStore, write_store
 from lmtransfer.models.base import EncoderOutput, Reads
 from lmtransfer.models.bert import BertEncoder
 from lmtransfer.models.electra import ElectraEncoder
-from lmtransfer.models.elmo_subword import ElmoSubwordEncoder
+from lmtransfer.models.elmo import ElmoSubwordEncoder
 from lmtransfer.models.gpt import GptEncoder
 from lmtransfer.models.modern import ModernEncoder
 from lmtransfer.tokenizers.base import Encoding

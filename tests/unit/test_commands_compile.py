@@ -81,19 +81,10 @@ def _compiled_layers_learn_what_plain_ones_learn() -> None:
 
 def _compiled_layers_drop() -> None:
     torch.manual_seed(0)
-    layer = TransformerLayer(
-        dim=16,
-        num_heads=2,
-        hidden_dim=32,
-        norm="post",
-        norm_eps=1e-12,
-        activation="gelu",
-        dropout=0.5,
-        attention_dropout=0.0,
-        causal=False,
-    )
-    compile_blocks(layer)
-    states, layout = torch.randn(32, 16, requires_grad=True), Layout.of([20, 12])
+    encoder = bert(num_layers=1, dropout=0.5)
+    compile_blocks(encoder)
+    (layer,) = encoder.blocks()
+    states, layout = torch.randn(32, encoder.dim, requires_grad=True), Layout.of([20, 12])
     first, second = layer(states, layout), layer(states, layout)
     assert not torch.equal(first, second)
     first.sum().backward()

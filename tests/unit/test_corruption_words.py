@@ -12,11 +12,9 @@ from objective_fakes import NUM_PIECES, CasedTokenizer, NumberTokenizer
 
 from lmtransfer.errors import ConfigError
 from lmtransfer.objectives.corruption.entities import Entities
-from lmtransfer.objectives.corruption.ngrams import NGrams
 from lmtransfer.objectives.corruption.selection import Selection
-from lmtransfer.objectives.corruption.spans import Spans
 from lmtransfer.objectives.corruption.token_masking import TokenMasking
-from lmtransfer.objectives.corruption.whole_words import WholeWords
+from lmtransfer.objectives.corruption.words import NGrams, Spans, WholeWords
 from lmtransfer.objectives.corruption.words import words_of as parsed_words
 from lmtransfer.objectives.rows.base import Row
 from lmtransfer.tokenizers.base import Tokenizer

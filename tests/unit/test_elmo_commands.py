@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 from data_fakes import made_up_documents, write_text
+from saved_encoder import load_encoder
 
 from lmtransfer.cli import main
 from lmtransfer.objectives.learner import PretrainingLearner
-from lmtransfer.runs.saved import load_encoder
 
 TEXT = ["corpus=text", "corpus.path=a.txt", "corpus.name=mine", "hardware.precision=fp32", "hardware.threads=1"]
 TINY = [

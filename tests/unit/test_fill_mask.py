@@ -20,9 +20,8 @@ from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.tokenizers.train import SentencePieceTrainer
 from lmtransfer.tokenizers.train_byte_bpe import ByteBpeTrainer
 from lmtransfer.tokenizers.words import WordTokenizer
-from lmtransfer.zero_shot.fill_mask import MaskFiller
-from lmtransfer.zero_shot.mask_text import encode_with_masks
-from lmtransfer.zero_shot.predictors import masked_predictor
+from lmtransfer.zero_shot.fill_mask import MaskFiller, encode_with_masks
+from lmtransfer.zero_shot.pretrained import masked_predictor
 from lmtransfer.zero_shot.queries import Frame
 
 LINES = [
@@ -121,9 +120,9 @@ def learner() -> PretrainingLearner:
 
 def _filler(learner: PretrainingLearner, **changes: Any) -> MaskFiller:
     encoder: Any = learner.encoder
-    rows: Any = SimpleNamespace()
+    rows: Any = SimpleNamespace(frame="both")
     return MaskFiller(
-        predictor=masked_predictor(learner, mask_id=NUMBERS.mask_id),
+        predictor=masked_predictor(learner),
         tokenizer=NUMBERS,
         frame=Frame(tokenizer=NUMBERS, encoder=encoder, rows=rows),
         **changes,

@@ -11,6 +11,7 @@ import pytest
 import torch
 from gpu_device import gpu
 from objective_fakes import NumberTokenizer, bert, random_documents, store_of
+from training_toys import trainer_of
 
 from lmtransfer.data.store.store import TokenStore
 from lmtransfer.data.stream.stream import PlannedStream
@@ -18,7 +19,7 @@ from lmtransfer.models.compilation import compile_blocks
 from lmtransfer.objectives.corruption.token_masking import TokenMasking
 from lmtransfer.objectives.learner import PretrainingLearner, needed_reads
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
-from lmtransfer.objectives.next_sentence import NextSentencePrediction
+from lmtransfer.objectives.pair_label import NextSentencePrediction
 from lmtransfer.objectives.rows.sentence_pairs import SentencePairs
 from lmtransfer.objectives.source import PretrainingSource
 from lmtransfer.training.budget import Budget
@@ -100,7 +101,7 @@ def _trainer(
         capacity=capacity,
     )
     stream = PlannedStream(source, seed=0, batch_tokens=batch_tokens)
-    return Trainer(
+    return trainer_of(
         learner=learner,
         stream=stream,
         optimizer=AdamW(learner=learner, learning_rate=1e-3),
@@ -114,7 +115,6 @@ def _trainer(
         trackers=[losses],
         log_every=1,
         progress=notes,
-        set_micro_batch_tokens=stream.set_micro_batch_tokens,
     )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from objective_fakes import NumberTokenizer, random_documents, store_of
+from training_toys import trainer_of
 
 from lmtransfer.data.batch import pack
 from lmtransfer.data.stream.evaluation_batches import evaluation_batches
@@ -17,8 +18,8 @@ from lmtransfer.data.stream.step_plan import lanes
 from lmtransfer.data.stream.stream import PlannedStream
 from lmtransfer.errors import ConfigError, TrainingError
 from lmtransfer.models.transformer_xl import TransformerXlEncoder
-from lmtransfer.objectives.causal_lm import LanguageModel
 from lmtransfer.objectives.corruption.base import NoCorruption
+from lmtransfer.objectives.language_model import LanguageModel
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.objectives.rows.stream import LanguageStream
 from lmtransfer.objectives.source import PretrainingSource
@@ -66,7 +67,7 @@ def _trainer(tmp_path: Path, learner: PretrainingLearner, *, steps: int = 9, **c
         "seed": 3,
         "max_grad_norm": 1.0,
     }
-    return Trainer(learner=learner, **(settings | changes))
+    return trainer_of(learner=learner, **(settings | changes))
 
 
 class TestPlan:
@@ -238,18 +239,17 @@ class TestMemory:
     def test_resumed_with_memory_is_bit_identical(
         self, tmp_path: Path, stop: int, micro_batch_tokens: int | None
     ) -> None:
-        def trainer(folder: Path, steps: int) -> Trainer:
+        def trainer(folder: Path, steps: int, **changes: Any) -> Trainer:
             learner = _learner(dropout=0.2)
             stream = _stream(tmp_path, micro_batch_tokens=micro_batch_tokens)
             checkpoints = Checkpoints(folder / "checkpoints")
-            return _trainer(tmp_path, learner, steps=steps, stream=stream, checkpoints=checkpoints)
+            return _trainer(tmp_path, learner, steps=steps, stream=stream, checkpoints=checkpoints, **changes)
 
         straight = trainer(tmp_path / "a", 17)
         straight.train()
         torch.manual_seed(99)
         # The schedule follows the budget, so the first part has the whole one and is interrupted.
-        broken = trainer(tmp_path / "b", 17)
-        broken.save_every = stop
+        broken = trainer(tmp_path / "b", 17, save_every=stop)
         steps, original = iter(range(stop)), broken.updater.step
 
         def interrupted(step: Any, *, factor: float) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from lmtransfer.layers.attention.rotary import rotation
-from lmtransfer.layers.gated_feed_forward import GatedFeedForward
+from lmtransfer.layers.feed_forward import GatedFeedForward
 
 
 def test_turning_is_a_product_with_complex_numbers() -> None:

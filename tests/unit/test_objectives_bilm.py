@@ -16,16 +16,16 @@ from torch import Tensor
 from lmtransfer.data.batch import PackedBatch, pack
 from lmtransfer.data.store.store import TokenStore
 from lmtransfer.errors import ConfigError, DataError
-from lmtransfer.layers.sampled_softmax import (
+from lmtransfer.layers.cross_entropy import (
     log_uniform_probabilities,
     log_uniform_samples,
     sampled_cross_entropy_sum,
 )
 from lmtransfer.models.elmo import ElmoEncoder
-from lmtransfer.objectives.backward_lm import BackwardLanguageModel
 from lmtransfer.objectives.base import Objective
 from lmtransfer.objectives.bidirectional_lm import BidirectionalLanguageModel
 from lmtransfer.objectives.corruption.base import NoCorruption
+from lmtransfer.objectives.language_model import BackwardLanguageModel
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.objectives.rows.stream import LanguageStream
 from lmtransfer.objectives.source import PretrainingSource

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 from objective_fakes import NumberTokenizer, bert, electra, modern, random_documents, store_of
-from omegaconf import OmegaConf
 from torch import nn
 
 from lmtransfer.data.batch import PackedBatch, pack
@@ -19,18 +18,20 @@ from lmtransfer.data.stream.evaluation_batches import evaluation_batches
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.twin import twin_shape
 from lmtransfer.objectives import replaced_token
+from lmtransfer.objectives.base import masked_loss
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.corruption.token_masking import TokenMasking
+from lmtransfer.objectives.language_model import LanguageModel
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
+from lmtransfer.objectives.pair_label import NextSentencePrediction
 from lmtransfer.objectives.replaced_token import ReplacedTokenDetection
 from lmtransfer.objectives.rows.full_sentences import FullSentences
 from lmtransfer.objectives.rows.stream import LanguageStream
 from lmtransfer.objectives.source import PretrainingSource
-from lmtransfer.pretraining.unigrams import masked_loss
-from lmtransfer.training.accumulate import accumulate
 from lmtransfer.training.evaluation import evaluate_losses
 from lmtransfer.training.learner import Step
+from lmtransfer.training.micro_batches import accumulate
 from lmtransfer.training.optim.parameters import classify
 from lmtransfer.training.precision import Precision
 from lmtransfer.training.weights import aliases, load_weights, weights
@@ -142,7 +143,7 @@ def test_a_correct_sample_is_labelled_real(
     losses, _ = learner.losses(batch)
     assert losses["rtd_replaced"].sum == 0
     with torch.no_grad():
-        logits = learner.objectives["rtd"].logits(learner.encoder(batch.original).last)[: batch.num_tokens]
+        logits = learner.objectives["rtd"].token_logits(learner.encoder(batch.original).last)[: batch.num_tokens]
     torch.testing.assert_close(losses["rtd"].sum, nn.functional.softplus(logits).sum())  # all real
     samples[2] = (samples[2] + 1) % 90
     losses, _ = learner.losses(batch)
@@ -350,8 +351,13 @@ def test_refusals() -> None:
 
 
 @pytest.mark.parametrize(
-    ("names", "loss"), [(["mlm"], "mlm"), (["rtd"], "generator_mlm"), (["mlm", "nsp"], "mlm"), (["lm"], None)]
+    ("objectives", "loss"),
+    [
+        ([MaskedLanguageModel], "mlm"),
+        ([ReplacedTokenDetection], "generator_mlm"),
+        ([NextSentencePrediction, MaskedLanguageModel], "mlm"),
+        ([LanguageModel], None),
+    ],
 )
-def test_the_plateau_of_token_frequencies_is_watched_in_the_generator(names: list[str], loss: str | None) -> None:
-    losses = {name: {"_target_": "x"} for name in names}
-    assert masked_loss(OmegaConf.create({"objective": {"losses": losses}})) == loss
+def test_the_plateau_of_token_frequencies_is_watched_in_the_generator(objectives: list[Any], loss: str | None) -> None:
+    assert masked_loss([objective() for objective in objectives]) == loss

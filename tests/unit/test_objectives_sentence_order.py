@@ -14,9 +14,9 @@ from lmtransfer.errors import ConfigError
 from lmtransfer.objectives.corruption.base import NoCorruption
 from lmtransfer.objectives.fit import check_fit
 from lmtransfer.objectives.learner import PretrainingLearner, needed_reads
+from lmtransfer.objectives.pair_label import SentenceOrderPrediction
 from lmtransfer.objectives.rows.ordered_pairs import OrderedPairs
 from lmtransfer.objectives.rows.sentence_pairs import SentencePairs
-from lmtransfer.objectives.sentence_order import SentenceOrderPrediction
 from lmtransfer.objectives.source import PretrainingSource
 
 TOKENIZER = NumberTokenizer()

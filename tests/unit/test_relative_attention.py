@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lmtransfer.data.batch import pack
-from lmtransfer.layers.relative.positions import add_shifted, sinusoids
+from lmtransfer.layers.relative.attention import add_shifted, sinusoids
 from lmtransfer.models.base import Reads
 from lmtransfer.models.transformer_xl import TransformerXlEncoder
 from lmtransfer.models.xlnet import XlnetEncoder

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lmtransfer.reporting.runs.arms import difference_in, scored
+from lmtransfer.reporting.runs.scores import difference_in, scored
 from lmtransfer.verdicts.difference import compare_arms
 
 

@@ -10,11 +10,12 @@ from reporting_fakes import MODEL, pretraining, transfer, write_run
 
 from lmtransfer.reporting.render.answer import answer
 from lmtransfer.reporting.render.html import html_report
-from lmtransfer.reporting.render.rows import table_rows
-from lmtransfer.reporting.render.write import markdown_report
+from lmtransfer.reporting.render.markdown import markdown_report
 from lmtransfer.reporting.runs.before_after import before_and_after
 from lmtransfer.reporting.runs.collect import collect
-from lmtransfer.reporting.runs.entries import Entry, make_entries
+from lmtransfer.reporting.runs.entries import make_entries
+from lmtransfer.reporting.runs.entry import Entry
+from lmtransfer.reporting.runs.rows import table_rows
 
 
 def imported(folder: Path) -> Path:

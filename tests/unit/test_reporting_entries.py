@@ -7,10 +7,10 @@ import pytest
 from reporting_fakes import loss_lines, pretraining, transfer, write_run
 
 from lmtransfer.reporting.render.answer import answer, comparison
-from lmtransfer.reporting.render.rows import group_name, run_name, table_rows
 from lmtransfer.reporting.runs import scores
 from lmtransfer.reporting.runs.collect import collect
 from lmtransfer.reporting.runs.entries import make_entries
+from lmtransfer.reporting.runs.rows import group_name, run_name, table_rows
 
 
 def entries_of(root):

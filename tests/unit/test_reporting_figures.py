@@ -11,13 +11,13 @@ from reporting_fakes import loss_lines, pretraining, transfer, write_run
 
 from lmtransfer.reporting.figures.all_figures import draw_figures, loss_curve
 from lmtransfer.reporting.figures.curves import MAX_CURVES, smoothed
-from lmtransfer.reporting.figures.layer_bars import read_layer_weights
 from lmtransfer.reporting.figures.loss_against import read_curve
 from lmtransfer.reporting.figures.part_curves import part_curves
 from lmtransfer.reporting.figures.source_curves import source_curves
 from lmtransfer.reporting.figures.style import label_ends, new_figure, spread_apart
 from lmtransfer.reporting.runs.collect import collect
 from lmtransfer.reporting.runs.entries import make_entries
+from lmtransfer.reporting.runs.layer_weights import read_layer_weights
 from lmtransfer.reporting.runs.sweeps import find_sweeps
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from reporting_fakes import transfer
 
-from lmtransfer.reporting.figures.searches import search_figures, tried_rates
-from lmtransfer.reporting.runs.choices import searched_text
+from lmtransfer.reporting.figures.searches import search_figures
 from lmtransfer.reporting.runs.collect import collect
 from lmtransfer.reporting.runs.entries import make_entries
+from lmtransfer.reporting.runs.learning_rates import searched_text, tried_rates
 from lmtransfer.verdicts.expected_best import expected_best
 
 

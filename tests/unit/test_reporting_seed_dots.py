@@ -10,10 +10,11 @@ import pytest
 from reporting_fakes import pretraining, transfer
 
 from lmtransfer.reporting.figures.all_figures import draw_figures
-from lmtransfer.reporting.figures.layer_bars import LayerWeights, draw_layer_weights
+from lmtransfer.reporting.figures.layer_bars import draw_layer_weights
 from lmtransfer.reporting.figures.points import Series, draw_points
 from lmtransfer.reporting.runs.collect import collect
 from lmtransfer.reporting.runs.entries import make_entries
+from lmtransfer.reporting.runs.layer_weights import LayerWeights
 from lmtransfer.verdicts.spread import spread
 
 

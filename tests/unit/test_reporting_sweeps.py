@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 from reporting_fakes import pretraining, transfer
 
-from lmtransfer.reporting.render.tables import sweep_cells, sweep_headings, sweep_markdown
+from lmtransfer.reporting.render.cells import sweep_cells, sweep_headings
+from lmtransfer.reporting.render.markdown import sweep_markdown
 from lmtransfer.reporting.runs.collect import collect
 from lmtransfer.reporting.runs.entries import make_entries
 from lmtransfer.reporting.runs.sweeps import find_sweeps, outside

@@ -7,11 +7,12 @@ import pytest
 from reporting_fakes import pretraining, transfer, write_run
 from rich.console import Console
 
-from lmtransfer.reporting.render.rows import table_rows
-from lmtransfer.reporting.render.tables import markdown_table, to_json
+from lmtransfer.reporting.render.markdown import markdown_table
 from lmtransfer.reporting.render.terminal import print_report
+from lmtransfer.reporting.render.write import to_json
 from lmtransfer.reporting.runs.collect import collect
 from lmtransfer.reporting.runs.entries import make_entries
+from lmtransfer.reporting.runs.rows import table_rows
 from lmtransfer.reporting.runs.sweeps import find_sweeps
 
 LONG = "a-run-with-a-name-that-says-everything-there-is-to-say-about-it-and-then-some"

@@ -10,7 +10,7 @@ from objective_fakes import NumberTokenizer, random_documents, store_of
 
 from lmtransfer.data.store.store import write_store
 from lmtransfer.errors import ConfigError, DataError
-from lmtransfer.objectives.rows.framing import NUM_SPECIAL, Frame
+from lmtransfer.objectives.rows.base import NUM_SPECIAL, Frame
 from lmtransfer.objectives.rows.stream import LanguageStream
 
 TOKENIZER = NumberTokenizer()

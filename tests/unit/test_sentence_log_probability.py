@@ -21,18 +21,18 @@ from lmtransfer.models.bert import BertEncoder
 from lmtransfer.models.elmo import ElmoEncoder
 from lmtransfer.models.gpt import GptEncoder
 from lmtransfer.models.xlnet import XlnetEncoder
-from lmtransfer.objectives.backward_lm import BackwardLanguageModel
+from lmtransfer.objectives.base import Objective
 from lmtransfer.objectives.bidirectional_lm import BidirectionalLanguageModel
-from lmtransfer.objectives.causal_lm import LanguageModel
+from lmtransfer.objectives.language_model import BackwardLanguageModel, LanguageModel
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
-from lmtransfer.objectives.next_sentence import NextSentencePrediction
+from lmtransfer.objectives.pair_label import NextSentencePrediction
 from lmtransfer.objectives.permutation_lm import PermutationLanguageModel
+from lmtransfer.objectives.softmax import Softmax
 from lmtransfer.tokenizers.words import WordTokenizer
-from lmtransfer.zero_shot.predictors import Predictor, masked_predictor, token_predictor
+from lmtransfer.zero_shot.pretrained import masked_predictor, token_predictor
 from lmtransfer.zero_shot.queries import Frame
 from lmtransfer.zero_shot.sentence_log_probability import SentenceScorer
-from lmtransfer.zero_shot.softmax import Softmax
 
 TOKENIZER = NumberTokenizer()
 CLS, SEP, MASK = TOKENIZER.cls_id, TOKENIZER.sep_id, TOKENIZER.mask_id
@@ -51,7 +51,7 @@ SENTENCES = _sentences()
 def _scorer(learner: PretrainingLearner, *, rows: Any = FRAMED, **changes: Any) -> SentenceScorer:
     encoder: Any = learner.encoder
     return SentenceScorer(
-        predictor=token_predictor(learner.eval(), mask_id=MASK),
+        predictor=token_predictor(learner.eval()),
         tokenizer=TOKENIZER,
         frame=Frame(tokenizer=TOKENIZER, encoder=encoder, rows=rows),
         **changes,
@@ -228,25 +228,26 @@ def test_a_unigram_model_gives_the_sum_of_its_unigrams(hidden: str) -> None:
     assert _scored(causal) == pytest.approx(uniform, rel=1e-5)
 
 
-class _Recording:
-    """A predictor that notes what it is asked, and finds all ids alike."""
+class _Recording(Objective):
+    """An objective that notes what it is asked, and finds all ids alike."""
 
     name = "recording"
+    directions = ("bidirectional",)
 
     def __init__(self, *, hides: bool) -> None:
-        self.hides = hides
+        super().__init__()
+        self.predicts = "masked" if hides else "unmasked"
         self.asked: list[PackedBatch] = []
 
-    def predict(self, packed: PackedBatch, positions_M: np.ndarray) -> list[Softmax]:
+    def predict(self, packed: PackedBatch, positions_M: np.ndarray, *, mask_id: int) -> list[Softmax]:
         self.asked.append(packed)
         return [Softmax(torch.zeros(len(positions_M), 4), torch.zeros(96, 4))]
 
 
 def _recorded(predictor: _Recording, texts: list[str], tokenizer: Any = TOKENIZER, **changes: Any) -> np.ndarray:
     encoder: Any = SimpleNamespace(max_length=40)
-    recorded: Predictor = predictor
     frame = Frame(tokenizer=tokenizer, encoder=encoder, rows=FRAMED)
-    scorer = SentenceScorer(predictor=recorded, tokenizer=tokenizer, frame=frame, **changes)
+    scorer = SentenceScorer(predictor=predictor, tokenizer=tokenizer, frame=frame, **changes)
     return scorer.score(texts).log_probabilities
 
 
@@ -298,7 +299,7 @@ def test_words_that_the_vocabulary_lacks_are_read_as_they_are_spelt() -> None:
     )
     learner = PretrainingLearner(encoder, [BidirectionalLanguageModel()]).eval()
     frame = Frame(tokenizer=tokenizer, encoder=encoder, rows=FRAMED)
-    predictor = token_predictor(learner, mask_id=tokenizer.mask_id)
+    predictor = token_predictor(learner)
     scorer = SentenceScorer(predictor=predictor, tokenizer=tokenizer, frame=frame)
     texts = ["the red sea", "the blue sea", "the red sea the red"]
     scores = scorer.score(texts).log_probabilities.tolist()
@@ -309,9 +310,9 @@ def test_words_that_the_vocabulary_lacks_are_read_as_they_are_spelt() -> None:
 
 def test_what_cannot_score_is_one_message() -> None:
     pairs_only = PretrainingLearner(bert(), [NextSentencePrediction()])
-    with pytest.raises(ConfigError, match=r"\(nsp\) gives no probability of a token.*lm, backward_lm, bilm, mlm"):
-        token_predictor(pairs_only, mask_id=MASK)
+    with pytest.raises(ConfigError, match=r"\(nsp\) gives no probability.*backward_lm, bilm, lm, mlm or plm"):
+        token_predictor(pairs_only)
     with pytest.raises(ConfigError, match=r"\(lm\) cannot fill a \[MASK\].*mlm or plm"):
-        masked_predictor(PretrainingLearner(gpt(), [LanguageModel()]), mask_id=MASK)
+        masked_predictor(PretrainingLearner(gpt(), [LanguageModel()]))
     with pytest.raises(DataError, match=r"'4 4 4.*42 tokens with its marks, and the model reads 40"):
         _recorded(_Recording(hides=False), [" ".join(["4"] * 40)])

@@ -14,7 +14,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from lmtransfer.errors import CheckpointError, ConfigError, DataError
-from lmtransfer.objectives.corruption.whole_words import WholeWords
+from lmtransfer.objectives.corruption.words import WholeWords
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.tokenizers.byte_bpe import ByteBpeTokenizer
 from lmtransfer.tokenizers.load import load_tokenizer

@@ -10,8 +10,8 @@ from training_toys import ToyStream, toy_trainer
 from lmtransfer.models.bert import BertEncoder
 from lmtransfer.pretraining.worth import TABLE, block_weights, meaning
 from lmtransfer.training.budget import Budget
-from lmtransfer.training.forecast import TokenForecast, millions
 from lmtransfer.training.progress import Progress
+from lmtransfer.training.watchers import TokenForecast, millions
 
 
 class _Clock:

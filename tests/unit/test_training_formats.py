@@ -13,7 +13,7 @@ import torch
 from lmtransfer.system.waiting import SPIN_COUNT
 from lmtransfer.training import hardware
 from lmtransfer.training.cores import cpu_quota, usable_cores
-from lmtransfer.training.formats import cpu_flags, cpu_format, cuda_format, fastest_format
+from lmtransfer.training.precision import cpu_flags, cpu_format, cuda_format, fastest_format
 
 
 @pytest.mark.parametrize(

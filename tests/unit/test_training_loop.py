@@ -542,6 +542,9 @@ class _Shrinking(ToyStream):
             ]
             yield Step(step.number, step.epoch, tuple(parts), step.first_micro_batch)
 
+    def set_micro_batch_tokens(self, tokens: int) -> None:
+        self.limit = tokens
+
 
 class _Greedy(ToyLearner):
     """Runs out of memory at more rows than a few, after some of the step's gradients are there."""
@@ -555,11 +558,7 @@ class _Greedy(ToyLearner):
 def test_out_of_memory_halves_the_micro_batch_and_changes_nothing_that_is_learnt() -> None:
     plain, greedy, stream, notes = ToyLearner(), _Greedy(), _Shrinking(), _Notes()
     toy_trainer(plain, stream=_Shrinking()).train()
-
-    def shrink(tokens: int) -> None:
-        stream.limit = tokens
-
-    state = toy_trainer(greedy, stream=stream, progress=notes, set_micro_batch_tokens=shrink).train()
+    state = toy_trainer(greedy, stream=stream, progress=notes).train()
     assert state.step == 10
     for name, value in weights_of(plain).items():
         torch.testing.assert_close(weights_of(greedy)[name], value, rtol=1e-9, atol=1e-12)

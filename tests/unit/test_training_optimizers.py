@@ -35,6 +35,9 @@ class _Encoder(nn.Module):
         self.layers = nn.ModuleList([_Block(), _Block()])
         self.pooler = nn.Linear(4, 4)
 
+    def blocks(self) -> list[nn.Module]:
+        return list(self.layers)
+
 
 class _Learner(nn.Module):
     """An encoder and a head tied to its embedding; the names are chosen to mislead anyone who goes by them."""

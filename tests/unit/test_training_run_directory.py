@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,14 +19,15 @@ from training_toys import ToyLearner, files_below, toy_trainer
 from lmtransfer.config.component import component_problems
 from lmtransfer.errors import ConfigError, RunDirectoryError, TrainingError
 from lmtransfer.runs import writer as run_writer
-from lmtransfer.runs.run_directory import RESULT_KEYS, RunDirectory
+from lmtransfer.runs.result import JointResult, RunResult, SeedResult
+from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.versions import versions
-from lmtransfer.training import flops, formats, hardware
+from lmtransfer.training import flops, hardware, precision
 from lmtransfer.training.carry import detached, flatten, unflatten
 from lmtransfer.training.progress import Progress
 from lmtransfer.training.trackers import Jsonl, TensorBoard
 
-RESULT = {key: None for key in RESULT_KEYS} | {"command": "pretrain", "metrics": {"loss": 1.5}}
+RESULT = RunResult(command="pretrain", metrics={"loss": 1.5}, seconds=4.0, tokens=10)
 
 
 def test_an_existing_run_is_refused_unless_resuming(tmp_path: Path) -> None:
@@ -63,7 +65,7 @@ def test_a_run_can_be_moved_and_holds_no_path_of_its_own(tmp_path: Path) -> None
     shutil.move(run.path, tmp_path / "b")
     moved = RunDirectory.open(tmp_path / "b")
     assert moved.read_config()["train"]["betas"] == [0.9, 0.98]
-    assert moved.read_result()["metrics"] == {"loss": 1.5}
+    assert moved.read_result() == RESULT
     assert moved.is_finished
     assert moved.best_checkpoint().name == "last"
     resumed = toy_trainer(checkpoints=moved.checkpoints)
@@ -96,12 +98,20 @@ def test_a_config_cannot_execute_anything(tmp_path: Path) -> None:
         run.read_config()
 
 
-def test_a_result_needs_all_its_keys(tmp_path: Path) -> None:
+def test_a_result_is_read_as_it_was_written(tmp_path: Path) -> None:
     run = RunDirectory.create(tmp_path, "pretrain", "a")
-    with pytest.raises(ValueError, match="tokens_per_second"):
-        run.write_result({key: None for key in RESULT_KEYS if key != "tokens_per_second"})
-    run.write_result({**RESULT, "learning_curve": [1, 2]})
-    assert json.loads(run.result_path.read_text())["learning_curve"] == [1, 2]
+    run.write_result(replace(RESULT, more={"learning_curve": [1, 2]}))
+    said = json.loads(run.result_path.read_text())
+    assert (said["learning_curve"], said["task"], said["tokens_per_second"]) == ([1, 2], None, 2.5)
+    assert run.read_result().values() == said
+    with pytest.raises(RunDirectoryError, match=r"result\.json: main_metric is null"):
+        run.read_result(SeedResult)
+    of_seed = SeedResult(command="finetune", metrics={"f1": 0.5}, main_metric="f1", seed=3, collapsed=False)
+    assert of_seed.score == 0.5
+    run.result_path.write_text('{"metrics": {"f1": 1.0}, "mean": 1.0, "from_before": 2}')  # of an older version
+    assert run.read_result().values()["from_before"] == 2
+    with pytest.raises(RunDirectoryError, match=r"result\.json: task is missing"):
+        run.read_result(JointResult)
 
 
 def test_versions_tell_what_a_run_was_made_with(tmp_path: Path) -> None:
@@ -239,7 +249,7 @@ def test_hardware_resolves_what_is_automatic() -> None:
         found = hardware.setup(device="cpu", threads=1)
         assert found.device.type == "cpu"
         assert torch.get_num_threads() == found.threads == 1
-        assert found.precision.name == formats.fastest_format(torch.device("cpu")).name
+        assert found.precision.name == precision.fastest_format(torch.device("cpu")).name
         assert "(1 thread), " in str(found)
         assert not found.compile
         assert hardware.setup(device="cpu", precision="fp32", threads=1, compile=True).compile
@@ -262,9 +272,9 @@ def test_hardware_that_is_not_there_is_named(settings: dict, message: str) -> No
 
 
 def test_bf16_autocast_is_on_in_the_forward_pass_only() -> None:
-    precision = hardware.Precision(name="bf16")
+    bf16 = precision.Precision(name="bf16")
     learner = ToyLearner(dtype=torch.float32)
-    with precision.autocast():
+    with bf16.autocast():
         assert learner.out(torch.ones(1, 4)).dtype is torch.bfloat16
     assert learner.out(torch.ones(1, 4)).dtype is torch.float32
 

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from lmtransfer.errors import ConfigError
-from lmtransfer.models.base import EncoderOutput, FamilyHead
+from lmtransfer.models.base import Encoder, EncoderOutput, FamilyHead
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.transfer.learner import TaskLearner
 from lmtransfer.transfer.method import TransferMethod
@@ -20,13 +20,11 @@ SOURCE = TaskSource(random_examples(23))
 BATCH = SOURCE.build(0, SOURCE.plan(0), range(7))
 
 
-class _Encoder(nn.Module):
+class _Encoder(Encoder):
     """Any family: states that differ by place, of any direction, with a pooler or none."""
 
-    dim, num_layers, max_length, vocab_size, num_segments = 6, 2, 32, 128, 1
-
     def __init__(self, head: FamilyHead, *, attention: str = "bidirectional", pooler: bool = False) -> None:
-        super().__init__()
+        super().__init__(dim=6, num_layers=2, max_length=32, vocab_size=128)
         torch.manual_seed(0)
         self.family_head, self.attention = head, attention
         self.token_embedding = nn.Embedding(128, 6)

@@ -9,10 +9,11 @@ import pytest
 import torch
 from task_fakes import bert, gpt, labels_head, random_examples
 from torch import nn
+from training_toys import trainer_of
 
 from lmtransfer.data.stream.stream import PlannedStream
 from lmtransfer.errors import ConfigError
-from lmtransfer.models.base import EncoderOutput, FamilyHead
+from lmtransfer.models.base import Encoder, EncoderOutput, FamilyHead
 from lmtransfer.tasks.source import TaskBatch, TaskSource
 from lmtransfer.training.budget import Budget
 from lmtransfer.training.checkpoint import Checkpoints
@@ -30,14 +31,13 @@ def _batch() -> TaskBatch:
     return SOURCE.build(0, SOURCE.plan(0), range(5))
 
 
-class _Shared(nn.Module):
+class _Shared(Encoder):
     """One layer run three times, an embedding, a projection above it, and a part that only pretraining uses."""
 
-    dim, num_layers, max_length, vocab_size, num_segments = 8, 3, 32, 128, 1
-    attention, pooler, family_head = "bidirectional", None, FamilyHead(token="mean")
+    attention, family_head = "bidirectional", FamilyHead(token="mean")
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(dim=8, num_layers=3, max_length=32, vocab_size=128)
         self.unused = nn.Parameter(torch.zeros(3))
         self.layer = nn.Linear(8, 8)
         self.norm = nn.LayerNorm(8)
@@ -173,7 +173,7 @@ class _Stopped(Exception):
 
 
 def _trainer(learner: TaskLearner, method: TransferMethod, make: type[Optimizer], folder: Path, **more) -> Trainer:
-    return Trainer(
+    return trainer_of(
         learner=learner,
         stream=PlannedStream(SOURCE, seed=3, batch_examples=6),
         optimizer=make(learner=learner, learning_rate=0.01, lr_scales=method.lr_scales(learner)),

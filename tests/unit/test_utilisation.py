@@ -14,9 +14,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from lmtransfer.models.albert import AlbertEncoder
 from lmtransfer.models.bert import BertEncoder
 from lmtransfer.objectives.bidirectional_lm import BidirectionalLanguageModel
-from lmtransfer.objectives.causal_lm import LanguageModel
 from lmtransfer.objectives.corruption.base import NoCorruption
 from lmtransfer.objectives.corruption.token_masking import TokenMasking
+from lmtransfer.objectives.language_model import LanguageModel
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
 from lmtransfer.objectives.replaced_token import ReplacedTokenDetection

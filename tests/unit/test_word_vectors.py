@@ -18,7 +18,6 @@ from torch.nn.functional import softplus
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.word_embeddings import WordEmbeddings
 from lmtransfer.objectives.batch import PretrainingBatch
-from lmtransfer.objectives.cbow import ContinuousBagOfWords
 from lmtransfer.objectives.corruption.base import NoCorruption
 from lmtransfer.objectives.corruption.windows import ContextWindows
 from lmtransfer.objectives.fit import check_fit
@@ -26,8 +25,8 @@ from lmtransfer.objectives.learner import PretrainingLearner, needed_reads
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
 from lmtransfer.objectives.rows.base import Row
 from lmtransfer.objectives.rows.stream import LanguageStream
-from lmtransfer.objectives.skipgram import SkipGram
 from lmtransfer.objectives.source import PretrainingSource
+from lmtransfer.objectives.word_vectors import ContinuousBagOfWords, SkipGram
 from lmtransfer.tasks.heads import ClassificationSpec
 from lmtransfer.transfer.method import TransferMethod
 
@@ -97,7 +96,7 @@ def loss_by_hand(name: str, batch: PretrainingBatch, input_VD: Tensor, output_VD
 @pytest.mark.parametrize("subsample", [None, 0.005])
 def test_losses_and_gradients_equal_a_loop_over_words(name: str, subsample: float | None, tmp_path: Path) -> None:
     source, learner = source_of(tmp_path, subsample=subsample), learner_of(name)
-    source.corruption.observe(np.arange(96) / np.arange(96).sum())  # type: ignore[attr-defined]
+    source.corruption.set_frequencies(np.arange(96) / np.arange(96).sum())  # type: ignore[attr-defined]
     source.few_shapes = True  # filler
     batch = source.build(0, source.plan(0), [4, 1, 7, 2])
     losses, _ = learner.losses(batch)
@@ -126,7 +125,7 @@ def test_rows_one_by_one_are_the_rows_together(name: str, tmp_path: Path) -> Non
 def test_nothing_is_known_at_first_and_a_row_of_one_word_is_a_loss_of_nothing(name: str, tmp_path: Path) -> None:
     learner = PretrainingLearner(WordEmbeddings(vocab_size=96, dim=16), [OBJECTIVES[name]()])
     source = source_of(tmp_path)
-    source.corruption.observe(np.eye(96)[5])  # type: ignore[attr-defined]  # noise is never what is predicted, but for 5
+    source.corruption.set_frequencies(np.eye(96)[5])  # type: ignore[attr-defined]  # noise is never what is predicted, but for 5
     batch = source.build(0, source.plan(0), range(8))
     fives = sum(len(around) if name == "cbow" else 0 for word, around, _ in contexts_by_hand(batch) if word == 5)
     loss = learner.losses(batch)[0][name]
@@ -170,7 +169,7 @@ def test_frequent_words_are_left_out_as_often_as_the_paper_says() -> None:
     corruption = ContextWindows(window=1, num_negatives=1, subsample=0.01, tokenizer=TOKENIZER)
     shares = np.zeros(96)
     shares[[10, 11, 12]] = [0.64, 0.04, 0.002]
-    corruption.observe(shares)
+    corruption.set_frequencies(shares)
     tokens = np.tile([10, 11, 12], 40_000)
     numbers = corruption.corrupt(row_of(tokens), np.random.default_rng(0)).per_token
     kept = (numbers["context_left"] + numbers["context_right"] > 0).reshape(-1, 3).mean(0)
@@ -182,7 +181,7 @@ def test_noise_follows_frequency_to_the_three_quarters() -> None:
     rng = np.random.default_rng(0)
     shares = rng.random(NUM_PIECES) ** 4  # ids beyond do not occur
     shares[[7, 50]] = 0
-    corruption.observe(shares / shares.sum())
+    corruption.set_frequencies(shares / shares.sum())
     numbers = corruption.corrupt(row_of(rng.integers(4, NUM_PIECES, 40_000)), np.random.default_rng(0)).per_token
     drawn = np.concatenate([numbers[f"negative_{k}"] for k in range(5)])
     assert len(drawn) == 200_000
@@ -199,7 +198,7 @@ def test_noise_follows_frequency_to_the_three_quarters() -> None:
 
 def test_draws_belong_to_the_row_and_survive_pickling(tmp_path: Path) -> None:
     source = source_of(tmp_path, subsample=0.01)
-    source.corruption.observe(np.arange(96) / np.arange(96).sum())  # type: ignore[attr-defined]
+    source.corruption.set_frequencies(np.arange(96) / np.arange(96).sum())  # type: ignore[attr-defined]
     other = pickle.loads(pickle.dumps(source))
     plan = source.plan(0)
     first, same, later = source.build(0, plan, [3]), other.build(0, plan, [3]), source.build(1, source.plan(1), [3])

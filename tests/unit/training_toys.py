@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from lmtransfer.errors import TrainingError
 from lmtransfer.training import checkpoint
 from lmtransfer.training.budget import Budget
 from lmtransfer.training.learner import Loss, Step
-from lmtransfer.training.loop import Trainer
+from lmtransfer.training.loop import Output, Trainer
+from lmtransfer.training.model_selection import Validation
 from lmtransfer.training.optim.optimizers import AdamW
 from lmtransfer.training.optim.schedules import Linear
+from lmtransfer.training.plan import Plan
 
 WIDTH = 4
 
@@ -107,6 +110,9 @@ class ToyStream:
             )
             number += 1
 
+    def set_micro_batch_tokens(self, tokens: int) -> None:
+        raise TrainingError(f"{tokens} tokens are fewer than a row has")
+
 
 class Recorder:
     """A tracker that keeps what it is given."""
@@ -134,8 +140,19 @@ class FakeClock:
         return self.now
 
 
+def trainer_of(**settings: Any) -> Trainer:
+    """A trainer by its settings, whichever of its groups they are of."""
+    measure, every, selection = (settings.pop(name, None) for name in ("evaluate", "eval_every", "selection"))
+    validation = None if measure is None else Validation(measure=measure, every=every, selection=selection)
+    groups = {
+        group: group(**{one.name: settings.pop(one.name) for one in fields(group) if one.name in settings})
+        for group in (Plan, Output)
+    }
+    return Trainer(plan=groups[Plan], validation=validation, output=groups[Output], **settings)
+
+
 def toy_trainer(learner: nn.Module | None = None, **settings: Any) -> Trainer:
-    """A trainer over the toys; any of its arguments may be given."""
+    """A trainer over the toys; any of its settings may be given."""
     learner = learner or ToyLearner()
     defaults: dict[str, Any] = {
         "stream": ToyStream(dtype=next(learner.parameters()).dtype),
@@ -145,7 +162,7 @@ def toy_trainer(learner: nn.Module | None = None, **settings: Any) -> Trainer:
         "seed": 3,
         "log_every": 1,
     }
-    return Trainer(learner=learner, **(defaults | settings))
+    return trainer_of(learner=learner, **(defaults | settings))
 
 
 def weights_of(learner: nn.Module) -> dict[str, Tensor]:

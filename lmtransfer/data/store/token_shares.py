@@ -30,6 +30,13 @@ def token_shares(store: TokenStore | MixedStore, *, most_tokens: int = 20_000_00
     return sum((q * np.pad(p, (0, size - len(p))) for q, p in zip(proportions, parts, strict=True)), np.zeros(size))
 
 
+def unigram_entropy(store: TokenStore | MixedStore) -> float:
+    """Entropy in nats of how often each token is drawn: what a masked language model knows before it uses context."""
+    shares = token_shares(store)
+    shares = shares[shares > 0]
+    return float(-(shares * np.log(shares)).sum())
+
+
 @dataclass(frozen=True, slots=True)
 class PartShares:
     """One part of a mixture.

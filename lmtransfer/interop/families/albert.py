@@ -12,7 +12,7 @@ from lmtransfer.interop.families.config_table import ConfigTable, Fixed, Setting
 from lmtransfer.interop.families.key_map import Rewrite, linear
 from lmtransfer.models.albert import AlbertEncoder
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
-from lmtransfer.objectives.sentence_order import SentenceOrderPrediction
+from lmtransfer.objectives.pair_label import SentenceOrderPrediction
 
 _OURS, _THEIRS = "stack.layers.0", "encoder.albert_layer_groups.0.albert_layers.0"
 

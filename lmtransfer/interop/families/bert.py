@@ -22,7 +22,7 @@ from lmtransfer.interop.families.config_table import ConfigTable, Fixed, Setting
 from lmtransfer.interop.families.key_map import Rewrite, linear
 from lmtransfer.models.bert import BertEncoder
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
-from lmtransfer.objectives.next_sentence import NextSentencePrediction
+from lmtransfer.objectives.pair_label import NextSentencePrediction
 
 #: Of BERT, and of the families that have its tables.
 EMBEDDINGS = [

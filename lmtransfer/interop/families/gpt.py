@@ -10,7 +10,7 @@ from lmtransfer.interop.families.config_table import ConfigTable, Setting
 from lmtransfer.interop.families.gpt2 import NO_BIAS, SETTINGS, SPECIALS, projection
 from lmtransfer.interop.families.key_map import Rewrite, linear
 from lmtransfer.models.gpt import GptEncoder
-from lmtransfer.objectives.causal_lm import LanguageModel
+from lmtransfer.objectives.language_model import LanguageModel
 
 _OURS, _THEIRS = "stack.layers.{i}", "h.{i}"
 

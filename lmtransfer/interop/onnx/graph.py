@@ -16,9 +16,7 @@ from torch import Tensor, nn
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.errors import CheckpointError
 from lmtransfer.models.base import Encoder
-from lmtransfer.models.modern import ModernStack
 from lmtransfer.models.padded import PaddedRows
-from lmtransfer.models.transformer import TransformerStack
 
 #: What is asked of an encoder: its states, a task's answer, or what a pretraining objective predicts of each token.
 Kind = Literal["encoder", "classification", "regression", "tagging", "span", "mlm", "lm", "rtd"]
@@ -87,7 +85,7 @@ class DenseModel(nn.Module):
         problem = _problem(encoder, kind, head, reading, composition)
         if problem is not None:
             raise CheckpointError(f"no ONNX export: {problem}")
-        self.encoder, self.kind, self.head = cast(nn.Module, encoder), kind, head
+        self.encoder, self.kind, self.head = encoder, kind, head
         self.reading, self.composition, self.use_pooler = reading, composition, use_pooler
         self.has_segments = encoder.num_segments > 1
 
@@ -143,7 +141,7 @@ class DenseModel(nn.Module):
 
     def _outputs(self, states: Tensor) -> tuple[Tensor, ...]:
         """Of tokens (T, E), or of rows (B, E)."""
-        head, encoder = cast(Any, self.head), cast(Encoder, self.encoder)
+        head, encoder = cast(Any, self.head), self.encoder
         if self.kind == "encoder":
             return (states,)
         if self.kind in _OF_TASKS:
@@ -166,7 +164,7 @@ def _problem(
     """Why these parts cannot be computed on padded rows, or None."""
     if kind not in OUTPUTS:
         return f"kind={kind} is not allowed: use {', '.join(OUTPUTS)}"
-    if not isinstance(getattr(encoder, "stack", None), TransformerStack | ModernStack):
+    if not encoder.reads_padded:
         return (
             f"{type(encoder).__name__} is no plain stack of transformer layers, and only those compute the same on "
             "padded rows (BERT, RoBERTa, ALBERT, ELECTRA, DistilBERT, GPT, modern); export it as safetensors"

@@ -6,6 +6,7 @@ Shape legend: T packed keys, N packed queries, B sequences, G sequences of a blo
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -154,3 +155,47 @@ def _layout(slots: list[np.ndarray], num_rows: int, device: torch.device | str) 
         absent=torch.from_numpy(absent).to(device) if len(absent) else None,
     )
     return Slots(sizes, moves)
+
+
+def to_blocks(rows: Tensor, slots: Slots) -> tuple[Tensor, ...]:
+    """Packed rows as the slots of each dense block."""
+    if slots.moves is not None:
+        rows = _ToBlocks.apply(rows, slots.moves)
+    return (rows,) if len(slots.sizes) == 1 else rows.split(slots.sizes)
+
+
+def from_blocks(slotted: Tensor, slots: Slots) -> Tensor:
+    """The slots of all dense blocks, end to end, as packed rows."""
+    return slotted if slots.moves is None else _FromBlocks.apply(slotted, slots.moves)
+
+
+class _ToBlocks(torch.autograd.Function):
+    """Packed rows into slots. Backward copies, where autograd's own would add row by row.
+
+    That is exact: a spare slot repeats a row but never has a gradient, as its key is hidden and its output dropped.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, moves: Moves) -> Tensor:
+        ctx.moves = moves
+        return rows.index_select(0, moves.gather_S)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        rows = grad.index_select(0, ctx.moves.restore_N)
+        if ctx.moves.absent is not None:
+            rows[ctx.moves.absent] = 0
+        return rows, None
+
+
+class _FromBlocks(torch.autograd.Function):
+    """Slots back into packed rows, dropping the spare ones."""
+
+    @staticmethod
+    def forward(ctx: Any, slotted: Tensor, moves: Moves) -> Tensor:
+        ctx.moves, ctx.shape = moves, slotted.shape
+        return slotted.index_select(0, moves.restore_N)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return grad.new_zeros(ctx.shape).index_copy_(0, ctx.moves.restore_N, grad), None

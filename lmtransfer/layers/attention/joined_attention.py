@@ -5,17 +5,158 @@ slots. Rows that sequences share are few, full, and of few shapes, so that bfloa
 queries, keys or values becomes the vectors of its heads in one copy. On two AVX512-BF16 cores, forward and backward in
 bfloat16, 32 sequences of 5 to 50 tokens, 4 heads of 64: 1.7 ms, in blocks (in float32, for their many shapes) 5.4 ms.
 
-Shape legend: N packed queries, T packed keys, H heads, K head width, G rows, Q query slots and S key slots of a row.
+Shape legend: B sequences, N packed queries, T packed keys, H heads, K head width, G rows, Q query slots and S key slots
+of a row.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from lmtransfer.layers.attention.joined_rows import JoinedRows, RowSlots
+from lmtransfer.layers.attention.visibility import hiding, unseen_keys
+
+#: Rows are as wide as the longest sequence, rounded up to a multiple of this (selected queries to a smaller one), and
+#: their number to an even one: a processor builds a kernel for each shape of a bfloat16 product.
+_WIDTH_MULTIPLE = 32
+_QUERIES_MULTIPLE = 16
+
+
+@dataclass(frozen=True, slots=True)
+class RowSlots:
+    """Where packed rows (queries, or keys) lie in the slots of G rows.
+
+    Attributes:
+        size: slots of each of the G rows.
+        packed_GS: the packed row of each slot, in the order of rows; spare slots repeat the first.
+        slot_N: the slot of each packed row.
+        sequence_GS: the sequence of each slot, on the host; -1 at spare ones.
+    """
+
+    size: int
+    packed_GS: Tensor
+    slot_N: Tensor
+    sequence_GS: np.ndarray
+    _memory: dict[tuple[str, int, int], Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def gathering(self, stride: int, num_heads: int) -> Tensor:
+        """Which vectors of a head make up all slots, one head after the other, (H G S).
+
+        Args:
+            stride: vectors from one packed row to the next.
+            num_heads: H.
+        """
+        key = ("gather", stride, num_heads)
+        if key not in self._memory:
+            heads_H1 = torch.arange(num_heads, device=self.packed_GS.device)[:, None]
+            self._memory[key] = (self.packed_GS * stride + heads_H1).reshape(-1)
+        return self._memory[key]
+
+    def restoring(self, num_heads: int) -> Tensor:
+        """Which of those slots hold the vectors of each packed row, one row after the other, (N H)."""
+        key = ("restore", 0, num_heads)
+        if key not in self._memory:
+            heads_H = torch.arange(num_heads, device=self.slot_N.device)
+            self._memory[key] = (self.slot_N[:, None] + len(self.packed_GS) * heads_H).reshape(-1)
+        return self._memory[key]
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedRows:
+    """G rows of sequences side by side.
+
+    Attributes:
+        queries, keys: their slots.
+        apart_GQS: True where a query and a key are of different sequences; spare slots count as one more sequence.
+    """
+
+    queries: RowSlots
+    keys: RowSlots
+    apart_GQS: Tensor
+    _memory: dict[tuple[torch.dtype, bool, int | None], Tensor] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+
+    def hiding(self, dtype: torch.dtype, *, causal: bool, reach: int | None) -> Tensor:
+        """What is added to the scores, (G, Q, S); see ``visibility.hiding``.
+
+        Args:
+            dtype: of the scores.
+            causal: a query sees keys at its own position and before.
+            reach: a query sees keys at most this many positions away; None: all.
+        """
+        key = (dtype, causal, reach)
+        if key not in self._memory:
+            hidden_GQS = self.apart_GQS
+            if causal or reach is not None:
+                places_S = torch.arange(self.keys.size, device=hidden_GQS.device)
+                hidden_GQS = hidden_GQS | unseen_keys(places_S, causal=causal, reach=reach)
+            self._memory[key] = hiding(hidden_GQS, dtype)
+        return self._memory[key]
+
+    @classmethod
+    def of(cls, lengths: Sequence[int], counts: Sequence[int] | None, device: torch.device) -> JoinedRows:
+        """Lay out B sequences.
+
+        Args:
+            lengths: keys of each.
+            counts: queries of each, where they are a selection of its tokens; None: every token is one.
+            device: where the indices are needed.
+        """
+        width = -(-max(lengths) // _WIDTH_MULTIPLE) * _WIDTH_MULTIPLE
+        row_B = _shared_rows(lengths, width)
+        num_rows = int(row_B.max()) + 1
+        num_rows += num_rows % 2
+        keys = _slots(np.asarray(lengths), row_B, num_rows, width, device)
+        if counts is None:
+            queries = keys
+        else:
+            asked = np.asarray(counts)
+            most = int(np.bincount(row_B, weights=asked).max())
+            most = max(1, -(-most // _QUERIES_MULTIPLE)) * _QUERIES_MULTIPLE
+            queries = _slots(asked, row_B, num_rows, most, device)
+        apart = queries.sequence_GS[:, :, None] != keys.sequence_GS[:, None, :]
+        return cls(queries, keys, torch.from_numpy(apart).to(device))
+
+
+def _shared_rows(lengths: Sequence[int], width: int) -> np.ndarray:
+    """The row of each sequence: the longest first, each into the row that it fills best."""
+    row_B = np.empty(len(lengths), dtype=np.int64)
+    rooms: list[tuple[int, int]] = []  # free slots and number of each row, ascending
+    for sequence in sorted(range(len(lengths)), key=lambda sequence: -lengths[sequence]):
+        place = bisect_left(rooms, (lengths[sequence], -1))
+        room, row = rooms.pop(place) if place < len(rooms) else (width, len(rooms))
+        row_B[sequence] = row
+        insort(rooms, (room - lengths[sequence], row))
+    return row_B
+
+
+def _slots(counts_B: np.ndarray, row_B: np.ndarray, num_rows: int, size: int, device: torch.device) -> RowSlots:
+    """Slots of ``counts_B`` packed rows of each sequence, those of one row side by side."""
+    order = np.argsort(row_B, kind="stable")
+    before_B = np.empty_like(counts_B)
+    before_B[order] = np.cumsum(counts_B[order]) - counts_B[order]
+    of_row_G = np.bincount(row_B, weights=counts_B, minlength=num_rows).astype(np.int64)
+    first_B = row_B * size + before_B - (np.cumsum(of_row_G) - of_row_G)[row_B]
+    sequence_N = np.repeat(np.arange(len(counts_B)), counts_B)
+    within_N = np.arange(len(sequence_N)) - (np.cumsum(counts_B) - counts_B)[sequence_N]
+    slot_N = first_B[sequence_N] + within_N
+    packed = np.zeros(num_rows * size, dtype=np.int64)
+    packed[slot_N] = np.arange(len(slot_N))
+    sequence = np.full(num_rows * size, -1)
+    sequence[slot_N] = sequence_N
+    return RowSlots(
+        size=size,
+        packed_GS=torch.from_numpy(packed).to(device),
+        slot_N=torch.from_numpy(slot_N).to(device),
+        sequence_GS=sequence.reshape(num_rows, size),
+    )
 
 
 def joined_attention(
@@ -48,14 +189,14 @@ class _JoinedAttention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, rows: JoinedRows, hiding_GQS: Tensor) -> Tensor:
         heads, width = query.shape[1:]
-        q, k, v = _slotted(query, rows.queries), _slotted(key, rows.keys), _slotted(value, rows.keys)
+        q, k, v = _as_slots(query, rows.queries), _as_slots(key, rows.keys), _as_slots(value, rows.keys)
         q = q.mul_(width**-0.5)
         scores = torch.bmm(q, k.transpose(1, 2))
         scores.view(heads, *hiding_GQS.shape).add_(hiding_GQS)
         weights = scores.softmax(-1)
         ctx.rows, ctx.heads = rows, heads
         ctx.save_for_backward(q, k, v, weights)
-        return _packed(torch.bmm(weights, v), rows.queries, heads)
+        return _as_packed(torch.bmm(weights, v), rows.queries, heads)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
@@ -66,15 +207,15 @@ class _JoinedAttention(torch.autograd.Function):
         by_weight = torch.bmm(g, v.transpose(1, 2))
         by_score = torch.ops.aten._softmax_backward_data(by_weight, weights, -1, weights.dtype)
         return (
-            _packed(torch.bmm(by_score, k).mul_(width**-0.5), queries, heads),
-            _packed(torch.bmm(by_score.transpose(1, 2), q), keys, heads),
-            _packed(torch.bmm(weights.transpose(1, 2), g), keys, heads),
+            _as_packed(torch.bmm(by_score, k).mul_(width**-0.5), queries, heads),
+            _as_packed(torch.bmm(by_score.transpose(1, 2), q), keys, heads),
+            _as_packed(torch.bmm(weights.transpose(1, 2), g), keys, heads),
             None,
             None,
         )
 
 
-def _slotted(packed_NHK: Tensor, slots: RowSlots) -> Tensor:
+def _as_slots(packed_NHK: Tensor, slots: RowSlots) -> Tensor:
     """Packed rows as slots, one head after the other, (H G, S, K)."""
     heads, width = packed_NHK.shape[1:]
     if packed_NHK.stride(2) != 1 or packed_NHK.stride(1) != width or packed_NHK.stride(0) % width:
@@ -85,7 +226,7 @@ def _slotted(packed_NHK: Tensor, slots: RowSlots) -> Tensor:
     return vectors.index_select(0, slots.gathering(stride, heads)).view(-1, slots.size, width)
 
 
-def _packed(slotted: Tensor, slots: RowSlots, heads: int) -> Tensor:
+def _as_packed(slotted: Tensor, slots: RowSlots, heads: int) -> Tensor:
     """The same slots as packed rows, (N, H, K)."""
     width = slotted.shape[2]
     return slotted.view(-1, width).index_select(0, slots.restoring(heads)).view(-1, heads, width)

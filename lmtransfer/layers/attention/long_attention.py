@@ -4,7 +4,8 @@ A processor multiplies one long sequence's matrices as fast as those of a block 
 gain from blocks; and without them no row is copied, and hardly a spare slot computed or masked. On two AVX512-BF16
 cores, forward and backward in bfloat16, 32 sequences of 100 to 384 tokens, 4 heads of 64: 42 ms, in blocks 93 ms.
 
-A sequence is computed in a range of rows (``layers.row_ranges``) that extends into its neighbours, whose keys are
+A sequence is computed in a range of rows, their number rounded up since a processor builds a kernel for each shape of a
+bfloat16 product, that extends into its neighbours, whose keys are
 hidden and whose queries weigh nothing.
 
 Shape legend: T packed rows, H heads, K head width, P rows of a range.
@@ -12,14 +13,58 @@ Shape legend: T packed rows, H heads, K head width, P rows of a range.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from lmtransfer.layers.attention.row_ranges import RowRange
 from lmtransfer.layers.attention.visibility import hiding, unseen_keys
+
+#: Lengths are rounded up to a multiple of this.
+_MULTIPLE = 16
+
+
+@dataclass(frozen=True, slots=True)
+class RowRange:
+    """The rows around one sequence.
+
+    Attributes:
+        start, stop: the sequence's rows, of all rows.
+        first: the first row of the range.
+        size: P.
+    """
+
+    start: int
+    stop: int
+    first: int
+    size: int
+
+    def heads_first(self, rows_THK: Tensor) -> Tensor:
+        """A view of the rows of the range, (H, P, K)."""
+        return rows_THK[self.first : self.first + self.size].transpose(0, 1)
+
+    def own(self, rows_HPK: Tensor) -> Tensor:
+        """Of the rows of the range those of the sequence, (stop - start, H, K)."""
+        return rows_HPK[:, self.start - self.first : self.stop - self.first].transpose(0, 1)
+
+    def strangers(self) -> Iterator[slice]:
+        """The places in the range that are not the sequence's."""
+        if self.first < self.start:
+            yield slice(0, self.start - self.first)
+        if self.stop < self.first + self.size:
+            yield slice(self.stop - self.first, self.size)
+
+
+def row_ranges(lengths: Sequence[int]) -> list[RowRange]:
+    """A range around each sequence of so many rows; sizes are multiples of 16, or all rows where there are fewer."""
+    total, start, ranges = sum(lengths), 0, []
+    for length in lengths:
+        size = min(total, -(-length // _MULTIPLE) * _MULTIPLE)
+        ranges.append(RowRange(start, start + length, min(start, total - size), size))
+        start += length
+    return ranges
 
 
 def long_attention(

@@ -15,12 +15,10 @@ Backends, one meaning:
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from lmtransfer.layers.attention.blocks import Block, Moves, Slots
+from lmtransfer.layers.attention.blocks import Block, from_blocks, to_blocks
 from lmtransfer.layers.attention.joined_attention import joined_attention
 from lmtransfer.layers.attention.layout import Layout
 from lmtransfer.layers.attention.long_attention import long_attention
@@ -119,18 +117,6 @@ def _dense(
     return from_blocks(output, layout.queries)
 
 
-def to_blocks(rows: Tensor, slots: Slots) -> tuple[Tensor, ...]:
-    """Packed rows as the slots of each dense block."""
-    if slots.moves is not None:
-        rows = _ToBlocks.apply(rows, slots.moves)
-    return (rows,) if len(slots.sizes) == 1 else rows.split(slots.sizes)
-
-
-def from_blocks(slotted: Tensor, slots: Slots) -> Tensor:
-    """The slots of all dense blocks, end to end, as packed rows."""
-    return slotted if slots.moves is None else _FromBlocks.apply(slotted, slots.moves)
-
-
 def _hidden(block: Block, causal: bool, reach: int | None) -> Tensor | None:
     """What a query may not see: True at hidden keys, broadcastable to (G, H, Q, S); None when all is visible."""
     hidden = None if block.key_mask is None else ~block.key_mask[:, None, None, :]
@@ -138,35 +124,3 @@ def _hidden(block: Block, causal: bool, reach: int | None) -> Tensor | None:
         unseen = unseen_keys(block.positions, causal=causal, reach=reach)
         hidden = unseen if hidden is None else hidden | unseen
     return hidden
-
-
-class _ToBlocks(torch.autograd.Function):
-    """Packed rows into slots. Backward copies, where autograd's own would add row by row.
-
-    That is exact: a spare slot repeats a row but never has a gradient, as its key is hidden and its output dropped.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor, moves: Moves) -> Tensor:
-        ctx.moves = moves
-        return rows.index_select(0, moves.gather_S)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        rows = grad.index_select(0, ctx.moves.restore_N)
-        if ctx.moves.absent is not None:
-            rows[ctx.moves.absent] = 0
-        return rows, None
-
-
-class _FromBlocks(torch.autograd.Function):
-    """Slots back into packed rows, dropping the spare ones."""
-
-    @staticmethod
-    def forward(ctx: Any, slotted: Tensor, moves: Moves) -> Tensor:
-        ctx.moves, ctx.shape = moves, slotted.shape
-        return slotted.index_select(0, moves.restore_N)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return grad.new_zeros(ctx.shape).index_copy_(0, ctx.moves.restore_N, grad), None

@@ -8,9 +8,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from lmtransfer.layers.attention.base import AttentionLayer
 from lmtransfer.layers.attention.layout import Layout
 from lmtransfer.layers.attention.packed import attention
 from lmtransfer.layers.attention.rotary import Rotation
+from lmtransfer.layers.stacked_linear import StackedLinear
 
 
 class HeadNorm(nn.RMSNorm):
@@ -22,7 +24,7 @@ class HeadNorm(nn.RMSNorm):
         return nn.functional.rms_norm(states, self.normalized_shape, self.weight.to(states.dtype), self.eps)
 
 
-class SelfAttention(nn.Module):
+class SelfAttention(AttentionLayer):
     """Multi-head self-attention (Vaswani et al. 2017, section 3.2) with one fused projection.
 
     Args:
@@ -50,11 +52,10 @@ class SelfAttention(nn.Module):
         query_key_norm: bool = False,
         norm_eps: float = 1e-6,
     ) -> None:
-        super().__init__()
-        self.dim, self.num_heads, self.head_dim = dim, num_heads, dim // num_heads
-        self.attention_dropout, self.causal, self.window = dropout, causal, window
-        self.query_key_value = nn.Linear(dim, 3 * dim, bias=bias)
-        self.query_key_value.muon_splits = 3  # type: ignore[assignment]  # three matrices, stored as one
+        super().__init__(dim=dim, window=window)
+        self.num_heads, self.head_dim = num_heads, dim // num_heads
+        self.attention_dropout, self.causal = dropout, causal
+        self.query_key_value = StackedLinear(dim, dim, num=3, bias=bias)
         self.query_norm = HeadNorm(self.head_dim, eps=norm_eps) if query_key_norm else nn.Identity()
         self.key_norm = HeadNorm(self.head_dim, eps=norm_eps) if query_key_norm else nn.Identity()
         self.output = nn.Linear(dim, dim, bias=bias)

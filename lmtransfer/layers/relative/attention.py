@@ -6,14 +6,17 @@ and S its query and key slots.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
-from lmtransfer.layers.attention.packed import from_blocks, to_blocks
+from lmtransfer.layers.attention.base import AttentionLayer
+from lmtransfer.layers.attention.blocks import from_blocks, to_blocks
 from lmtransfer.layers.attention.visibility import hiding
 from lmtransfer.layers.dropout import dropout as drop
 from lmtransfer.layers.relative.layout import RelativeBlock, RelativeLayout
-from lmtransfer.layers.relative.positions import add_shifted
+from lmtransfer.layers.stacked_linear import StackedLinear
 
 
 class RelativeBiases(nn.Module):
@@ -40,7 +43,7 @@ class RelativeBiases(nn.Module):
         return 0.0 * (self.segment.sum() + self.same_or_different.sum())
 
 
-class RelativeAttention(nn.Module):
+class RelativeAttention(AttentionLayer):
     """Attention whose scores are (q + u) k + (q + v) r, and (q + s) e where segments count; without linear biases.
 
     r is a projection of the sinusoids of the distance from query to key, e a vector for same or different segments
@@ -53,11 +56,10 @@ class RelativeAttention(nn.Module):
     """
 
     def __init__(self, *, dim: int, num_heads: int, dropout: float = 0.0) -> None:
-        super().__init__()
-        self.dim, self.num_heads, self.attention_dropout = dim, num_heads, dropout
+        super().__init__(dim=dim)
+        self.num_heads, self.attention_dropout = num_heads, dropout
         self.query = nn.Linear(dim, dim, bias=False)
-        self.key_value = nn.Linear(dim, 2 * dim, bias=False)
-        self.key_value.muon_splits = 2  # type: ignore[assignment]  # two matrices, stored as one
+        self.key_value = StackedLinear(dim, dim, num=2, bias=False)
         self.position = nn.Linear(dim, dim, bias=False)
         self.output = nn.Linear(dim, dim, bias=False)
 
@@ -141,3 +143,55 @@ class RelativeAttention(nn.Module):
 def _biased(query_ND: Tensor, bias_D: Tensor, width: int) -> Tensor:
     """(q + bias) / sqrt(K)."""
     return torch.add(bias_D.to(query_ND.dtype) * width**-0.5, query_ND, alpha=width**-0.5)
+
+
+def sinusoids(distances_P: Tensor, dim: int) -> Tensor:
+    """Sines, then cosines of the distances at ``dim / 2`` wave lengths each, (P, D) float32.
+
+    Vaswani et al. 2017, section 3.5, in the order of Transformer-XL's code: all sines come before all cosines.
+    """
+    exponents = torch.arange(0, dim, 2, device=distances_P.device, dtype=torch.float32) / dim
+    angles = distances_P.float()[:, None] / 10000.0**exponents
+    return torch.cat([angles.sin(), angles.cos()], -1)[:, :dim]
+
+
+def add_shifted(scores_GHQS: Tensor, by_distance_HGQP: Tensor, offset: int) -> Tensor:
+    """Add to the score of query i and key j the entry ``offset - i + j`` of query i's row by distance.
+
+    That is the relative shift of Dai et al. 2019, appendix B, as a view with other strides, so that nothing is copied
+    and nothing gathered. Changes ``scores_GHQS`` in place. Where i and j lie outside the row, a neighbouring row's
+    entry is added; the caller hides such keys.
+    """
+    return _AddShifted.apply(scores_GHQS, by_distance_HGQP, offset)
+
+
+def _shifted(by_distance_HGQP: Tensor, num_keys: int, offset: int) -> Tensor:
+    """The view (G, H, Q, S)."""
+    heads, groups, queries, distances = by_distance_HGQP.shape
+    size = queries * distances
+    return by_distance_HGQP.as_strided(
+        (groups, heads, queries, num_keys),
+        (size, groups * size, distances - 1, 1),
+        by_distance_HGQP.storage_offset() + offset,
+    )
+
+
+class _AddShifted(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, scores: Tensor, by_distance: Tensor, offset: int) -> Tensor:
+        ctx.mark_dirty(scores)
+        ctx.shape, ctx.offset = by_distance.shape, offset
+        return scores.add_(_shifted(by_distance.contiguous(), scores.shape[-1], offset))
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
+        queries, distances = ctx.shape[2:]
+        if distances == grad.shape[-1] + 1:  # the rows of the view follow one another without gaps
+            by_distance = grad.new_empty(ctx.shape)
+            flat = by_distance.view(*ctx.shape[:2], queries * distances)
+            flat[..., : ctx.offset] = 0
+            flat[..., ctx.offset + queries * grad.shape[-1] :] = 0
+        else:
+            by_distance = grad.new_zeros(ctx.shape)
+        _shifted(by_distance, grad.shape[-1], ctx.offset).copy_(grad)
+        return grad, by_distance, None

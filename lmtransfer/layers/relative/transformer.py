@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from lmtransfer.layers.dropout import Dropout
-from lmtransfer.layers.feed_forward import Activation, FeedForward
 from lmtransfer.layers.relative.attention import RelativeAttention, RelativeBiases
 from lmtransfer.layers.relative.layout import RelativeLayout
-from lmtransfer.layers.transformer import NormPlace
+from lmtransfer.layers.transformer import TransformerSettings
 
 #: States that ask, and whom they ask.
 Stream = tuple[Tensor, RelativeLayout]
@@ -23,38 +22,21 @@ class RelativeLayer(nn.Module):
     """Relative attention and feed-forward, each with a residual connection and LayerNorm.
 
     Args:
-        dim: width D.
-        num_heads: attention heads.
-        hidden_dim: width of the feed-forward layer.
-        norm: "post" as published (Dai et al. 2019; Yang et al. 2019), or "pre".
-        norm_eps: LayerNorm's epsilon.
-        activation: of the feed-forward layer.
-        dropout: probability of dropping a feature of either branch.
-        attention_dropout: probability of dropping an attention weight.
+        settings: of the stack; its norm is "post" as published (Dai et al. 2019; Yang et al. 2019), or "pre".
         biases: of its own; None where they are given with each call.
     """
 
-    def __init__(
-        self,
-        *,
-        dim: int,
-        num_heads: int,
-        hidden_dim: int,
-        norm: NormPlace,
-        norm_eps: float,
-        activation: Activation,
-        dropout: float,
-        attention_dropout: float,
-        biases: RelativeBiases | None,
-    ) -> None:
+    def __init__(self, settings: TransformerSettings, *, biases: RelativeBiases | None) -> None:
         super().__init__()
-        self.pre_norm = norm == "pre"
-        self.attention = RelativeAttention(dim=dim, num_heads=num_heads, dropout=attention_dropout)
+        self.pre_norm = settings.norm == "pre"
+        self.attention = RelativeAttention(
+            dim=settings.dim, num_heads=settings.num_heads, dropout=settings.attention_dropout
+        )
         self.biases = biases
-        self.attention_norm = nn.LayerNorm(dim, eps=norm_eps)
-        self.feed_forward = FeedForward(dim=dim, hidden_dim=hidden_dim, activation=activation)
-        self.feed_forward_norm = nn.LayerNorm(dim, eps=norm_eps)
-        self.dropout = Dropout(dropout)
+        self.attention_norm = settings.layer_norm()
+        self.feed_forward = settings.feed_forward()
+        self.feed_forward_norm = settings.layer_norm()
+        self.dropout = Dropout(settings.dropout)
 
     def forward(
         self, streams: Sequence[Stream], keys_XD: Tensor, distances_PD: Tensor, biases: RelativeBiases | None = None

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from lmtransfer.data.corpora.mixture import MixedStore
+from lmtransfer.data.store.store import TokenStore
 from lmtransfer.objectives.rows.base import Row
 
 
@@ -29,28 +32,37 @@ class Corrupted(NamedTuple):
     per_token: Mapping[str, np.ndarray] = MappingProxyType({})
 
 
-class Corruption(Protocol):
+class Corruption(ABC):
     """Hides tokens of single rows, so that how rows are put into batches changes nothing.
 
     Attributes:
         static_masking: every epoch repeats the rows and masks of the first.
+        gives: names of the numbers of each target or token that it gives beside the tokens; an objective may need them.
+        uses_mask: whether it puts [MASK] into rows, which the tokenizer must have then.
+        hides: whether it leaves something to predict, so that there must be an objective that does.
     """
 
-    static_masking: bool
+    static_masking: bool = False
+    gives: tuple[str, ...] = ()
+    uses_mask: ClassVar[bool] = False
+    hides: ClassVar[bool] = True
 
+    def observe(self, store: TokenStore | MixedStore) -> None:  # noqa: B027
+        """Learn what it must know of the text before the first row, such as how often words occur: nothing here."""
+
+    @abstractmethod
     def corrupt(self, row: Row, rng: np.random.Generator) -> Corrupted:
         """The corrupted row, decided by the row and ``rng`` alone; special tokens are never touched."""
-        ...
 
+    @abstractmethod
     def expected_targets(self, num_tokens: int) -> int:
         """About how many predictions rows of ``num_tokens`` tokens in all have, for static shapes."""
-        ...
 
 
-class NoCorruption:
+class NoCorruption(Corruption):
     """Leaves rows as they are: for objectives that predict the text itself, such as the next token."""
 
-    static_masking = False
+    hides = False
 
     def corrupt(self, row: Row, rng: np.random.Generator) -> Corrupted:
         """The row, and nothing to predict."""

@@ -7,7 +7,7 @@ import re
 import numpy as np
 
 from lmtransfer.errors import ConfigError
-from lmtransfer.objectives.corruption.selection import Chosen
+from lmtransfer.objectives.corruption.selection import Chosen, Selection
 from lmtransfer.objectives.corruption.words import Words, words_of
 from lmtransfer.tokenizers.base import Tokenizer
 
@@ -15,7 +15,7 @@ _FIRST_WORD = re.compile(r"\w+")
 _SENTENCE_END = re.compile(r"[.!?]\W*$")
 
 
-class Entities:
+class Entities(Selection):
     """Each named entity is a unit, and so is each word outside of them (Sun et al. 2019, section 3.2).
 
     Entities come in random order until they have their share of the budget; words outside of them fill up the rest.
@@ -32,8 +32,6 @@ class Entities:
     Raises:
         ConfigError: ``entity_share`` is no share, or ``max_words`` less than 1.
     """
-
-    gives: tuple[str, ...] = ()
 
     def __init__(self, *, entity_share: float = 0.5, max_words: int = 6) -> None:
         if not 0 <= entity_share <= 1:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from lmtransfer.errors import ConfigError
-from lmtransfer.objectives.corruption.base import Corrupted
+from lmtransfer.objectives.corruption.base import Corrupted, Corruption
 from lmtransfer.objectives.corruption.selection import Chosen
 from lmtransfer.objectives.rows.base import Row
 from lmtransfer.tokenizers.base import Tokenizer
 
 
-class PermutationTargets:
+class PermutationTargets(Corruption):
     """Chooses short spans to predict, and the order in which their tokens are predicted; hides no token itself.
 
     Spans are chosen as in section 3.1 of Yang et al. 2019: a length of 1 to ``max_ngram``, and a place for a span of
@@ -39,6 +39,8 @@ class PermutationTargets:
     Raises:
         ConfigError: a number outside what is allowed.
     """
+
+    gives = ("order",)
 
     def __init__(
         self,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,23 +26,23 @@ class Chosen(NamedTuple):
     per_target: Mapping[str, np.ndarray] = MappingProxyType({})
 
 
-class Selection(Protocol):
+class Selection(ABC):
     """Chooses units of a row until a budget of tokens is spent.
 
     Attributes:
         gives: names in ``Chosen.per_target``.
     """
 
-    gives: tuple[str, ...]
+    gives: tuple[str, ...] = ()
 
-    def bind(self, tokenizer: Tokenizer) -> None:
-        """Learn what it needs of the vocabulary, once, before the first row.
+    def bind(self, tokenizer: Tokenizer) -> None:  # noqa: B027
+        """Learn what it needs of the vocabulary, once, before the first row: nothing here.
 
         Raises:
             ConfigError: the vocabulary does not have it.
         """
-        ...
 
+    @abstractmethod
     def choose(self, tokens: np.ndarray, maskable: np.ndarray, budget: int, rng: np.random.Generator) -> Chosen:
         """Choose about ``budget`` tokens, and none that is not in ``maskable``.
 
@@ -51,16 +52,10 @@ class Selection(Protocol):
             budget: tokens to choose; from 1 to ``len(maskable)``.
             rng: decides.
         """
-        ...
 
 
-class SingleTokens:
+class SingleTokens(Selection):
     """Each token is a unit; exactly the budget is chosen (Devlin et al. 2019, section 3.1)."""
-
-    gives: tuple[str, ...] = ()
-
-    def bind(self, tokenizer: Tokenizer) -> None:
-        """See ``Selection``; nothing is needed."""
 
     def choose(self, tokens: np.ndarray, maskable: np.ndarray, budget: int, rng: np.random.Generator) -> Chosen:
         """See ``Selection``."""

@@ -5,14 +5,56 @@ from __future__ import annotations
 import numpy as np
 
 from lmtransfer.errors import ConfigError
-from lmtransfer.objectives.corruption.base import Corrupted
-from lmtransfer.objectives.corruption.replacement import Replacement
+from lmtransfer.objectives.corruption.base import Corrupted, Corruption
 from lmtransfer.objectives.corruption.selection import Selection, SingleTokens
 from lmtransfer.objectives.rows.base import Row
 from lmtransfer.tokenizers.base import Tokenizer
 
 
-class TokenMasking:
+class Replacement:
+    """BERT's 80 / 10 / 10 and any other split (Devlin et al. 2019, section 3.1).
+
+    Args:
+        mask_share: share of hidden units that become [MASK].
+        random_share: share that become random tokens; what is left stays as it is.
+        random_from_specials: draw the random token from the whole vocabulary, special tokens included.
+        tokenizer: names [MASK], the special tokens and the pieces that occur.
+
+    Raises:
+        ConfigError: shares that are negative or exceed 1 together.
+    """
+
+    def __init__(
+        self, *, mask_share: float, random_share: float, random_from_specials: bool, tokenizer: Tokenizer
+    ) -> None:
+        if min(mask_share, random_share) < 0 or mask_share + random_share > 1 + 1e-9:
+            raise ConfigError(
+                f"objective.corruption.mask_share={mask_share} and objective.corruption.random_share={random_share} "
+                f"are no shares: use numbers from 0 to 1 that are at most 1 together (BERT has 0.8 and 0.1)"
+            )
+        self.mask_share, self.random_share = mask_share, random_share
+        self.mask_id = tokenizer.mask_id
+        pieces = np.arange(tokenizer.num_pieces, dtype=np.int32)
+        self.drawable = pieces if random_from_specials else pieces[~tokenizer.is_special[: len(pieces)]]
+
+    def draw(self, tokens: np.ndarray, units: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """What replaces ``tokens``: one kind of replacement a unit, one random token a token.
+
+        Args:
+            tokens: hidden ids, int32, shape (m,).
+            units: number of the unit that each belongs to, from 0, shape (m,).
+            rng: decides.
+        """
+        kind = rng.random(int(units[-1]) + 1 if len(units) else 0)[units]
+        replaced = np.where(kind < self.mask_share, np.int32(self.mask_id), tokens)
+        is_random = (kind >= self.mask_share) & (kind < self.mask_share + self.random_share)
+        count = int(np.count_nonzero(is_random))
+        if count:
+            replaced[is_random] = self.drawable[rng.integers(len(self.drawable), size=count)]
+        return replaced
+
+
+class TokenMasking(Corruption):
     """Hides a number of tokens of each row (Devlin et al. 2019, section 3.1; create_pretraining_data.py).
 
     That number is ``min(max_predictions, max(1, round(mask_prob * len(row))))``, where the length counts special
@@ -35,6 +77,8 @@ class TokenMasking:
     Raises:
         ConfigError: a number outside what is allowed.
     """
+
+    uses_mask = True
 
     def __init__(
         self,
@@ -60,6 +104,7 @@ class TokenMasking:
         self.maskable = ~tokenizer.is_special
         self.selection: Selection = selection or SingleTokens()
         self.selection.bind(tokenizer)
+        self.gives = self.selection.gives
         self.shared_replacement = shared_replacement
         self.replacement = Replacement(
             mask_share=mask_share,
@@ -67,11 +112,6 @@ class TokenMasking:
             random_from_specials=random_from_specials,
             tokenizer=tokenizer,
         )
-
-    @property
-    def gives(self) -> tuple[str, ...]:
-        """See ``Corruption``."""
-        return self.selection.gives
 
     def corrupt(self, row: Row, rng: np.random.Generator) -> Corrupted:
         """See ``Corruption``."""

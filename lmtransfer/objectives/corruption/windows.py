@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
+from lmtransfer.data.corpora.mixture import MixedStore
+from lmtransfer.data.store.store import TokenStore
+from lmtransfer.data.store.token_shares import token_shares
 from lmtransfer.errors import ConfigError
-from lmtransfer.objectives.corruption.base import Corrupted
+from lmtransfer.objectives.corruption.base import Corrupted, Corruption
 from lmtransfer.objectives.rows.base import Row
 from lmtransfer.tokenizers.base import Tokenizer
 
 
-class ContextWindows:
+class ContextWindows(Corruption):
     """Says which words around each word are its context, and draws noise words; hides nothing.
 
     As word2vec.c: special tokens and words left out by subsampling are taken out of the text first, so that windows
@@ -37,7 +40,7 @@ class ContextWindows:
         ConfigError: a number outside what is allowed.
     """
 
-    gives: tuple[str, ...] = ("context_left", "context_right")
+    gives = ("context_left", "context_right")
 
     def __init__(
         self,
@@ -59,11 +62,15 @@ class ContextWindows:
         self.ordinary = ~tokenizer.is_special
         self.borders = np.zeros(tokenizer.vocab_size, dtype=bool)
         self.borders[[tokenizer.cls_id, tokenizer.sep_id]] = True
-        self.observe(np.ones(tokenizer.vocab_size) / tokenizer.vocab_size)
+        self.set_frequencies(np.ones(tokenizer.vocab_size) / tokenizer.vocab_size)
         self.keep = self.ordinary.astype(np.float64)
 
-    def observe(self, shares: np.ndarray) -> None:
-        """Learn how often words occur.
+    def observe(self, store: TokenStore | MixedStore) -> None:
+        """See ``Corruption``: how often words occur."""
+        self.set_frequencies(token_shares(store))
+
+    def set_frequencies(self, shares: np.ndarray) -> None:
+        """Take words to occur so often.
 
         Args:
             shares: of each id among all tokens of the corpus; ids beyond its length do not occur.

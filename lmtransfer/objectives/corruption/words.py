@@ -1,4 +1,4 @@
-"""The words of a row, and how runs of them are chosen."""
+"""Units made of whole words: each word (BERT), n-grams (ALBERT), spans (SpanBERT)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lmtransfer.objectives.corruption.selection import Chosen
+from lmtransfer.errors import ConfigError
+from lmtransfer.objectives.corruption.selection import Chosen, Selection
+from lmtransfer.tokenizers.base import Tokenizer
 
 
 class Words(NamedTuple):
@@ -88,3 +90,104 @@ def random_runs(words: Words, lengths: np.ndarray, budget: int, rng: np.random.G
             if not budget:
                 break
     return words.chosen(units or [(order[0], order[0] + 1)])
+
+
+class WholeWords(Selection):
+    """Each word is a unit (the whole-word masking of google-research/bert); at most the budget is chosen.
+
+    Words come in random order, and one that would exceed the budget is passed over; see ``random_runs``.
+    """
+
+    def bind(self, tokenizer: Tokenizer) -> None:
+        """See ``Selection``."""
+        self.starts_word = tokenizer.starts_word
+
+    def choose(self, tokens: np.ndarray, maskable: np.ndarray, budget: int, rng: np.random.Generator) -> Chosen:
+        """See ``Selection``."""
+        words = words_of(tokens, maskable, self.starts_word)
+        return random_runs(words, np.ones(len(words.follows), dtype=np.int64), budget, rng)
+
+
+class NGrams(Selection):
+    """Each unit is n words in a row, with p(n) proportional to 1 / n (Lan et al. 2020, section 4.1).
+
+    Where we differ from google-research/albert: an n-gram does not reach across a special token, and one that would
+    run into another n-gram ends before it, where the code drops it and may leave the budget unspent.
+
+    Args:
+        max_words: the largest n.
+
+    Raises:
+        ConfigError: ``max_words`` is less than 1.
+    """
+
+    def __init__(self, *, max_words: int = 3) -> None:
+        if max_words < 1:
+            raise ConfigError(f"objective.corruption.selection.max_words={max_words} is not allowed: use 1 or more")
+        shares = 1 / np.arange(1, max_words + 1)
+        self.cumulative = np.cumsum(shares / shares.sum())[:-1]
+
+    def bind(self, tokenizer: Tokenizer) -> None:
+        """See ``Selection``."""
+        self.starts_word = tokenizer.starts_word
+
+    def choose(self, tokens: np.ndarray, maskable: np.ndarray, budget: int, rng: np.random.Generator) -> Chosen:
+        """See ``Selection``."""
+        words = words_of(tokens, maskable, self.starts_word)
+        lengths = 1 + self.cumulative.searchsorted(rng.random(len(words.follows)), side="right")
+        return random_runs(words, lengths, budget, rng)
+
+
+class Spans(Selection):
+    """Each unit is a span of whole words of geometric length (Joshi et al. 2020, section 3.1).
+
+    Lengths l have p(l) proportional to ``(1 - stop_prob) ** (l - 1)`` for 1 to ``max_words``: 3.8 words in the mean
+    with the published numbers. A span starts at a word that is not hidden yet, and ends before a special token, a
+    hidden word, and what would exceed the budget. The first and last token of a row are never hidden, so that each
+    span has a token on both sides.
+
+    It gives ``left`` and ``right`` of each hidden token: how many tokens it is from the nearest one on either side that
+    is not hidden (spans that touch are one stretch), for the span-boundary objective.
+
+    Args:
+        stop_prob: the geometric distribution's p.
+        max_words: longest span.
+
+    Raises:
+        ConfigError: ``stop_prob`` is no probability above 0, or ``max_words`` less than 1.
+    """
+
+    gives = ("left", "right")
+
+    def __init__(self, *, stop_prob: float = 0.2, max_words: int = 10) -> None:
+        if not 0 < stop_prob <= 1:
+            raise ConfigError(
+                f"objective.corruption.selection.stop_prob={stop_prob} is not allowed: use a number above 0 and at "
+                f"most 1 (0.2 in SpanBERT)"
+            )
+        if max_words < 1:
+            raise ConfigError(f"objective.corruption.selection.max_words={max_words} is not allowed: use 1 or more")
+        shares = (1 - stop_prob) ** np.arange(max_words)
+        self.cumulative = np.cumsum(shares / shares.sum())[:-1]
+
+    def bind(self, tokenizer: Tokenizer) -> None:
+        """See ``Selection``."""
+        self.starts_word = tokenizer.starts_word
+
+    def choose(self, tokens: np.ndarray, maskable: np.ndarray, budget: int, rng: np.random.Generator) -> Chosen:
+        """See ``Selection``."""
+        inner = maskable[(maskable > 0) & (maskable < len(tokens) - 1)]
+        if not len(inner):
+            return _with_distances(Chosen(inner, inner))
+        words = words_of(tokens, inner, self.starts_word)
+        lengths = 1 + self.cumulative.searchsorted(rng.random(len(words.follows)), side="right")
+        return _with_distances(random_runs(words, lengths, budget, rng))
+
+
+def _with_distances(chosen: Chosen) -> Chosen:
+    """The same choice with what it gives."""
+    positions = chosen.positions
+    edges = np.flatnonzero(np.diff(positions, prepend=-2, append=np.iinfo(np.int64).max) != 1)
+    sizes = np.diff(edges)
+    left = np.arange(1, len(positions) + 1) - np.repeat(edges[:-1], sizes)
+    return chosen._replace(per_target={"left": left, "right": np.repeat(sizes, sizes) + 1 - left})

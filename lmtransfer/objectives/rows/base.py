@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from types import MappingProxyType
+from typing import Literal, Protocol
 
 import numpy as np
 
 from lmtransfer.data.store.store import TokenStore
 from lmtransfer.errors import ConfigError, DataError
+
+#: Where special tokens frame a row: ``[CLS] text [SEP]``, ``[CLS] text``, or bare text.
+Frame = Literal["both", "start", "none"]
+
+NUM_SPECIAL: dict[Frame, int] = {"both": 2, "start": 1, "none": 0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +50,12 @@ class RowPlan(Protocol):
         ...
 
 
-class Rows(Protocol):
+class Rows(ABC):
     """How rows are cut from documents.
 
     Attributes:
         max_length: longest row in tokens, special tokens included.
+        frame: the special tokens around a row.
         num_segments: 2 where rows are pairs of texts, else 1.
         label_names: the labels that each row carries, and what their values 0, 1, ... mean.
         contiguous: row k + 1 goes on where row k ends, and batches are to keep that order, so that an encoder can
@@ -55,13 +63,14 @@ class Rows(Protocol):
     """
 
     max_length: int
-    num_segments: int
-    label_names: Mapping[str, tuple[str, ...]]
-    contiguous: bool
+    frame: Frame = "both"
+    num_segments: int = 1
+    label_names: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+    contiguous: bool = False
 
+    @abstractmethod
     def plan(self, store: TokenStore, *, seed: int, epoch: int) -> RowPlan:
         """The rows of one epoch: a pure function of the settings, the store, ``seed`` and ``epoch``."""
-        ...
 
 
 def checked_length(max_length: int, *, num_special: int) -> int:
@@ -77,6 +86,18 @@ def checked_length(max_length: int, *, num_special: int) -> int:
             f"use {least} or more"
         )
     return max_length - num_special
+
+
+def framed(text: np.ndarray, *, frame: Frame, cls_id: int, sep_id: int) -> np.ndarray:
+    """``text`` with its frame, int32, shape (len(text) + NUM_SPECIAL[frame],)."""
+    if frame == "none":
+        return text
+    row = np.empty(len(text) + NUM_SPECIAL[frame], dtype=np.int32)
+    row[0] = cls_id
+    row[1 : 1 + len(text)] = text
+    if frame == "both":
+        row[-1] = sep_id
+    return row
 
 
 def check_not_empty(store: TokenStore) -> None:

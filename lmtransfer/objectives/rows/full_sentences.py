@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Mapping
-from types import MappingProxyType
 
 import numpy as np
 
 from lmtransfer.data.store.store import TokenStore
-from lmtransfer.objectives.rows.base import Row, check_not_empty, checked_length
-from lmtransfer.objectives.rows.framing import framed
+from lmtransfer.objectives.rows.base import Row, Rows, check_not_empty, checked_length, framed
 from lmtransfer.objectives.rows.joined import JoinedDocuments
 from lmtransfer.tokenizers.base import Tokenizer
 
@@ -19,7 +16,7 @@ from lmtransfer.tokenizers.base import Tokenizer
 _BLOCK_SENTENCES = 1 << 20
 
 
-class FullSentences:
+class FullSentences(Rows):
     """``[CLS] sentences [SEP]``: complete sentences, as many as fit (Liu et al. 2019, section 4.2).
 
     FULL-SENTENCES of the paper with ``cross_documents``: a row goes on into the next document, with a [SEP] between
@@ -34,10 +31,6 @@ class FullSentences:
     Raises:
         ConfigError: ``max_length`` leaves no room for text.
     """
-
-    num_segments = 1
-    contiguous = False
-    label_names: Mapping[str, tuple[str, ...]] = MappingProxyType({})
 
     def __init__(self, *, max_length: int, cross_documents: bool = True, tokenizer: Tokenizer) -> None:
         self.max_length, self.cross_documents = max_length, cross_documents

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Mapping
 from types import MappingProxyType
 
 import numpy as np
 
 from lmtransfer.data.store.store import TokenStore
 from lmtransfer.errors import DataError
-from lmtransfer.objectives.rows.base import check_not_empty, checked_length
+from lmtransfer.objectives.rows.base import Rows, check_not_empty, checked_length
 from lmtransfer.objectives.rows.pairs import (
     NUM_SPECIAL,
     PairsPlan,
@@ -23,7 +22,7 @@ from lmtransfer.randomness import generator
 from lmtransfer.tokenizers.base import Tokenizer
 
 
-class OrderedPairs:
+class OrderedPairs(Rows):
     """``[CLS] A [SEP] B [SEP]``: two consecutive texts of one document, swapped with probability ``swap_prob``.
 
     As ``create_pretraining_data.py`` of google-research/albert (Lan et al. 2020, section 3.1): sentences of one
@@ -47,8 +46,7 @@ class OrderedPairs:
     """
 
     num_segments = 2
-    contiguous = False
-    label_names: Mapping[str, tuple[str, ...]] = MappingProxyType({"sop": ("in order", "swapped")})
+    label_names = MappingProxyType({"sop": ("in order", "swapped")})
 
     def __init__(
         self,

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Mapping
 from types import MappingProxyType
 
 import numpy as np
 
 from lmtransfer.data.store.store import TokenStore
 from lmtransfer.errors import DataError
-from lmtransfer.objectives.rows.base import check_not_empty, checked_length
+from lmtransfer.objectives.rows.base import Rows, check_not_empty, checked_length
 from lmtransfer.objectives.rows.pairs import (
     NUM_SPECIAL,
     PairsPlan,
@@ -23,7 +22,7 @@ from lmtransfer.randomness import generator
 from lmtransfer.tokenizers.base import Tokenizer
 
 
-class SentencePairs:
+class SentencePairs(Rows):
     """``[CLS] A [SEP] B [SEP]``, B following A or taken from another document.
 
     As ``create_pretraining_data.py`` of google-research/bert (Devlin et al. 2019, appendix A.2): sentences of one
@@ -46,10 +45,7 @@ class SentencePairs:
     """
 
     num_segments = 2
-    contiguous = False
-    label_names: Mapping[str, tuple[str, ...]] = MappingProxyType(
-        {"nsp": ("B follows A", "B is from another document")}
-    )
+    label_names = MappingProxyType({"nsp": ("B follows A", "B is from another document")})
 
     def __init__(
         self, *, max_length: int, short_seq_prob: float = 0.1, random_prob: float = 0.5, tokenizer: Tokenizer

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
-
 import numpy as np
 
 from lmtransfer.data.store.store import TokenStore
 from lmtransfer.errors import ConfigError
-from lmtransfer.objectives.rows.base import Row, check_not_empty, checked_length
-from lmtransfer.objectives.rows.framing import NUM_SPECIAL, Frame, framed
+from lmtransfer.objectives.rows.base import NUM_SPECIAL, Frame, Row, Rows, check_not_empty, checked_length, framed
 from lmtransfer.objectives.rows.joined import JoinedDocuments
 from lmtransfer.randomness import generator
 from lmtransfer.tokenizers.base import Tokenizer
 
 
-class LanguageStream:
+class LanguageStream(Rows):
     """Contiguous windows of ``max_length`` tokens, across sentences and documents ([SEP] after each document).
 
     Every row but the last has the same length, which is what a processor likes best. The documents form a ring that
@@ -34,9 +30,6 @@ class LanguageStream:
     Raises:
         ConfigError: ``max_length`` leaves no room for text.
     """
-
-    num_segments = 1
-    label_names: Mapping[str, tuple[str, ...]] = MappingProxyType({})
 
     def __init__(
         self, *, max_length: int, frame: Frame = "both", contiguous: bool = False, tokenizer: Tokenizer

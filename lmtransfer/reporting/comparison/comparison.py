@@ -10,10 +10,10 @@ import numpy as np
 from lmtransfer.kept_predictions.scored import Kept, Ratio, ScoredExamples
 from lmtransfer.kept_predictions.values import metric_value
 from lmtransfer.reporting.comparison.flipped import Flipped, flipped
+from lmtransfer.reporting.comparison.sides import Member, Side
 from lmtransfer.reporting.runs import scores
 from lmtransfer.reporting.runs.kept import examples_of
 from lmtransfer.reporting.runs.settings import TOKENIZER, differing
-from lmtransfer.reporting.runs.sides import Member, Side
 from lmtransfer.verdicts.arms import Arm, Score
 from lmtransfer.verdicts.difference import Difference, compare_arms
 from lmtransfer.verdicts.holm import corrected

@@ -9,9 +9,9 @@ from typing import Any
 
 from lmtransfer.reporting.comparison.comparison import Comparison, GroupDifference
 from lmtransfer.reporting.comparison.flipped import Flip
-from lmtransfer.reporting.render.tables import PLUS_MINUS, metric_heading, score_text
-from lmtransfer.reporting.render.units import in_percent, shown, shown_difference
-from lmtransfer.reporting.render.verdict_text import grounds, interval_text, reach, verdict_text
+from lmtransfer.reporting.render.cells import PLUS_MINUS, metric_heading, score_text
+from lmtransfer.reporting.units import in_percent, shown, shown_difference
+from lmtransfer.reporting.verdict_text import grounds, interval_text, reach, verdict_text
 from lmtransfer.system.printable import printable
 from lmtransfer.verdicts.difference import JUDGED, Difference
 from lmtransfer.verdicts.spread import spread

@@ -16,12 +16,11 @@ from lmtransfer.reporting.figures.points import Series, draw_points
 from lmtransfer.reporting.figures.searches import search_figures
 from lmtransfer.reporting.figures.source_curves import source_figures
 from lmtransfer.reporting.figures.style import SavedFigure
-from lmtransfer.reporting.render.rows import group_name, run_name, table_rows
-from lmtransfer.reporting.render.tables import value_text
 from lmtransfer.reporting.runs.collect import Run
-from lmtransfer.reporting.runs.entries import Entry
+from lmtransfer.reporting.runs.entry import Entry
+from lmtransfer.reporting.runs.rows import group_name, run_name, table_rows
 from lmtransfer.reporting.runs.scores import number
-from lmtransfer.reporting.runs.sweeps import Sweep
+from lmtransfer.reporting.runs.sweeps import Sweep, value_text
 
 #: The part of a pretraining loss that is drawn, by preference: the parts that a unigram entropy can be held against.
 _LOSS_PARTS = ("mlm", "lm")

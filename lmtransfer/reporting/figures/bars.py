@@ -18,7 +18,7 @@ from lmtransfer.reporting.figures.style import (
     shorten,
     subtitle,
 )
-from lmtransfer.reporting.render.units import in_percent, shown, shown_difference
+from lmtransfer.reporting.units import in_percent, shown, shown_difference
 from lmtransfer.verdicts.difference import Difference
 from lmtransfer.verdicts.spread import Spread
 

@@ -20,7 +20,7 @@ from lmtransfer.reporting.figures.style import (
     shorten,
     subtitle,
 )
-from lmtransfer.reporting.render.units import count_formatter, in_percent, time_unit
+from lmtransfer.reporting.units import count_formatter, in_percent, time_unit
 
 #: More curves than this in one figure tell nothing apart; the rest is left out, and the caption says so.
 MAX_CURVES = 7

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from lmtransfer.reporting.figures.style import (
     GREY,
@@ -18,33 +16,12 @@ from lmtransfer.reporting.figures.style import (
     shorten,
     subtitle,
 )
-from lmtransfer.reporting.render.rows import group_name, run_name
-from lmtransfer.reporting.runs.entries import Entry
-from lmtransfer.reporting.runs.scores import number
+from lmtransfer.reporting.runs.entry import Entry
+from lmtransfer.reporting.runs.layer_weights import LayerWeights, read_layer_weights
+from lmtransfer.reporting.runs.rows import group_name, run_name
 
 #: More runs than this side by side tell nothing apart; the rest is left out.
 _MOST = 6
-
-
-@dataclass(frozen=True, slots=True)
-class LayerWeights:
-    """The mixture of one run (Peters et al. 2018, equation 1).
-
-    Attributes:
-        label: the run's name.
-        gamma: its scale, mean over seeds.
-        weights: softmax s_j of each layer from the embeddings up, mean over seeds; they add up to 1.
-        deviations: over seeds, one a layer; None with a single seed.
-        is_control: drawn grey.
-        seeds: the weights of each seed, where they are known one by one.
-    """
-
-    label: str
-    gamma: float
-    weights: tuple[float, ...]
-    deviations: tuple[float, ...] | None
-    is_control: bool = False
-    seeds: tuple[tuple[float, ...], ...] = ()
 
 
 def layer_figures(entries: Sequence[Entry], folder: Path) -> list[SavedFigure]:
@@ -62,39 +39,6 @@ def layer_figures(entries: Sequence[Entry], folder: Path) -> list[SavedFigure]:
         draw_layer_weights(drawn[:_MOST], folder, name=f"layers-{number}", title=f"{group}: weight of each layer")
         for number, ((group, _), drawn) in enumerate(groups.items(), start=1)
     ]
-
-
-def read_layer_weights(
-    result: Any, label: str, *, is_control: bool = False, seeds: Sequence[Mapping[str, Any]] = ()
-) -> LayerWeights | None:
-    """The mixture in a ``result.json`` or in a control's part of one; None where there is none.
-
-    Args:
-        result: the result, or its part.
-        label: the run's name.
-        is_control: whether it is a control.
-        seeds: the results of the seeds' own run directories.
-    """
-    node = result.get("layer_weights") if isinstance(result, Mapping) else None
-    if not isinstance(node, Mapping) or not isinstance(node.get("weights"), list):
-        return None
-    gamma, weights = number(node.get("gamma")), [number(weight) for weight in node["weights"]]
-    if gamma is None or None in weights:
-        return None
-    spread = node.get("deviation")
-    deviations = [number(value) for value in spread["weights"]] if isinstance(spread, Mapping) else [None]
-    return LayerWeights(
-        label=label,
-        gamma=gamma,
-        weights=tuple(weight for weight in weights if weight is not None),
-        deviations=None if None in deviations else tuple(value for value in deviations if value is not None),
-        is_control=is_control,
-        seeds=tuple(
-            one.weights
-            for one in (read_layer_weights(seed, label) for seed in seeds)
-            if one is not None and len(one.weights) == len(weights)
-        ),
-    )
 
 
 def draw_layer_weights(mixtures: Sequence[LayerWeights], folder: Path, *, name: str, title: str) -> SavedFigure:

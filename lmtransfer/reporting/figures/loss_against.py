@@ -9,8 +9,8 @@ from typing import Any
 
 from lmtransfer.reporting.figures.points import Series, draw_points
 from lmtransfer.reporting.figures.style import SavedFigure
-from lmtransfer.reporting.render.rows import run_name
-from lmtransfer.reporting.runs.entries import Entry
+from lmtransfer.reporting.runs.entry import Entry
+from lmtransfer.reporting.runs.rows import run_name
 from lmtransfer.reporting.runs.scores import number
 from lmtransfer.verdicts.spread import spread
 

@@ -18,9 +18,9 @@ from lmtransfer.reporting.figures.style import (
     save,
     shorten,
 )
-from lmtransfer.reporting.render.units import count_formatter, shown
 from lmtransfer.reporting.runs.collect import Run
 from lmtransfer.reporting.runs.scores import number
+from lmtransfer.reporting.units import count_formatter, shown
 
 _PREFIX = "validation/"
 #: What is shown of each part beside its loss: key in ``result.json``, heading.

@@ -19,7 +19,7 @@ from lmtransfer.reporting.figures.style import (
     shorten,
     subtitle,
 )
-from lmtransfer.reporting.render.units import count_formatter, in_percent, shown
+from lmtransfer.reporting.units import count_formatter, in_percent, shown
 from lmtransfer.verdicts.spread import Spread
 
 

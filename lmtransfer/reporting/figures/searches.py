@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from statistics import fmean
 
 from lmtransfer.reporting.figures.points import Series, draw_points
 from lmtransfer.reporting.figures.style import SavedFigure
-from lmtransfer.reporting.render.rows import group_name, run_name
-from lmtransfer.reporting.runs.collect import Run
-from lmtransfer.reporting.runs.entries import Entry
-from lmtransfer.reporting.runs.scores import higher_is_better, number
+from lmtransfer.reporting.runs.entry import Entry
+from lmtransfer.reporting.runs.learning_rates import tried_rates
+from lmtransfer.reporting.runs.rows import group_name, run_name
+from lmtransfer.reporting.runs.scores import higher_is_better
 from lmtransfer.verdicts.expected_best import expected_best
 from lmtransfer.verdicts.spread import spread
 
@@ -41,20 +40,3 @@ def search_figures(entries: Sequence[Entry], folder: Path) -> list[SavedFigure]:
                 )
             )
     return figures
-
-
-def tried_rates(run: Run, arm: str) -> dict[float, float]:
-    """The score of each learning rate on the examples to choose by, in the mean over seeds; none where it is damaged.
-
-    Args:
-        run: of a task.
-        arm: "pretrained" or "control".
-    """
-    tries = run.result.get("learning_rate_tries")
-    found: dict[float, list[float]] = {}
-    for one in tries if isinstance(tries, list) else []:
-        if isinstance(one, Mapping) and one.get("arm") == arm:
-            rate, score = number(one.get("learning_rate")), number(one.get("score"))
-            if rate is not None and score is not None:
-                found.setdefault(rate, []).append(score)
-    return {rate: fmean(scores) for rate, scores in sorted(found.items())}

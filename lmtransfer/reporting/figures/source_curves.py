@@ -8,8 +8,8 @@ from pathlib import Path
 
 from lmtransfer.reporting.figures.points import Series, draw_on
 from lmtransfer.reporting.figures.style import SavedFigure, drawing, label_ends, new_figure, save, subtitle
-from lmtransfer.reporting.render.rows import group_name
-from lmtransfer.reporting.runs.entries import Entry
+from lmtransfer.reporting.runs.entry import Entry
+from lmtransfer.reporting.runs.rows import group_name
 from lmtransfer.reporting.runs.sweeps import swept_values
 from lmtransfer.verdicts.spread import Spread
 

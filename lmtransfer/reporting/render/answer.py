@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lmtransfer.reporting.render.rows import group_name, run_name
-from lmtransfer.reporting.render.units import in_percent, shown, shown_difference
-from lmtransfer.reporting.render.verdict_text import grounds, reach
-from lmtransfer.reporting.runs.before_after import before_and_after, going_on
-from lmtransfer.reporting.runs.choices import chosen_on_what_is_scored
-from lmtransfer.reporting.runs.entries import Entry
+from lmtransfer.reporting.runs.before_after import BeforeAfter, before_and_after
+from lmtransfer.reporting.runs.entry import Entry
+from lmtransfer.reporting.runs.labels import node_label
+from lmtransfer.reporting.runs.rows import group_name, run_name
+from lmtransfer.reporting.runs.settings import chosen_on_what_is_scored
+from lmtransfer.reporting.units import in_percent, shown, shown_difference
+from lmtransfer.reporting.verdict_text import grounds, reach
 from lmtransfer.verdicts.difference import NO_VERDICT
 from lmtransfer.verdicts.spread import Spread
 
 
 def answer(entries: Sequence[Entry]) -> str:
     """Whether pretraining helped, over all comparisons with a control, and whether going on with it did."""
-    return " ".join([_helped(entries), *_not_compared(entries), *map(going_on, before_and_after(entries))])
+    return " ".join([_helped(entries), *_not_compared(entries), *map(_going_on, before_and_after(entries))])
 
 
 def _not_compared(entries: Sequence[Entry]) -> list[str]:
@@ -75,6 +76,36 @@ def comparison(entry: Entry) -> str:
     if entry.difference is None:
         raise ValueError(f"{entry.run.key} has nothing to be compared with")
     return f"{lead[entry.difference.verdict]}: {_measured(entry)}"
+
+
+def _going_on(pair: BeforeAfter) -> str:
+    """Whether going on with pretraining helped, in a sentence."""
+    before, after, found = pair.before, pair.after, pair.difference
+    lead = {
+        "better": "helped",
+        "worse": "hurt",
+        "no difference shown": "shows no difference",
+        "one seed, no spread": "cannot be judged from a single seed",
+        "seeds all alike": "cannot be judged from seeds that are all alike",
+        "control collapsed": "cannot be judged, since the seeds of the run before answer one and the same label",
+        "collapsed": "gives seeds that answer one and the same label",
+        "settings differ": "cannot be judged, since more than the weights differs",
+    }
+    source, metric = after.source, after.metric or ""
+    assert source is not None
+    assert before.score is not None
+    assert after.score is not None
+    unit, points = (" %", " points") if in_percent(metric) else ("", "")
+    text = node_label(source.config.get("corpus"))
+    sentence = (
+        f"Going on with pretraining{f' on {text}' if text else ''} {lead[found.verdict]}: on {group_name(after)}, "
+        f"{run_name(after)} ({after.transfer}) reaches {shown(after.score.mean, metric)}{unit} {metric} against "
+        f"{shown(before.score.mean, metric)}{unit} of {run_name(before)}, which began from the run before, a "
+        f"difference of {shown_difference(found.delta, metric)}{points}"
+    )
+    if found.standard_error is None:
+        return f"{sentence}. Train several with seeds=5."
+    return f"{sentence} ({grounds(found, metric)}; of {found.scope})."
 
 
 def _measured(entry: Entry) -> str:

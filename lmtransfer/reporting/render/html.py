@@ -10,9 +10,7 @@ import yaml
 
 from lmtransfer.reporting.figures.style import SavedFigure
 from lmtransfer.reporting.render.answer import answer, comparison
-from lmtransfer.reporting.render.page import cell, page, table
-from lmtransfer.reporting.render.rows import Row, run_name, table_rows
-from lmtransfer.reporting.render.tables import (
+from lmtransfer.reporting.render.cells import (
     COLUMNS,
     PLUS_MINUS,
     cells,
@@ -21,11 +19,13 @@ from lmtransfer.reporting.render.tables import (
     sweep_headings,
     without_empty,
 )
-from lmtransfer.reporting.render.units import count, duration
-from lmtransfer.reporting.runs.entries import Entry
+from lmtransfer.reporting.render.page import cell, page, table
+from lmtransfer.reporting.runs.entry import Entry
 from lmtransfer.reporting.runs.layer_weights import layer_weights_text
 from lmtransfer.reporting.runs.lineage import total
+from lmtransfer.reporting.runs.rows import Row, run_name, table_rows
 from lmtransfer.reporting.runs.sweeps import Sweep, outside
+from lmtransfer.reporting.units import count, duration
 
 #: The columns beside the run; what it is of stands below its name, its task above.
 _HEADINGS = (

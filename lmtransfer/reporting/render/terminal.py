@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lmtransfer.reporting.render.answer import answer
-from lmtransfer.reporting.render.rows import table_rows
-from lmtransfer.reporting.render.tables import PLUS_MINUS, sweep_table, terminal_table
-from lmtransfer.reporting.runs.entries import Entry
+from lmtransfer.reporting.render.cells import (
+    PLUS_MINUS,
+    metric_heading,
+    score_text,
+    sweep_cells,
+    sweep_headings,
+    without_empty,
+)
+from lmtransfer.reporting.runs.entry import Entry
+from lmtransfer.reporting.runs.rows import Row, table_rows
 from lmtransfer.reporting.runs.sweeps import Sweep, outside
+from lmtransfer.reporting.units import count, duration, shown, shown_difference
+from lmtransfer.reporting.verdict_text import detectable_text, interval_text, needed_text, verdict_text
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from lmtransfer.system.console import Console
 
 #: The width where the output is no terminal, such as a log.
@@ -44,3 +55,86 @@ def plus_minus(console: Console) -> str:
     except (UnicodeEncodeError, LookupError):
         return "+-"
     return PLUS_MINUS
+
+
+def terminal_table(rows: Sequence[Row], *, plus_minus: str = PLUS_MINUS) -> Table:
+    """The table for a terminal of 100 columns: two lines a run, one section a task.
+
+    Args:
+        rows: as from ``table_rows``.
+        plus_minus: what stands between mean and deviation; ``+-`` where the terminal knows ASCII only.
+    """
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    table.add_column("run", overflow="fold", min_width=18, max_width=36)
+    table.add_column("transfer", min_width=9, max_width=10)
+    table.add_column("mean", min_width=12, max_width=15)
+    table.add_column("to control", min_width=14, max_width=16)
+    table.add_column("pretraining", min_width=11, max_width=12)
+    table.add_column("size, speed", min_width=10, max_width=12)
+    group = None
+    for row in rows:
+        if row.group != group:
+            if group is not None:
+                table.add_section()
+            group = row.group
+            metric = next((other.metric for other in rows if other.group == group and other.metric), "")
+            heading = "" if not metric else metric_heading(metric, of_pretraining=group == "pretraining")
+            table.add_row(Text(group, style="bold"), "", Text(heading, style="bold"))
+        score = row.score
+        lines = [
+            (row.run, list(filter(None, (" ".join(filter(None, (row.model, row.objective, row.corpus))), row.note)))),
+            (row.transfer, [] if score is None or score.n == 1 else [f"{score.n} seeds"]),
+            _score_lines(row, plus_minus),
+            _difference_lines(row),
+            _pair(row.pretraining_tokens, lambda value: f"{count(value)} tokens", row.pretraining_seconds, duration),
+            _pair(row.num_parameters, count, row.tokens_per_second, lambda value: f"{count(value)} tok/s"),
+        ]
+        table.add_row(*(Text.assemble(first, *((f"\n{line}", "dim") for line in rest)) for first, rest in lines))
+    return table
+
+
+def _score_lines(row: Row, plus_minus: str) -> tuple[str, list[str]]:
+    if row.score is None:
+        return row.state, []
+    lines = [] if row.score.n < 2 else [f"median {shown(row.score.median, row.metric)}"]
+    lines += [] if row.state == "finished" else [row.state]
+    return score_text(row.score, row.metric, plus_minus=plus_minus), lines
+
+
+def _difference_lines(row: Row) -> tuple[str, list[str]]:
+    if row.difference is None:
+        return "", []
+    difference, metric = row.difference, row.metric
+    needed = needed_text(difference)
+    lines = [interval_text(difference, metric), verdict_text(difference)]
+    lines += [f"would find {detectable_text(difference, metric)}"] if needed else []
+    lines += [f"to settle: {needed}"] if needed else []
+    return shown_difference(difference.delta, metric), [line for line in lines if line]
+
+
+def _pair(first: float | None, show_first: Any, second: float | None, show_second: Any) -> tuple[str, list[str]]:
+    lines = [] if first is None else [show_first(first)]
+    lines += [] if second is None else [show_second(second)]
+    return (lines[0], lines[1:]) if lines else ("", [])
+
+
+def sweep_table(sweep: Sweep, *, plus_minus: str = PLUS_MINUS) -> Table:
+    """A sweep's table for the terminal."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    title = Text(f"sweep {sweep.name}: {len(sweep.points)} points, * best", style="bold")
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    headings, rows = without_empty(
+        sweep_headings(sweep)[:-1], [row[:-1] for row in sweep_cells(sweep, plus_minus=plus_minus)]
+    )
+    for heading in headings:
+        table.add_column(Text(heading), overflow="fold")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    return table

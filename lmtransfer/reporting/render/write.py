@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from lmtransfer.errors import RunDirectoryError
 from lmtransfer.reporting.figures.all_figures import draw_figures
 from lmtransfer.reporting.figures.style import SavedFigure
 from lmtransfer.reporting.render.answer import answer
 from lmtransfer.reporting.render.html import html_report
-from lmtransfer.reporting.render.rows import table_rows
-from lmtransfer.reporting.render.tables import markdown_table, sweep_markdown, to_json
-from lmtransfer.reporting.runs.entries import Entry
-from lmtransfer.reporting.runs.sweeps import Sweep, outside
+from lmtransfer.reporting.render.markdown import markdown_report
+from lmtransfer.reporting.runs.entry import Entry
+from lmtransfer.reporting.runs.rows import Row, table_rows
+from lmtransfer.reporting.runs.sweeps import Sweep
 from lmtransfer.system.durable import made, write_text
 
 
@@ -52,15 +55,32 @@ def write_report(
     return drawn
 
 
-def markdown_report(
-    entries: Sequence[Entry], sweeps: Sequence[Sweep], figures: Sequence[SavedFigure], *, title: str
-) -> str:
-    """The report as Markdown, with links to the figures beside it."""
-    rows = table_rows(outside(entries, sweeps))
-    parts = [f"# {title}", answer(entries)]
-    if rows:
-        parts.append(markdown_table(rows).rstrip())
-    for sweep in sweeps:
-        parts.append(f"## Sweep `{sweep.name}`\n\n{sweep_markdown(sweep).rstrip()}\n\n\\* the best point")
-    parts.extend(f"![{figure.title}](figures/{figure.png.name})" for figure in figures)
-    return "\n\n".join(parts) + "\n"
+def to_json(rows: Sequence[Row], sweeps: Sequence[Sweep], answer: str) -> str:
+    """Everything in the tables as JSON, in plain units (fractions, tokens, seconds)."""
+    points = [
+        {
+            "name": sweep.name,
+            "keys": sweep.keys,
+            "metric": sweep.metric,
+            "points": [
+                {
+                    "values": dict(zip(sweep.keys, point.values, strict=True)),
+                    "score": None if point.score is None else dataclasses.asdict(point.score),
+                    "runs": [entry.run.key for entry in point.entries],
+                }
+                for point in sweep.points
+            ],
+        }
+        for sweep in sweeps
+    ]
+    content = {"answer": answer, "rows": [_plain(row) for row in rows], "sweeps": points}
+    return json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _plain(row: Row) -> dict[str, Any]:
+    """A row as plain values."""
+    values = dataclasses.asdict(row)
+    if row.difference is not None:
+        found = row.difference.as_values()
+        values["difference"] = {"delta": found.pop("difference"), **found}
+    return values

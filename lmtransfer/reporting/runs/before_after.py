@@ -5,11 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from lmtransfer.reporting.render.rows import group_name, run_name
-from lmtransfer.reporting.render.units import in_percent, shown, shown_difference
-from lmtransfer.reporting.render.verdict_text import grounds
-from lmtransfer.reporting.runs.entries import Entry
-from lmtransfer.reporting.runs.labels import node_label
+from lmtransfer.reporting.runs.entry import Entry
 from lmtransfer.reporting.runs.lineage import PRETRAINED, lineage
 from lmtransfer.reporting.runs.scores import higher_is_better
 from lmtransfer.reporting.runs.settings import TOKENIZER, differing
@@ -51,36 +47,6 @@ def before_and_after(entries: Sequence[Entry]) -> list[BeforeAfter]:
                 break  # the nearest one that was transferred; of several ways none is its counterpart
     together = corrected([pair.difference for pair in found])
     return [replace(pair, difference=difference) for pair, difference in zip(found, together, strict=True)]
-
-
-def going_on(pair: BeforeAfter) -> str:
-    """One comparison in words."""
-    before, after, found = pair.before, pair.after, pair.difference
-    lead = {
-        "better": "helped",
-        "worse": "hurt",
-        "no difference shown": "shows no difference",
-        "one seed, no spread": "cannot be judged from a single seed",
-        "seeds all alike": "cannot be judged from seeds that are all alike",
-        "control collapsed": "cannot be judged, since the seeds of the run before answer one and the same label",
-        "collapsed": "gives seeds that answer one and the same label",
-        "settings differ": "cannot be judged, since more than the weights differs",
-    }
-    source, metric = after.source, after.metric or ""
-    assert source is not None
-    assert before.score is not None
-    assert after.score is not None
-    unit, points = (" %", " points") if in_percent(metric) else ("", "")
-    text = node_label(source.config.get("corpus"))
-    sentence = (
-        f"Going on with pretraining{f' on {text}' if text else ''} {lead[found.verdict]}: on {group_name(after)}, "
-        f"{run_name(after)} ({after.transfer}) reaches {shown(after.score.mean, metric)}{unit} {metric} against "
-        f"{shown(before.score.mean, metric)}{unit} of {run_name(before)}, which began from the run before, a "
-        f"difference of {shown_difference(found.delta, metric)}{points}"
-    )
-    if found.standard_error is None:
-        return f"{sentence}. Train several with seeds=5."
-    return f"{sentence} ({grounds(found, metric)}; of {found.scope})."
 
 
 def _is_scored(entry: Entry) -> bool:

@@ -3,10 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from lmtransfer.reporting.runs.scores import number
 from lmtransfer.verdicts.spread import spread
+
+
+@dataclass(frozen=True, slots=True)
+class LayerWeights:
+    """The mixture of one run (Peters et al. 2018, equation 1).
+
+    Attributes:
+        label: the run's name.
+        gamma: its scale, mean over seeds.
+        weights: softmax s_j of each layer from the embeddings up, mean over seeds; they add up to 1.
+        deviations: over seeds, one a layer; None with a single seed.
+        gamma_deviation: likewise of the scale.
+        is_control: drawn grey.
+        seeds: the weights of each seed, where they are known one by one.
+    """
+
+    label: str
+    gamma: float
+    weights: tuple[float, ...]
+    deviations: tuple[float, ...] | None
+    gamma_deviation: float | None = None
+    is_control: bool = False
+    seeds: tuple[tuple[float, ...], ...] = ()
 
 
 def joint_layer_weights(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -26,6 +50,38 @@ def joint_layer_weights(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {"gamma": gamma.mean, "weights": [weight.mean for weight in weights], "deviation": deviation}
 
 
+def read_layer_weights(
+    result: Any, label: str, *, is_control: bool = False, seeds: Sequence[Mapping[str, Any]] = ()
+) -> LayerWeights | None:
+    """The mixture in a ``result.json`` or in a control's part of one; None where there is none.
+
+    Args:
+        result: the result, or its part.
+        label: the run's name.
+        is_control: whether it is a control.
+        seeds: the results of the seeds' own run directories.
+    """
+    node = result.get("layer_weights") if isinstance(result, Mapping) else None
+    means = _numbers(node)
+    if not means:
+        return None
+    deviations = _numbers(node.get("deviation")) if isinstance(node, Mapping) else []
+    known = len(deviations) == len(means)
+    return LayerWeights(
+        label=label,
+        gamma=means[0],
+        weights=tuple(means[1:]),
+        deviations=tuple(deviations[1:]) if known else None,
+        gamma_deviation=deviations[0] if known else None,
+        is_control=is_control,
+        seeds=tuple(
+            one.weights
+            for one in (read_layer_weights(seed, label) for seed in seeds)
+            if one is not None and len(one.weights) == len(means) - 1
+        ),
+    )
+
+
 def layer_weights_text(learnt: Any, *, plus_minus: str = "+-") -> str:
     """One line: ``layer weights: embeddings 0.21 +- 0.01, layer 1 0.33 +- 0.02, ...; gamma 1.04 +- 0.03``.
 
@@ -33,14 +89,15 @@ def layer_weights_text(learnt: Any, *, plus_minus: str = "+-") -> str:
         learnt: of one run or of several together, as a ``result.json`` says; empty text for anything else.
         plus_minus: what stands between mean and deviation.
     """
-    means = _numbers(learnt)
-    if not means:
+    found = read_layer_weights({"layer_weights": learnt}, "")
+    if found is None:
         return ""
-    deviations: Sequence[float | None] = _numbers(learnt.get("deviation")) or [None] * len(means)
-    names = ["gamma", "embeddings", *(f"layer {number}" for number in range(1, len(means) - 1))]
-    gamma, *weights = [
+    names = ["embeddings", *(f"layer {number}" for number in range(1, len(found.weights)))]
+    deviations: Sequence[float | None] = found.deviations or [None] * len(names)
+    parts = list(zip(names, found.weights, deviations, strict=True))
+    *weights, gamma = [
         f"{name} {mean:.2f}" + ("" if deviation is None else f" {plus_minus} {deviation:.2f}")
-        for name, mean, deviation in zip(names, means, deviations, strict=True)
+        for name, mean, deviation in [*parts, ("gamma", found.gamma, found.gamma_deviation)]
     ]
     return f"layer weights: {', '.join(weights)}; {gamma}"
 

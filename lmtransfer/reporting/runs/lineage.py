@@ -51,6 +51,12 @@ def lineage(run: Run, runs: Sequence[Run]) -> list[Run]:
     return found
 
 
+def is_pretraining(run: Run) -> bool:
+    """Whether the run trained on text without labels, or was imported, or measured one that did."""
+    measures_text = run.command == "evaluate" and bool(run.result) and run.result.get("task") is None
+    return run.command in PRETRAINED or measures_text
+
+
 def pretraining_text(run: Run, runs: Sequence[Run]) -> str:
     """What a pretraining run and those that it went on from have read, the first first: ``published + imdb``."""
     texts = []

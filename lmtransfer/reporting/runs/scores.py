@@ -1,4 +1,4 @@
-"""The numbers of a ``result.json``: what a run scored over its seeds, and what its control and the majority scored."""
+"""The numbers of a ``result.json``: what a run and its control scored over their seeds, as sides of a comparison."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lmtransfer.verdicts.spread import Spread
+from lmtransfer.verdicts.arms import Arm, Examples, Score, arm_of_summary
+from lmtransfer.verdicts.difference import Difference, compare_arms
+from lmtransfer.verdicts.spread import Spread, spread
 
 #: Metrics that are better when smaller, by the end of their name.
 _LOWER = re.compile(r"(?:.*[/_ ])?(?:loss|perplexity|entropy|error|mlm|nsp|sop|lm|rtd)")
@@ -104,6 +106,83 @@ def majority(result: Mapping[str, Any], metric: str) -> float | None:
     """What always answering the majority label scores, where the result says it."""
     value = _value({"metrics": result.get("majority")}, metric)
     return number(result.get("majority")) if value is None else value
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """What a run, or its control, scored.
+
+    Attributes:
+        spread: the metric over its seeds.
+        arm: the same as a side of a comparison.
+    """
+
+    spread: Spread
+    arm: Arm
+
+
+def scored(
+    node: Any,
+    metric: str,
+    seeds: Sequence[Mapping[str, Any]] = (),
+    *,
+    pretraining: str | None = None,
+    examples: Examples | None = None,
+) -> Scored | None:
+    """A metric over seeds, from the single values where they are there, else from the stated statistics.
+
+    Args:
+        node: a ``result.json``, or the part of one that describes a control (see ``seed_values``).
+        metric: which metric.
+        seeds: the ``result.json`` of the seeds' own run directories.
+        pretraining: the run that the weights are of; None for random initialisation.
+        examples: what each example contributed to each score, in the order of the
+
+    Returns:
+        None where there is no such number.
+    """
+    collapsed = num_collapsed(node)
+    found = seed_values(node, metric, seeds)
+    if found:
+        return Scored(spread([one.value for one in found]), _arm(found, pretraining, collapsed, examples))
+    whole = stated(node, metric)
+    return None if whole is None else Scored(whole, arm_of_summary(whole, pretraining=pretraining, collapsed=collapsed))
+
+
+def difference_in(result: Mapping[str, Any]) -> Difference | None:
+    """The difference to the control that a result states; worked out anew where an earlier version wrote it."""
+    known = Difference.from_values(result.get("difference"))
+    metric = main_metric(result)
+    if known is not None or metric is None:
+        return known
+    own, control = scored(result, metric, pretraining="its weights"), scored(result.get("control"), metric)
+    if own is None or control is None:
+        return None
+    return compare_arms(
+        own.arm,
+        control.arm,
+        higher_is_better=higher_is_better(metric, result),
+        majority=majority(result, metric),
+    )
+
+
+def _arm(found: Sequence[SeedValue], pretraining: str | None, collapsed: int, examples: Examples | None) -> Arm:
+    """An arm of single values; where a seed is not stated, or stated twice, it is paired with nothing."""
+    known = [
+        Score(
+            one.value,
+            one.seed if one.seed is not None else f"unknown {place}",
+            pretraining
+            if pretraining is None or one.pretraining_seed is None
+            else f"{pretraining}/{one.pretraining_seed}",
+        )
+        for place, one in enumerate(found)
+    ]
+    certain = all(one.seed is not None for one in found)
+    if len({(score.pretraining, score.seed) for score in known}) < len(known):
+        known = [Score(one.value, f"unknown {place}", pretraining) for place, one in enumerate(found)]
+        certain = False
+    return Arm(tuple(known), examples, collapsed, "" if certain else None)
 
 
 def _value(child: Any, metric: str) -> float | None:

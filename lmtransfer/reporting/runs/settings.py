@@ -94,6 +94,18 @@ def differences_text(one: Mapping[str, Any], other: Mapping[str, Any], keys: Seq
     return ", ".join([*named, *([f"{more} more"] if more else [])])
 
 
+def chosen_on_what_is_scored(config: Mapping[str, Any]) -> bool:
+    """Whether the checkpoint or the learning rate of a run of a task was chosen on the very examples it is scored on.
+
+    Args:
+        config: of the run; its result is of the split that the config names.
+    """
+    task, rates = config.get("task"), config.get("learning_rates")
+    chooses = config.get("checkpoint") == "best" or (isinstance(rates, list) and len(rates) > 1)
+    by_dev = isinstance(task, Mapping) and task.get("dev_from_train") is None
+    return chooses and by_dev and config.get("split") == "dev"
+
+
 def _is_of_no_account(key: str) -> bool:
     return any(fnmatch.fnmatchcase(key, pattern) for pattern in _OF_NO_ACCOUNT)
 

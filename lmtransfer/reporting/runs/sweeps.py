@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lmtransfer.reporting.runs.collect import COMMANDS, Run
-from lmtransfer.reporting.runs.entries import Entry
+from lmtransfer.reporting.runs.entry import Entry
 from lmtransfer.reporting.runs.labels import flatten
 from lmtransfer.reporting.runs.scores import higher_is_better
 from lmtransfer.verdicts.spread import Spread, spread
@@ -114,6 +114,13 @@ def swept_values(runs: Sequence[Run]) -> tuple[tuple[str, ...], list[tuple[Any, 
             return keys, [tuple(_plain(config.get(key, names.get(key))) for key in keys) for config, names in rows]
     keys = _distinct(_varying(flat), flat)
     return keys, [tuple(_plain(config.get(key)) for key in keys) for config in flat]
+
+
+def value_text(value: Any) -> str:
+    """A swept value: ``0.15``, ``1000`` rather than ``1000.0``."""
+    if value is None:
+        return "null"
+    return f"{value:g}" if isinstance(value, float) and abs(value) < 1e6 else str(value)
 
 
 def _overrides(name: str) -> dict[str, str]:

@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args
 from torch import nn
 
 from lmtransfer.errors import ConfigError
+from lmtransfer.training.learner import HasBlocks, HasSplits
 
 Kind = Literal["hidden", "weight", "embedding", "norm", "bias"]
 
@@ -45,21 +46,18 @@ def _owners(module: nn.Module) -> Iterator[tuple[nn.Module, nn.Parameter]]:
             yield owner, parameter
 
 
-def _hidden_linears(encoder: nn.Module) -> set[int]:
-    """Identities of the linear layers inside the blocks, which are the members of the encoder's module lists."""
-    blocks = [block for stack in encoder.modules() if isinstance(stack, nn.ModuleList) for block in stack]
+def _hidden_linears(learner: nn.Module) -> set[int]:
+    """Identities of the linear layers inside the blocks of encoders."""
+    blocks = [block for module in learner.modules() if isinstance(module, HasBlocks) for block in module.blocks()]
     return {id(layer) for block in blocks for layer in block.modules() if isinstance(layer, nn.Linear)}
 
 
 def classify(learner: nn.Module) -> list[NamedParameter]:
     """Every trainable parameter once, in the order of ``named_parameters()``.
 
-    The encoder is the learner's attribute ``encoder`` where there is one (a head's matrices are not hidden ones),
-    else the learner itself; a further one, such as ELECTRA's generator, is a module that says ``is_encoder = True``.
+    A head's matrices are not hidden ones; those of every encoder are, of ELECTRA's generator too.
     """
-    encoders = [getattr(learner, "encoder", learner)]
-    encoders += [module for module in learner.modules() if getattr(module, "is_encoder", False)]
-    hidden = set().union(*(_hidden_linears(encoder) for encoder in encoders))
+    hidden = _hidden_linears(learner)
     owners: dict[int, list[nn.Module]] = {}
     for owner, parameter in _owners(learner):
         owners.setdefault(id(parameter), []).append(owner)
@@ -77,7 +75,7 @@ def classify(learner: nn.Module) -> list[NamedParameter]:
             kind = "bias"
         elif any(id(owner) in hidden for owner in owning):
             kind = "hidden"
-        splits = int(getattr(owning[0], "muon_splits", 1)) if kind == "hidden" else 1
+        splits = owning[0].muon_splits if kind == "hidden" and isinstance(owning[0], HasSplits) else 1
         found.append(NamedParameter(name, parameter, kind, splits))
     return found
 

@@ -16,26 +16,22 @@ from lmtransfer.config.check import check
 from lmtransfer.config.sweep import in_sweep, sweep_name
 from lmtransfer.data.store.cache import default_cache_dir
 from lmtransfer.errors import ConfigError, RunDirectoryError
+from lmtransfer.importing.opening import open_saved
 from lmtransfer.kept_predictions.file import file_name, write_predictions
 from lmtransfer.kept_predictions.scored import Kept
-from lmtransfer.reporting.render.units import shown
 from lmtransfer.reporting.runs.kept import examples_of, kept_answers, kept_of
-from lmtransfer.runs.hardware import training_hardware
+from lmtransfer.reporting.units import shown
+from lmtransfer.runs.result import JointResult, SeedResult
 from lmtransfer.runs.resume import check_resumable
 from lmtransfer.runs.run_directory import RunDirectory
-from lmtransfer.runs.saved import (
-    SavedRun,
-    hold_encoder,
-    new_encoder,
-    open_saved,
-    pretraining_seed,
-    pretraining_seeds,
-)
+from lmtransfer.runs.saved import SavedRun, hold_encoder, new_encoder, pretraining_seed, pretraining_seeds
+from lmtransfer.runs.training import training_hardware
 from lmtransfer.runs.trust import seal
 from lmtransfer.runs.versions import versions
 from lmtransfer.system.console import Console
 from lmtransfer.system.durable import write_text
 from lmtransfer.system.machine import naming
+from lmtransfer.system.printable import short_path
 from lmtransfer.tasks.base import Task
 from lmtransfer.training import distributed
 from lmtransfer.training.hardware import Hardware
@@ -43,15 +39,12 @@ from lmtransfer.training.progress import Progress
 from lmtransfer.transfer.experiment.data import noted, read_task_data
 from lmtransfer.transfer.experiment.one_run import Arm, Outcome, Setting, new_learner, train_once
 from lmtransfer.transfer.experiment.results import (
-    JOINT_RESULT,
-    RUN_RESULT,
-    Result,
     joint_result,
     majority_of,
     run_result,
 )
 from lmtransfer.transfer.experiment.start_token import with_trained_start
-from lmtransfer.transfer.experiment.table import print_result, short
+from lmtransfer.transfer.experiment.table import print_result
 from lmtransfer.transfer.method import TransferMethod
 from lmtransfer.untrusted.documents import read_json
 from lmtransfer.untrusted.schema import Fields, Items, Real, Text, Whole
@@ -95,14 +88,14 @@ def run_transfer(cfg: DictConfig, *, command: str) -> Path:
         if directory.config_path.is_file():
             check_resumable(directory.read_config(), plain)
         _write_files(directory, plain, setting)
-        if directory.is_finished and (directory.read_result().get("control") or not cfg.control):
-            console.print(f"{short(directory.path)} is finished; nothing is left to do")
-            result = directory.read_result(JOINT_RESULT)
+        if directory.is_finished and (directory.read_result().control or not cfg.control):
+            console.print(f"{short_path(directory.path)} is finished; nothing is left to do")
+            result = directory.read_result(JointResult)
         else:
             result = _Runs(cfg, plain, command, settings, directory, console).result()
             directory.write_result(result)
-        others = [split for split in setting.task.splits if split not in ("train", result["split"])]
-        print_result(console, result, name=name, next_commands=_next_commands(cfg, directory, result, others))
+        others = [split for split in setting.task.splits if split not in ("train", result.split)]
+        print_result(console, result.values(), name=name, next_commands=_next_commands(cfg, directory, result, others))
     return directory.path
 
 
@@ -184,7 +177,7 @@ def _settings(
     encoder = new_encoder(cfg.model, source.tokenizer, seed=0)
     begun = []
     for one, weights in held:
-        console.print(f"encoder: {short(one.checkpoint())}, on {hardware}", soft_wrap=True)
+        console.print(f"encoder: {short_path(one.checkpoint())}, on {hardware}", soft_wrap=True)
         begun.append((one, with_trained_start(weights, encoder, one.tokenizer, one.config)))
     if "pieces" in cfg.transfer:
         cfg.transfer.pieces = method.resolved_pieces(encoder)  # what the run reads, and will be read with
@@ -249,7 +242,7 @@ class _Runs:
     def arms(self) -> Sequence[Arm]:
         return ("pretrained", "control") if self.cfg.control else ("pretrained",)
 
-    def result(self) -> Result:
+    def result(self) -> JointResult:
         """Train whatever is not there yet, and put it together."""
         rates = {arm: self._learning_rate(arm) for arm in self.arms}
         trained = {
@@ -311,7 +304,7 @@ class _Runs:
             return []
         return cast("list[dict[str, Any]]", read_json(self._tries_path, _TRIES, error=RunDirectoryError))
 
-    def _run(self, arm: Arm, setting: Setting, seed: int, rate: float) -> Result:
+    def _run(self, arm: Arm, setting: Setting, seed: int, rate: float) -> SeedResult:
         """Train one run, or read its result if it has finished."""
         parts = ["control"] if arm == "control" else []
         nested = len(self._of(arm)) > 1
@@ -319,7 +312,7 @@ class _Runs:
         parts += [f"seed-{seed}"] if nested or len(self.seeds) > 1 else []
         directory = RunDirectory(self.directory.path.joinpath(*parts))
         if parts and directory.is_finished:
-            return directory.read_result(RUN_RESULT)
+            return directory.read_result(SeedResult)
         if parts:
             if distributed.is_main():
                 directory.path.mkdir(parents=True, exist_ok=True)
@@ -335,9 +328,9 @@ class _Runs:
         )
         if parts:
             directory.write_result(result)
-        scored = f"{self._shown(result['metrics'][self.setting.task.main_metric])} on {self.setting.data.split}"
+        scored = f"{self._shown(result.score)} on {self.setting.data.split}"
         which = f"{_who(arm)}, pretraining seed {setting.pretraining_seed}" if nested else _who(arm)
-        self._say(f"{which}, seed {seed}, learning rate {rate:g}: {scored} after {result['seconds']:.0f} s")
+        self._say(f"{which}, seed {seed}, learning rate {rate:g}: {scored} after {result.seconds:.0f} s")
         return result
 
     def _keep(self, directory: RunDirectory, setting: Setting, outcome: Outcome, arm: Arm, seed: int) -> None:
@@ -359,9 +352,9 @@ class _Runs:
             write_predictions(directory.path, {file_name(kept, alone=True): kept})
         distributed.barrier()
 
-    def _examples(self, results: Sequence[Result], *, is_control: bool = False) -> Examples | None:
+    def _examples(self, results: Sequence[SeedResult], *, is_control: bool = False) -> Examples | None:
         """What each example contributed to the scores of an arm; None where that was not kept."""
-        seeds = [(result["seed"], result.get("pretraining_seed")) for result in results]
+        seeds = [(result.seed, result.pretraining_seed) for result in results]
         split, metric = self.setting.data.split, self.setting.task.main_metric
         kept = kept_of(kept_answers(self.directory.path), seeds, split=split, is_control=is_control)
         return None if kept is None else examples_of(kept, metric)
@@ -408,13 +401,13 @@ def _who(arm: Arm) -> str:
     return "control" if arm == "control" else "run"
 
 
-def _next_commands(cfg: DictConfig, directory: RunDirectory, result: Result, others: Sequence[str]) -> list[str]:
+def _next_commands(cfg: DictConfig, directory: RunDirectory, result: JointResult, others: Sequence[str]) -> list[str]:
     """What the user might do next; ``others`` are the splits that were not scored."""
-    path = short(directory.path)
+    path = short_path(directory.path)
     commands = []
-    if cfg.get("init") and not result.get("control"):
+    if cfg.get("init") and not result.control:
         commands.append("the same with control=true resume=true: what does it score without pretraining?")
     if others:
         commands.append(f"lmtransfer evaluate run={path} split={'test' if 'test' in others else others[0]}")
-    commands.append(f"lmtransfer report {short(Path(cfg.output_root).absolute())}")
+    commands.append(f"lmtransfer report {short_path(Path(cfg.output_root).absolute())}")
     return commands

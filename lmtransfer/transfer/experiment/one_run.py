@@ -9,17 +9,16 @@ from typing import Any, Literal, cast
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lmtransfer.config.build import build
 from lmtransfer.config.schema import TrainSettings
 from lmtransfer.data.stream.stream import PlannedStream
-from lmtransfer.models.base import Encoder
 from lmtransfer.models.compilation import compile_blocks
 from lmtransfer.randomness import derived_seed
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.saved import new_encoder
-from lmtransfer.runs.trainer import make_trainer
+from lmtransfer.runs.training import TrainingSetup
 from lmtransfer.tasks.base import Task
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.source import TaskSource
@@ -27,8 +26,9 @@ from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.training import distributed
 from lmtransfer.training.checkpoint import open_checkpoint
 from lmtransfer.training.hardware import Hardware
+from lmtransfer.training.loop import Trainer
+from lmtransfer.training.model_selection import SelectionWithTies, Validation
 from lmtransfer.training.progress import Progress
-from lmtransfer.training.selection_with_ties import SelectionWithTies
 from lmtransfer.training.state import TrainState
 from lmtransfer.training.weights import load_weights
 from lmtransfer.transfer.evaluation import Evaluation, evaluate
@@ -136,6 +136,13 @@ def train_once(
     if learner.standardising is not None:
         learner.standardising.fit(cast(FeatureTable, source.features).parts())
     choosing = held_out if data.choosing is None else examples.split("choosing", data.choosing)
+    setup = TrainingSetup(
+        train=train,
+        hardware=hardware,
+        optimizer=setting.optimizer,
+        schedule=setting.schedule,
+        tracker=setting.tracker,
+    )
     stream = PlannedStream(
         source,
         seed=seed,
@@ -146,22 +153,19 @@ def train_once(
         world_size=distributed.world_size(),
         pin_memory=hardware.device.type == "cuda",
     )
-    trainer = make_trainer(
+    ties = SelectionWithTies(metric=setting.task.main_metric, higher_is_better=True, patience=train.patience)
+    validation = Validation(
+        measure=lambda: score(setting, learner, choosing).metrics,
+        every=train.eval_every or stream.steps_per_epoch,
+        selection=ties if setting.checkpoint == "best" else None,
+    )
+    trainer = Trainer(
         learner=learner,
         stream=stream,
         optimizer=_optimizer(setting, learner, source, learning_rate),
-        schedule=setting.schedule,
-        tracker=setting.tracker,
-        train=train,
-        hardware=hardware,
-        seed=seed,
-        run=run,
-        evaluate=(lambda: score(setting, learner, choosing).metrics) if choose else None,
-        eval_every=train.eval_every or stream.steps_per_epoch,
-        selection=SelectionWithTies(metric=setting.task.main_metric, higher_is_better=True, patience=train.patience)
-        if setting.checkpoint == "best"
-        else None,
-        progress=progress,
+        plan=setup.plan(stream, seed=seed),
+        validation=validation if choose else None,
+        output=setup.output(run, progress=progress),
     )
     if hardware.compile and not learner.freezing.frozen:
         compile_blocks(learner)
@@ -189,7 +193,7 @@ def new_learner(setting: Setting, *, arm: Arm, seed: int) -> TaskLearner:
     encoder_seed = seed if arm == "pretrained" else derived_seed(seed, "control")
     encoder = new_encoder(setting.model_node, setting.tokenizer, seed=encoder_seed)
     if pretrained and setting.weights is not None:
-        load_weights(cast(nn.Module, encoder), setting.weights, source="init")
+        load_weights(encoder, setting.weights, source="init")
     return setting.method.learner(encoder, head=setting.task.head, seed=seed)
 
 
@@ -206,7 +210,7 @@ def _optimizer(setting: Setting, learner: TaskLearner, source: TaskSource, learn
         return build(node, learner=learner, lr_scales=setting.method.lr_scales(learner))
 
     optimizer = arranged()
-    table = cast(Encoder, learner.encoder).token_embedding
+    table = learner.encoder.token_embedding
     decays = table is None or optimizer.decay_of(table.weight) != 0.0
     if not decays and learn_used_rows(learner.encoder, source.encoded.tokens_T):
         optimizer = arranged()

@@ -5,64 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lmtransfer.reporting.runs.choices import edge_of_grid
 from lmtransfer.reporting.runs.layer_weights import joint_layer_weights
+from lmtransfer.reporting.runs.learning_rates import edge_of_grid
+from lmtransfer.runs.result import JointResult, SeedResult
 from lmtransfer.tasks.answers import LabelAnswer
 from lmtransfer.training.weights import num_parameters
 from lmtransfer.transfer.experiment.one_run import Arm, Outcome, Setting
 from lmtransfer.transfer.learner import TaskLearner
 from lmtransfer.transfer.reading import ScalarMix
-from lmtransfer.untrusted.schema import Anything, Entries, Fields, Kind, OrNull, Real, Text, Whole
 from lmtransfer.verdicts import arms
 from lmtransfer.verdicts.difference import compare_arms
-from lmtransfer.verdicts.spread import Spread, spread
+from lmtransfer.verdicts.spread import spread
 
-Result = dict[str, Any]
 BothExamples = tuple[arms.Examples | None, arms.Examples | None]
-
-_RATE: Mapping[str, Kind] = {"learning_rate": OrNull(Real()), "learning_rate_edge": Anything()}
-_OVER_SEEDS: Mapping[str, Kind] = {
-    "mean": Real(),
-    "median": Real(),
-    "n": Whole(least=1),
-    "collapsed": Whole(),
-    "deviation": OrNull(Real()),
-}
-
-#: What ``result.json`` of a whole command holds, as far as it is shown.
-JOINT_RESULT = Fields(
-    {
-        **dict.fromkeys(("task", "split", "main_metric", "chosen_by"), Text()),
-        **dict.fromkeys(("num_scored", "num_train", "num_parameters"), Whole()),
-        "seconds": Real(least=0),
-        **_OVER_SEEDS,
-    },
-    optional={
-        **_RATE,
-        "majority": OrNull(Entries(Real())),
-        "num_truncated": Entries(Whole()),
-        "control": OrNull(Fields(_OVER_SEEDS, optional=_RATE)),
-        "difference": OrNull(Fields({"difference": Real(), "standard_error": OrNull(Real()), "verdict": Text()})),
-    },
-)
-
-#: What that of one of its training runs holds, as far as it becomes part of the whole.
-RUN_RESULT = Fields(
-    {
-        "metrics": Entries(Real(), least=1),
-        "main_metric": Text(),
-        **dict.fromkeys(("seed", "tokens"), Whole()),
-        "seconds": Real(least=0),
-        "learning_rate": Real(),
-        "collapsed": Anything(),
-    }
-)
 
 
 def run_result(
     setting: Setting, outcome: Outcome, *, command: str, arm: Arm, seed: int, learning_rate: float, rule: str
-) -> Result:
-    """The ``result.json`` of one training run.
+) -> SeedResult:
+    """What one training run came to.
 
     Args:
         setting: what all runs share.
@@ -76,52 +37,52 @@ def run_result(
     evaluation, state, task, data = outcome.evaluation, outcome.state, setting.task, setting.data
     if evaluation is None:
         raise ValueError("a try of a learning rate has no result of its own")
-    return {
-        "command": command,
-        "task": task.name,
-        "split": data.split,
-        "metrics": evaluation.metrics,
-        "main_metric": task.main_metric,
-        "higher_is_better": True,
-        "control": True if arm == "control" else None,
-        "seconds": state.seconds,
-        "tokens": state.tokens,
-        "tokens_per_second": state.tokens / state.seconds if state.seconds else 0.0,
-        "num_parameters": num_parameters(outcome.learner),
-        "seed": seed,
-        "pretraining_seed": setting.pretraining_seed if arm == "pretrained" else None,
-        "learning_rate": learning_rate,
-        "labels": list(task.labels),
-        **usual_label(setting),
-        "num_train": outcome.num_train,
-        "num_held_out": outcome.num_held_out,
-        "num_scored": len(data.evaluation.examples),
-        "num_truncated": {"train": data.train.num_truncated, data.split: data.evaluation.num_truncated},
-        "chosen_by": rule,
-        "chosen_score": outcome.choosing_score,
-        "chosen_step": state.best_step if setting.checkpoint == "best" else state.step,
-        "steps": state.step,
-        "epochs": state.epoch,
-        "collapsed": evaluation.collapsed,
-        **layer_weights(outcome.learner),
-    }
+    return SeedResult(
+        command=command,
+        task=task.name,
+        split=data.split,
+        metrics=evaluation.metrics,
+        main_metric=task.main_metric,
+        control=True if arm == "control" else None,
+        seconds=state.seconds,
+        tokens=state.tokens,
+        num_parameters=num_parameters(outcome.learner),
+        seed=seed,
+        pretraining_seed=setting.pretraining_seed if arm == "pretrained" else None,
+        learning_rate=learning_rate,
+        collapsed=evaluation.collapsed,
+        more={
+            "labels": list(task.labels),
+            **usual_label(setting),
+            "num_train": outcome.num_train,
+            "num_held_out": outcome.num_held_out,
+            "num_scored": len(data.evaluation.examples),
+            "num_truncated": {"train": data.train.num_truncated, data.split: data.evaluation.num_truncated},
+            "chosen_by": rule,
+            "chosen_score": outcome.choosing_score,
+            "chosen_step": state.best_step if setting.checkpoint == "best" else state.step,
+            "steps": state.step,
+            "epochs": state.epoch,
+            **layer_weights(outcome.learner),
+        },
+    )
 
 
-def layer_weights(learner: TaskLearner) -> Result:
+def layer_weights(learner: TaskLearner) -> dict[str, Any]:
     """The entry ``layer_weights`` of a learner that mixes layers (Peters et al. 2018); nothing for another one."""
     return {"layer_weights": learner.reading.learnt()} if isinstance(learner.reading, ScalarMix) else {}
 
 
 def joint_result(
-    results: Sequence[Result],
-    controls: Sequence[Result],
+    results: Sequence[SeedResult],
+    controls: Sequence[SeedResult],
     majority: Mapping[str, float] | None,
     *,
     learning_rates: Sequence[float] | None = None,
     examples: BothExamples = (None, None),
     **more: Any,
-) -> Result:
-    """The ``result.json`` of a whole command, over its seeds and with its control.
+) -> JointResult:
+    """What a whole command came to, over its seeds and with its control.
 
     Args:
         results: one a seed.
@@ -131,47 +92,53 @@ def joint_result(
         examples: what each example contributed to the results, and to the controls.
         more: further entries.
     """
-    first = results[0]
 
-    def rate_of(arm: Sequence[Result]) -> Result:
-        rate = arm[0]["learning_rate"]
+    def rate_of(arm: Sequence[SeedResult]) -> dict[str, Any]:
+        rate = arm[0].learning_rate
         edge, tried = edge_of_grid(rate, learning_rates), list(learning_rates or [])
         return {"learning_rate": rate, "learning_rate_edge": edge, "learning_rates": tried}
 
-    joint = {**first, **summary(results), "control": None, "majority": majority and dict(majority), **more}
-    joint |= rate_of(results)
-    joint["seconds"] = sum(result["seconds"] for result in results)
-    joint["tokens"] = sum(result["tokens"] for result in results)
-    joint["tokens_per_second"] = joint["tokens"] / joint["seconds"] if joint["seconds"] else 0.0
+    joint = {
+        **results[0].values(),
+        **summary(results),
+        **more,
+        **rate_of(results),
+        "control": None,
+        "majority": majority and dict(majority),
+        "seconds": sum(result.seconds or 0.0 for result in results),
+        "tokens": sum(result.tokens or 0 for result in results),
+    }
     if controls:
         joint["control"] = {**summary(controls), **rate_of(controls)}
         joint["difference"] = compare(results, controls, majority, examples=examples)
-    return joint
+    return JointResult.of(joint)
 
 
-def summary(results: Sequence[Result]) -> Result:
+def summary(results: Sequence[SeedResult]) -> dict[str, Any]:
     """Statistics over seeds: means of all metrics and layer weights; mean, median and deviation of the main metric."""
-    scores = spread_of(results)
-    mixed = all("layer_weights" in result for result in results)
+    scores = spread([result.score for result in results])
+    mixed = all("layer_weights" in result.more for result in results)
     return {
-        "metrics": {name: spread([r["metrics"][name] for r in results]).mean for name in results[0]["metrics"]},
-        "seeds": [{key: r.get(key) for key in ("seed", "pretraining_seed", "metrics", "collapsed")} for r in results],
+        "metrics": {name: spread([r.metrics[name] for r in results]).mean for name in results[0].metrics},
+        "seeds": [
+            {key: getattr(r, key) for key in ("seed", "pretraining_seed", "metrics", "collapsed")} for r in results
+        ],
         "mean": scores.mean,
         "median": scores.median,
         "deviation": scores.deviation,
         "n": scores.n,
-        "collapsed": sum(bool(r["collapsed"]) for r in results),
-        **({"layer_weights": joint_layer_weights([r["layer_weights"] for r in results])} if mixed else {}),
+        "collapsed": sum(bool(r.collapsed) for r in results),
+        **({"layer_weights": joint_layer_weights([r.more["layer_weights"] for r in results])} if mixed else {}),
     }
 
 
 def compare(
-    results: Sequence[Result],
-    controls: Sequence[Result],
+    results: Sequence[SeedResult],
+    controls: Sequence[SeedResult],
     majority: Mapping[str, float] | None,
     *,
     examples: BothExamples = (None, None),
-) -> Result:
+) -> dict[str, Any]:
     """The difference of the main metric's means, its interval, and what it comes to (see ``Difference.as_values``).
 
     Args:
@@ -183,13 +150,13 @@ def compare(
     return compare_arms(
         arm_of(results, pretraining="its weights", examples=examples[0]),
         arm_of(controls, examples=examples[1]),
-        higher_is_better=bool(results[0]["higher_is_better"]),
-        majority=None if majority is None else majority.get(results[0]["main_metric"]),
+        higher_is_better=results[0].higher_is_better,
+        majority=None if majority is None else majority.get(results[0].main_metric),
     ).as_values()
 
 
 def arm_of(
-    results: Sequence[Result], *, pretraining: str | None = None, examples: arms.Examples | None = None
+    results: Sequence[SeedResult], *, pretraining: str | None = None, examples: arms.Examples | None = None
 ) -> arms.Arm:
     """The main metric over seeds, as a side of a comparison.
 
@@ -200,18 +167,13 @@ def arm_of(
     """
     scores = tuple(
         arms.Score(
-            result["metrics"][result["main_metric"]],
-            result["seed"],
-            None if pretraining is None else f"{pretraining} {result.get('pretraining_seed')}",
+            result.score,
+            "unknown" if result.seed is None else result.seed,
+            None if pretraining is None else f"{pretraining} {result.pretraining_seed}",
         )
         for result in results
     )
-    return arms.Arm(scores, examples, collapsed=sum(bool(result["collapsed"]) for result in results))
-
-
-def spread_of(results: Sequence[Result]) -> Spread:
-    """The main metric over seeds."""
-    return spread([result["metrics"][result["main_metric"]] for result in results])
+    return arms.Arm(scores, examples, collapsed=sum(bool(result.collapsed) for result in results))
 
 
 def majority_of(setting: Setting) -> dict[str, float] | None:
@@ -221,7 +183,7 @@ def majority_of(setting: Setting) -> dict[str, float] | None:
     return None if answers is None else task.score(examples, answers)
 
 
-def usual_label(setting: Setting) -> Result:
+def usual_label(setting: Setting) -> dict[str, Any]:
     """What ``majority`` stands for: the entry ``majority_label`` of a classification task, ``baseline`` of others."""
     if setting.task.baseline_name is not None:
         return {"baseline": setting.task.baseline_name}

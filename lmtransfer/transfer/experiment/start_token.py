@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
-import numpy as np
-from torch import Tensor, nn
+from torch import Tensor
 
-from lmtransfer.layers.char_cnn import CharacterCnn
 from lmtransfer.models.base import Encoder
 from lmtransfer.tokenizers.base import CharacterTokenizer, Tokenizer
 
@@ -33,18 +31,13 @@ def with_trained_start(
     rows = (config.get("objective") or {}).get("rows") or {}
     if rows.get("frame") != "none" or config.get("init") or not config.get("corpus"):
         return weights
-    for name, module in cast(nn.Module, encoder).named_modules():
-        key = f"{name}.weight" if module is encoder.token_embedding else f"{name}.embedding.weight"
-        if module is encoder.token_embedding:
-            weights[key] = _copied(weights[key], [tokenizer.sep_id], [tokenizer.cls_id])
-        elif isinstance(module, CharacterCnn) and isinstance(tokenizer, CharacterTokenizer):
-            start, end = (tokenizer.characters[i] for i in (tokenizer.cls_id, tokenizer.sep_id))
-            differ = np.flatnonzero(start != end)
-            weights[key] = _copied(weights[key], end[differ].tolist(), start[differ].tolist())
-    return weights
-
-
-def _copied(table_VD: Tensor, sources: list[int], targets: list[int]) -> Tensor:
-    table_VD = table_VD.clone()
-    table_VD[targets] = table_VD[sources]
-    return table_VD
+    spelt = tokenizer.characters if isinstance(tokenizer, CharacterTokenizer) else None
+    (table, ends), (_, starts) = (
+        encoder.input_rows(token, None if spelt is None else spelt[token])
+        for token in (tokenizer.sep_id, tokenizer.cls_id)
+    )
+    differ = [(start, end) for start, end in zip(starts, ends, strict=True) if start != end]
+    key = next(f"{name}.weight" for name, module in encoder.named_modules() if module is table)
+    table_VD = weights[key].clone()
+    table_VD[[start for start, _ in differ]] = weights[key][[end for _, end in differ]]
+    return {**weights, key: table_VD}

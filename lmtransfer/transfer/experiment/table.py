@@ -9,11 +9,11 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from lmtransfer.reporting.render.units import count, duration, in_percent, shown
-from lmtransfer.reporting.render.verdict_text import brief, told
-from lmtransfer.reporting.runs.arms import difference_in
-from lmtransfer.reporting.runs.choices import edge_text, searched_text
 from lmtransfer.reporting.runs.layer_weights import layer_weights_text
+from lmtransfer.reporting.runs.learning_rates import edge_text, searched_text
+from lmtransfer.reporting.runs.scores import difference_in
+from lmtransfer.reporting.units import count, duration, in_percent, shown
+from lmtransfer.reporting.verdict_text import brief, told
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.system.console import Console
 from lmtransfer.verdicts.holm import corrected
@@ -54,7 +54,7 @@ def print_result(console: Console, result: Result, *, name: str, next_commands: 
 
 def print_sweep(run_dirs: Sequence[Path]) -> None:
     """Print one row a point of a sweep: best first, or in the order of the sweep where the metrics differ."""
-    results = [(path.name, RunDirectory.open(path).read_result()) for path in run_dirs]
+    results = [(path.name, RunDirectory.open(path).read_result().values()) for path in run_dirs]
     metrics = {str(result["main_metric"]) for _, result in results}
     one_task = len({result["task"] for _, result in results}) == 1
     if one_task:
@@ -102,11 +102,6 @@ def remarks(result: Result) -> list[str]:
             f"{duration(result['seconds'])}; {result['chosen_by']}"
         )
     return lines
-
-
-def short(path: Path) -> str:
-    """A path as the user would type it."""
-    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
 def _cells(part: Result, metric: str) -> list[str]:

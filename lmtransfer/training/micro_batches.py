@@ -1,19 +1,27 @@
-"""Forward and backward of a step's micro-batches, so that their gradients add up to that of one large batch."""
+"""A step's micro-batches: forward and backward, so that their gradients add up to that of one large batch.
+
+Where the device's memory does not suffice for one, the step is done again with smaller ones.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
+from lmtransfer.errors import LmtransferError, TrainingError
 from lmtransfer.randomness import derived_seed
 from lmtransfer.training import distributed
 from lmtransfer.training.carry import detached, recut
-from lmtransfer.training.learner import Learner, Loss, Step
+from lmtransfer.training.learner import BatchStream, Learner, Loss, Step
 from lmtransfer.training.precision import Precision
+
+#: Stands beside the losses' names while counts are summed over ranks.
+_TOKENS = "real tokens of the step"
 
 
 class OutOfDeviceMemory(Exception):
@@ -113,10 +121,6 @@ def _pass(
     return plain, detached(carry)
 
 
-#: Stands beside the losses' names while counts are summed over ranks.
-_TOKENS = "real tokens of the step"
-
-
 def _step_counts(learner: Learner, micro_batches: Sequence[Any]) -> dict[str, float]:
     counts: dict[str, float] = {_TOKENS: float(sum(batch.num_tokens for batch in micro_batches))}
     for batch in micro_batches:
@@ -130,3 +134,63 @@ def _weighted(losses: dict[str, Loss], counts: dict[str, float]) -> Tensor | Non
     parts = [loss.sum * (loss.weight / counts[name]) for name, loss in losses.items() if loss.weight and loss.count]
     total = torch.stack(parts).sum() if parts else None
     return total if total is not None and total.requires_grad else None
+
+
+class StepSource:
+    """Reads a stream. No batch is ever left out: a step is a pure function of its number, so it can be cut anew.
+
+    Args:
+        stream: the steps.
+        start: number of the first.
+    """
+
+    def __init__(self, stream: BatchStream, *, start: int) -> None:
+        self.stream = stream
+        self.steps: Iterator[Step] = iter(stream.steps(start))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Let the stream's workers go."""
+        self._close()
+
+    def next(self) -> Step:
+        """The next step."""
+        return next(self.steps)
+
+    def again(self, step: Step, error: OutOfDeviceMemory) -> tuple[Step, str]:
+        """The same step in micro-batches of half the tokens, and what the user should be told.
+
+        Raises:
+            TrainingError: the stream cannot cut them smaller, as where a row is longer than that.
+        """
+        tokens = error.largest // 2
+        advice = "lower train.micro_batch_tokens or objective.max_length, or take a smaller model"
+        if not tokens:
+            raise TrainingError(f"step {step.number + 1}: out of memory at {error.largest} tokens; {advice}") from error
+        self._close()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        try:
+            self.stream.set_micro_batch_tokens(tokens)
+            self.steps = iter(self.stream.steps(step.number))
+            smaller = next(self.steps)
+        except LmtransferError as refused:
+            raise TrainingError(
+                f"step {step.number + 1}: out of memory at {error.largest} tokens, and half of them is too few "
+                f"({refused}); {advice}"
+            ) from refused
+        note = (
+            f"step {step.number + 1}: out of memory at {error.largest:,} tokens a forward pass; it is done again, and "
+            f"training goes on, with {tokens:,} and more passes a step, which changes no gradient. "
+            f"Set train.micro_batch_tokens={tokens} to begin so"
+        )
+        return smaller, note
+
+    def _close(self) -> None:
+        close = getattr(self.steps, "close", None)
+        if close is not None:
+            close()

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lmtransfer.reporting.runs.choices import edge_of_grid, edge_text, searched_text
 from lmtransfer.reporting.runs.collect import COMMANDS
-from lmtransfer.reporting.runs.entries import Entry
+from lmtransfer.reporting.runs.entry import Entry
+from lmtransfer.reporting.runs.learning_rates import edge_of_grid, edge_text, searched_text
 from lmtransfer.reporting.runs.scores import num_collapsed, number
 from lmtransfer.verdicts.difference import Difference
 from lmtransfer.verdicts.spread import Spread, spread

@@ -11,7 +11,8 @@ from lmtransfer.errors import ConfigError, RunDirectoryError
 from lmtransfer.kept_predictions.scored import Kept
 from lmtransfer.reporting.runs import scores
 from lmtransfer.reporting.runs.collect import collect
-from lmtransfer.reporting.runs.entries import Entry, make_entries
+from lmtransfer.reporting.runs.entries import make_entries
+from lmtransfer.reporting.runs.entry import Entry
 from lmtransfer.reporting.runs.kept import kept_answers, kept_of
 from lmtransfer.reporting.runs.labels import flatten
 

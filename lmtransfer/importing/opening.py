@@ -1,0 +1,80 @@
+"""The run that the user named: a run directory, or a published model, which is imported into the cache."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from lmtransfer.errors import RunDirectoryError
+from lmtransfer.importing.published_folder import PREFIX
+from lmtransfer.runs.run_directory import RunDirectory
+from lmtransfer.runs.saved import SavedRun, folders_with_checkpoints, read_saved
+from lmtransfer.training import distributed
+
+
+def run_folder(path: str | Path, *, key: str) -> RunDirectory:
+    """The run directory that the user named; of ``hf:<folder or name on the hub>``, the one in the cache.
+
+    Raises:
+        RunDirectoryError: there is none.
+        CheckpointError: there is no such published model, or it cannot be imported.
+    """
+    if str(path).startswith(PREFIX):
+        # Most runs begin from no published model, and need not wait for what reads them.
+        from lmtransfer.importing.importing import import_into_cache
+        from lmtransfer.importing.messages import imported_lines
+
+        folder, imported = import_into_cache(str(path), key=key)
+        if imported is not None and distributed.is_main():
+            for line in [*imported_lines(imported), f"kept in the cache: {folder}"]:
+                print(line, file=sys.stderr)
+        return RunDirectory.open(folder)
+    try:
+        return RunDirectory.open(Path(path).expanduser())
+    except RunDirectoryError as error:
+        raise RunDirectoryError(f"{key}: {error}") from None
+
+
+def open_saved(path: str | Path, *, key: str, trust: bool = False) -> SavedRun:
+    """Open the run that the user named.
+
+    Args:
+        path: the directory, as given; ``hf:`` before it makes it a published model, which is imported.
+        key: the configuration key that gave it, for messages.
+        trust: whether the user trusts it, whoever made it.
+
+    Raises:
+        RunDirectoryError: it is missing, or no run that holds a model.
+        CheckpointError: its tokenizer is torn, or a published model cannot be imported.
+    """
+    return read_saved(run_folder(path, key=key), given=path, key=key, trust=trust)
+
+
+def is_pretrained(path: str | Path) -> bool:
+    """Whether the run was trained on text without labels, and has the heads for it.
+
+    Raises:
+        RunDirectoryError: it is no run.
+        CheckpointError: a published model cannot be imported.
+    """
+    config = run_folder(path, key="run").read_config()
+    return "objective" in config and "task" not in config
+
+
+def trained_folders(path: str | Path) -> list[Path]:
+    """The run of a task that the user named, or its seeds in their order.
+
+    Raises:
+        RunDirectoryError: no run of a task there, or none that has a checkpoint.
+    """
+    directory = run_folder(path, key="run")
+    config = directory.read_config()
+    if "transfer" not in config or "task" not in config:
+        raise RunDirectoryError(
+            f"run={path}: was not trained on a task; give a run of probe or finetune, made by lmtransfer finetune "
+            f"init={path}"
+        )
+    folders = folders_with_checkpoints(directory.path)
+    if not folders:
+        raise RunDirectoryError(f"run={path}: holds no checkpoint yet; let it finish, or go on with it by resume=true")
+    return folders

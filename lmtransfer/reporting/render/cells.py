@@ -1,0 +1,120 @@
+"""Rows and points as text, a cell a column: what the tables of every form have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from lmtransfer.reporting.runs.rows import Row
+from lmtransfer.reporting.runs.sweeps import Sweep, value_text
+from lmtransfer.reporting.units import count, duration, in_percent, shown, shown_difference
+from lmtransfer.reporting.verdict_text import detectable_text, interval_text, needed_text, verdict_text
+from lmtransfer.verdicts.difference import Difference
+from lmtransfer.verdicts.spread import Spread
+
+if TYPE_CHECKING:
+    pass
+
+PLUS_MINUS = "\u00b1"
+
+#: Heading of each column of the wide table (Markdown, HTML).
+COLUMNS = (
+    "run",
+    "model",
+    "objective",
+    "corpus",
+    "task",
+    "transfer",
+    "seeds",
+    "metric",
+    "mean",
+    "median",
+    "difference to control",
+    "verdict",
+    "would find",
+    "seeds to settle",
+    "pretraining",
+    "parameters",
+    "tokens/s",
+)
+
+
+def score_text(score: Spread | None, metric: str, *, plus_minus: str = PLUS_MINUS) -> str:
+    """Mean and deviation in the metric's shown unit: ``69.6 +- 0.5``; without deviation for a single seed."""
+    if score is None:
+        return ""
+    text = shown(score.mean, metric)
+    return text if score.deviation is None else f"{text} {plus_minus} {shown(score.deviation, metric)}"
+
+
+def difference_text(difference: Difference | None, metric: str) -> str:
+    """A difference and the interval that decides: ``+2.8 (+1.2 to +4.4)``."""
+    if difference is None:
+        return ""
+    text, interval = shown_difference(difference.delta, metric), interval_text(difference, metric)
+    return f"{text} ({interval})" if interval else text
+
+
+def metric_heading(metric: str, *, of_pretraining: bool = False) -> str:
+    """The metric's name with its unit; losses of pretraining are those of the validation documents."""
+    if of_pretraining:
+        return f"validation {metric}"
+    return f"{metric} (%)" if in_percent(metric) else metric
+
+
+def cells(row: Row) -> list[str]:
+    """A row as text, one cell a column of ``COLUMNS``."""
+    budget = [] if row.pretraining_tokens is None else [f"{count(row.pretraining_tokens)} tokens"]
+    budget += [] if row.pretraining_seconds is None else [duration(row.pretraining_seconds)]
+    return [
+        row.run if row.state == "finished" else f"{row.run} ({row.state})",
+        row.model,
+        row.objective,
+        row.corpus,
+        "" if row.group == "pretraining" else row.group,
+        row.transfer,
+        "" if row.score is None else str(row.score.n),
+        metric_heading(row.metric, of_pretraining=row.group == "pretraining") if row.metric else "",
+        score_text(row.score, row.metric) if row.score is not None else row.note,
+        "" if row.score is None or row.score.n < 2 else shown(row.score.median, row.metric),
+        difference_text(row.difference, row.metric),
+        verdict_text(row.difference),
+        detectable_text(row.difference, row.metric),
+        needed_text(row.difference),
+        ", ".join(budget),
+        "" if row.num_parameters is None else count(row.num_parameters),
+        "" if row.tokens_per_second is None else count(row.tokens_per_second),
+    ]
+
+
+def sweep_headings(sweep: Sweep) -> list[str]:
+    """The headings of a sweep's table: the swept keys, then what came out."""
+    of_pretraining = sweep.points[0].entries[0].is_pretraining
+    metric = metric_heading(sweep.metric, of_pretraining=of_pretraining) if sweep.metric else "metric"
+    return [*sweep.keys, metric, "seeds", "difference to control", "verdict", "tokens/s", "run"]
+
+
+def sweep_cells(sweep: Sweep, *, plus_minus: str = PLUS_MINUS) -> list[list[str]]:
+    """The rows of a sweep's table as text, the best point marked with a star."""
+    made = []
+    for point in sweep.points:
+        entry, metric = point.entries[0], sweep.metric or ""
+        star = " *" if point is sweep.best and len(sweep.points) > 1 else ""
+        made.append(
+            [
+                *(value_text(value) for value in point.values),
+                score_text(point.score, metric, plus_minus=plus_minus) + star if point.score else entry.run.state,
+                "" if point.score is None else str(point.score.n),
+                difference_text(entry.difference, metric),
+                verdict_text(entry.difference),
+                "" if entry.tokens_per_second is None else count(entry.tokens_per_second),
+                ", ".join(entry.run.name for entry in point.entries),
+            ]
+        )
+    return made
+
+
+def without_empty(headings: list[str], rows: Sequence[list[str]]) -> tuple[list[str], list[list[str]]]:
+    """Leave out the columns in which no row has anything."""
+    kept = [place for place in range(len(headings)) if any(row[place] for row in rows)]
+    return [headings[place] for place in kept], [[row[place] for place in kept] for row in rows]

@@ -1,0 +1,88 @@
+"""Each run beside its control: the same in everything but the weights, or there is no difference and no verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from lmtransfer.kept_predictions.scored import Kept
+from lmtransfer.reporting.runs import scores
+from lmtransfer.reporting.runs.collect import Run
+from lmtransfer.reporting.runs.entry import Entry
+from lmtransfer.reporting.runs.kept import examples_behind
+from lmtransfer.reporting.runs.scores import Scored, scored
+from lmtransfer.reporting.runs.settings import differences_text, differing
+from lmtransfer.verdicts.arms import Arm
+from lmtransfer.verdicts.difference import compare_arms
+from lmtransfer.verdicts.holm import corrected
+from lmtransfer.verdicts.spread import Spread
+
+
+def compared(entries: Sequence[Entry]) -> list[Entry]:
+    """The entries with their controls and the differences to them, whose verdicts hold for the whole table."""
+    found = [_compared(entry, entries) for entry in entries]
+    together = iter(corrected([entry.difference for entry in found if entry.difference is not None]))
+    return [entry if entry.difference is None else replace(entry, difference=next(together)) for entry in found]
+
+
+def made_control(run: Run, controls: Sequence[Run], metric: str, kept: Sequence[Kept], split: str) -> Scored | None:
+    """The control that was made with the run: in its result, else in the runs inside its directory."""
+    node = run.result.get("control")
+    behind = examples_behind(kept, node, metric, split=split, is_control=True)
+    stated = scored(node, metric, examples=behind)
+    if stated is not None:
+        return stated
+    seeds = [control.result for control in controls if control.is_seed and control.result]
+    parents = [control.result for control in controls if not control.is_seed and control.result]
+    node = parents[0] if parents else {}
+    behind = examples_behind(kept, node, metric, seeds, split=split, is_control=True)
+    return scored(node, metric, seeds, examples=behind)
+
+
+def _compared(entry: Entry, others: Sequence[Entry]) -> Entry:
+    """The entry with its control, if need be a run of its own on the same task, and the difference to it.
+
+    A control is the same in everything but the weights. Where a run of the same task from random initialisation is
+    not, or where it is one of several, there is no difference, and the entry says why.
+    """
+    if entry.metric is None or entry.score is None or entry.is_pretraining or entry.is_control:
+        return entry
+    if entry.control is not None:
+        return _judged(entry, entry.control, entry.control_arm)
+    if entry.transfer == "zero-shot":
+        return entry
+    candidates = [other for other in others if other.is_control and _scores_the_same(entry, other)]
+    keys = [differing(other.settings, entry.settings) for other in candidates]
+    alike = [other for other, differs in zip(candidates, keys, strict=True) if not differs]
+    if len(alike) == 1:
+        assert alike[0].score is not None
+        return _judged(entry, alike[0].score, alike[0].arm)
+    if alike:
+        names = " and ".join(other.run.name for other in alike)
+        return replace(entry, without_control=f"{names} could each be its control: none is taken")
+    if not candidates:
+        return entry
+    nearest, differs = min(zip(candidates, keys, strict=True), key=lambda pair: len(pair[1]))
+    named = differences_text(nearest.settings, entry.settings, differs)
+    return replace(entry, without_control=f"{nearest.run.name} is no control of it, differing in {named}")
+
+
+def _scores_the_same(entry: Entry, other: Entry) -> bool:
+    """Whether two runs are scored alike: command, task, split, number of labels and metric."""
+    return other.score is not None and (
+        (other.run.command, other.task, other.split, other.num_train, other.metric)
+        == (entry.run.command, entry.task, entry.split, entry.num_train, entry.metric)
+    )
+
+
+def _judged(entry: Entry, control: Spread | None, control_arm: Arm | None) -> Entry:
+    assert entry.arm is not None
+    assert control_arm is not None
+    assert entry.metric is not None
+    found = compare_arms(
+        entry.arm,
+        control_arm,
+        higher_is_better=scores.higher_is_better(entry.metric, entry.run.result),
+        majority=entry.majority,
+    )
+    return replace(entry, control=control, difference=found)

@@ -1,0 +1,80 @@
+"""What one run did and scored, with its seeds, its pretraining and its control beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from lmtransfer.reporting.runs.collect import Run
+from lmtransfer.reporting.runs.lineage import is_pretraining
+from lmtransfer.verdicts.arms import Arm
+from lmtransfer.verdicts.difference import Difference
+from lmtransfer.verdicts.spread import Spread
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What one run did and scored.
+
+    Attributes:
+        run: the run (the parent, where it has several seeds).
+        seeds: its seeds' own runs; empty where it has a single one.
+        controls: runs of its control that lie inside its directory.
+        source: the pretraining run that it began from, or None.
+        model: family and size.
+        objective: what was pretrained on, of this run or of ``source``.
+        corpus: the text of it, and before it that of the runs it went on from.
+        task: the downstream task; empty for pretraining.
+        split: which part of the task's data was scored.
+        transfer: "frozen", "finetuned", another way of freezing, or "control"; empty for pretraining.
+        num_train: size of the training subset; None for all of it.
+        metric: name of the metric that decides, or None where nothing was scored.
+        score: that metric over the seeds.
+        control: the same for the control.
+        majority: the same for always answering the majority label.
+        difference: ``score`` against ``control``, judged together with all others of the report.
+        pretraining_tokens: real tokens seen in pretraining, all stages together.
+        pretraining_seconds: training seconds of it.
+        num_parameters: parameters of the encoder and its heads.
+        tokens_per_second: real tokens a second of this run.
+        settings: what a run of a task was trained with (see ``settings.task_settings``); empty for pretraining.
+        without_control: why a run that looks like its control is none, in words; empty where there is nothing to say.
+        arm: ``score`` as a side of a comparison, each with its seeds.
+        control_arm: likewise of the control that was made with the run.
+    """
+
+    run: Run
+    seeds: tuple[Run, ...]
+    controls: tuple[Run, ...]
+    source: Run | None
+    model: str
+    objective: str
+    corpus: str
+    task: str
+    split: str
+    transfer: str
+    num_train: int | None
+    metric: str | None
+    score: Spread | None
+    control: Spread | None
+    majority: float | None
+    difference: Difference | None
+    pretraining_tokens: float | None
+    pretraining_seconds: float | None
+    num_parameters: float | None
+    tokens_per_second: float | None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    without_control: str = ""
+    arm: Arm | None = None
+    control_arm: Arm | None = None
+
+    @property
+    def is_pretraining(self) -> bool:
+        """Whether this is a pretraining run, or an evaluation of one on its held-out text."""
+        return is_pretraining(self.run)
+
+    @property
+    def is_control(self) -> bool:
+        """Whether this run is itself a control: the same task learnt from random initialisation."""
+        return self.transfer == "control"

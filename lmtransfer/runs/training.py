@@ -1,0 +1,140 @@
+"""What a configuration says of training: where to compute, and the plan and the output of the one loop."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, open_dict
+from torch import nn
+
+from lmtransfer.config.build import build
+from lmtransfer.config.schema import HardwareSettings, TrainSettings
+from lmtransfer.data.stream.stream import PlannedStream
+from lmtransfer.errors import ConfigError
+from lmtransfer.runs.run_directory import RunDirectory
+from lmtransfer.training.budget import Budget
+from lmtransfer.training.hardware import Hardware, setup
+from lmtransfer.training.loop import Output
+from lmtransfer.training.optim.optimizers import Optimizer
+from lmtransfer.training.plan import Plan
+from lmtransfer.training.precision import PrecisionName
+from lmtransfer.training.progress import Progress
+from lmtransfer.training.trackers import Jsonl, Tracker
+from lmtransfer.training.watchers import Watcher
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingSetup:
+    """What a configuration says of training, whatever is trained.
+
+    Attributes:
+        train: budget, batch sizes, and what happens how often.
+        hardware: where to compute.
+        optimizer: component node.
+        schedule: component node.
+        tracker: component node.
+    """
+
+    train: TrainSettings
+    hardware: Hardware
+    optimizer: Mapping[str, Any]
+    schedule: Mapping[str, Any]
+    tracker: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, cfg: DictConfig, train: TrainSettings, hardware: Hardware) -> TrainingSetup:
+        """That of a command's configuration."""
+        nodes = {key: cfg[key] for key in ("optimizer", "schedule", "tracker")}
+        return cls(train=train, hardware=hardware, **nodes)
+
+    def plan(self, stream: PlannedStream, *, seed: int) -> Plan:
+        """The settings of the loop.
+
+        Args:
+            stream: of the training data; a budget in epochs asks for their length.
+            seed: of dropout.
+        """
+        train = self.train
+        return Plan(
+            budget=Budget(
+                steps=train.steps,
+                tokens=train.tokens,
+                epochs=train.epochs,
+                seconds=train.seconds,
+                steps_per_epoch=stream.steps_per_epoch if train.epochs else None,
+            ),
+            schedule=build(self.schedule),
+            seed=seed,
+            device=self.hardware.device,
+            precision=self.hardware.precision,
+            max_grad_norm=train.max_grad_norm,
+            save_every=train.save_every,
+            log_every=train.log_every,
+        )
+
+    def output(self, run: RunDirectory | None, *, progress: Progress, watchers: Sequence[Watcher] = ()) -> Output:
+        """Where checkpoints and metrics go: into a run, or nowhere."""
+        if run is None:
+            return Output(progress=progress, watchers=watchers)
+        trackers: list[Tracker] = [Jsonl(folder=run.path)]  # always; and what the user asks for besides
+        if self.tracker["_target_"] != f"{Jsonl.__module__}.{Jsonl.__qualname__}":
+            trackers.append(build(self.tracker, folder=run.path))
+        return Output(checkpoints=run.checkpoints, trackers=trackers, progress=progress, watchers=watchers)
+
+
+def build_optimizer(node: Mapping[str, Any], learner: nn.Module) -> Optimizer:
+    """The optimiser of a pretraining: ours take the learner, those of ``torch.optim`` its parameters.
+
+    Raises:
+        ConfigError: the node is not allowed or does not fit.
+    """
+    made: Optimizer = build(node, learner=learner, params=[p for p in learner.parameters() if p.requires_grad])
+    return made
+
+
+def eager_hardware(cfg: DictConfig) -> Hardware:
+    """The configured hardware, for commands that read each batch once, so that compiling would not pay."""
+    settings = HardwareSettings.from_config(cfg.hardware)
+    return setup(device=settings.device, precision=settings.precision, threads=settings.threads, compile=False)
+
+
+def training_hardware(cfg: DictConfig, *, run: Path, compile_by_itself: bool) -> Hardware:
+    """The hardware of a training run; the number format that was chosen becomes part of the configuration.
+
+    What is learnt depends on the format, so ``config.yaml`` names it, and a resumed run keeps it on any machine.
+
+    Args:
+        cfg: the command's; ``hardware.precision`` is set to what was chosen.
+        run: the run directory, which may exist.
+        compile_by_itself: whether ``hardware.compile=auto`` may compile.
+
+    Raises:
+        ConfigError: see ``setup``; or the run that is gone on with was begun in a format that this device lacks.
+    """
+    settings = HardwareSettings.from_config(cfg.hardware)
+    begun_in = _format_of(run) if settings.precision == "auto" else None
+    precision = begun_in or settings.precision
+    compiled = settings.compile if compile_by_itself else settings.compile is True
+    try:
+        hardware = setup(device=settings.device, precision=precision, threads=settings.threads, compile=compiled)
+    except ConfigError as error:
+        if begun_in is None:
+            raise
+        raise ConfigError(f"{run} was begun in {begun_in}, and goes on in it: {error}") from error
+    if begun_in is not None:
+        hardware = replace(hardware, reason="as the run was begun")
+    with open_dict(cfg):
+        cfg.hardware.precision = hardware.precision.name
+    return hardware
+
+
+def _format_of(run: Path) -> PrecisionName | None:
+    """The number format that a run was begun in, where its configuration names one."""
+    directory = RunDirectory(run)
+    if not directory.config_path.is_file():
+        return None
+    named = (directory.read_config().get("hardware") or {}).get("precision")
+    return named if named in ("fp32", "bf16", "fp16") else None

@@ -1,0 +1,91 @@
+"""A pretraining run as it was saved, with the head that scores its sentences or fills its masks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from lmtransfer.errors import ConfigError, RunDirectoryError
+from lmtransfer.objectives.base import Objective, known_objectives
+from lmtransfer.objectives.learner import PretrainingLearner
+from lmtransfer.pretraining.saved_objectives import learnt
+from lmtransfer.runs.saved import SavedRun
+from lmtransfer.training.hardware import Hardware
+from lmtransfer.zero_shot.queries import Frame
+
+
+@dataclass(frozen=True, slots=True)
+class Pretrained:
+    """A pretrained encoder with its objectives.
+
+    Attributes:
+        learner: both, with the run's weights, in eval mode on the device.
+        frame: the marks that training put around a text.
+    """
+
+    learner: PretrainingLearner
+    frame: Frame
+
+
+def open_pretrained(saved: SavedRun, *, hardware: Hardware) -> Pretrained:
+    """Build what a pretraining run has learnt.
+
+    Args:
+        saved: the run.
+        hardware: where to compute.
+
+    Raises:
+        RunDirectoryError: the run was not pretrained, or has no checkpoint.
+        CheckpointError: its checkpoint is torn.
+    """
+    if "objective" not in saved.config or "task" in saved.config:
+        raise RunDirectoryError(
+            f"run={saved.path}: was not pretrained on text, and holds no head that predicts tokens; give a run of "
+            f"pretrain, such as runs/pretrain/<name>"
+        )
+    config: Any = OmegaConf.create(saved.config)
+    config.init = None  # the weights are the run's own, whatever it began from
+    parts, learner = learnt(saved, config)
+    frame = Frame(tokenizer=saved.tokenizer, encoder=learner.encoder, rows=parts.rows)
+    return Pretrained(learner.to(hardware.device).eval(), frame)
+
+
+def token_predictor(learner: PretrainingLearner) -> Objective:
+    """The first objective that gives tokens of the text a probability.
+
+    Raises:
+        ConfigError: none does: pairs, replaced tokens and word vectors tell nothing of it.
+    """
+    found = [objective for objective in learner.listed() if objective.predicts]
+    if not found:
+        names = _either(objective.name for objective in known_objectives() if objective.predicts)
+        raise ConfigError(
+            f"run: its objective ({', '.join(learner.objectives)}) gives no probability of a token: give a run of "
+            f"objective={names}, or of one that mlm is a part of (such as mlm_nsp)"
+        )
+    return found[0]
+
+
+def masked_predictor(learner: PretrainingLearner) -> Objective:
+    """The first objective that predicts a hidden token from both sides at once.
+
+    Raises:
+        ConfigError: none does.
+    """
+    found = [objective for objective in learner.listed() if objective.predicts == "masked"]
+    if not found:
+        names = _either(objective.name for objective in known_objectives() if objective.predicts == "masked")
+        raise ConfigError(
+            f"run: its objective ({', '.join(learner.objectives)}) cannot fill a [MASK]: give a run of "
+            f"objective={names}, or of one that mlm is a part of (such as mlm_nsp)"
+        )
+    return found[0]
+
+
+def _either(names: Iterable[str]) -> str:
+    """``a, b or c``."""
+    *others, last = names
+    return f"{', '.join(others)} or {last}" if others else last
