@@ -15,7 +15,7 @@ from pathlib import Path
 from steps import new_folder, run_steps
 
 #: Labelled examples; seeds of each result.
-NUM_TRAIN, SEEDS = 100, 3
+NUM_TRAIN, SEEDS = 100, 5
 
 
 def main() -> None:

@@ -10,6 +10,7 @@ from lmtransfer.config.check import check
 from lmtransfer.errors import ConfigError
 from lmtransfer.reporting.comparison.comparison import compare_sides
 from lmtransfer.reporting.comparison.page import print_comparison, write_comparison
+from lmtransfer.reporting.comparison.pretraining import compare_pretrainings
 from lmtransfer.reporting.comparison.sides import read_sides
 from lmtransfer.reporting.render.terminal import report_console
 
@@ -28,9 +29,11 @@ def run(cfg: DictConfig) -> Path:
     if cfg.most < 0:
         raise ConfigError(f"most={cfg.most}: must be 0 or more examples")
     given = [str(path) for path in cfg.runs] if OmegaConf.is_list(cfg.runs) else [str(cfg.runs)]
-    found = compare_sides(*read_sides(given))
+    one, other = read_sides(given)
+    found = (compare_pretrainings if one.first.is_pretraining else compare_sides)(one, other)
     console = report_console()
     print_comparison(found, console, most=cfg.most)
     path = write_comparison(found, None if cfg.to is None else Path(str(cfg.to)).expanduser(), most=cfg.most)
-    console.print(f"As a page, and all flipped examples as .json beside it: {path}", markup=False, soft_wrap=True)
+    beside = "everything" if found.flips is None else "all flipped examples"
+    console.print(f"As a page, and {beside} as .json beside it: {path}", markup=False, soft_wrap=True)
     return path.parent

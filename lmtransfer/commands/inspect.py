@@ -2,37 +2,23 @@
 
 from __future__ import annotations
 
-from typing import cast
-
-import numpy as np
-import torch
 from omegaconf import DictConfig
-from rich.padding import Padding
-from rich.text import Text as Styled
 
-from lmtransfer.config.schema import HardwareSettings, TrainSettings
-from lmtransfer.data.stream.stream import PlannedStream
-from lmtransfer.inspection.cost import Cost, measurable_rows, measure, parameter_counts
-from lmtransfer.inspection.numbers import check_numbers
-from lmtransfer.inspection.parts_table import parts_table
-from lmtransfer.inspection.remarks import remarks
-from lmtransfer.inspection.rows import LEGEND, PLAIN_LEGEND, STRIP_LEGEND, described_labels, shown, strip
-from lmtransfer.inspection.tables import corpus_table, cost_table, packing_table, parameter_table, rates_table
+from lmtransfer.config.check import check
+from lmtransfer.config.ranges import Range
+from lmtransfer.errors import ConfigError
+from lmtransfer.inspection.pretraining import inspect_pretraining
 from lmtransfer.inspection.task import inspect_task
-from lmtransfer.objectives.batch import PretrainingBatch
-from lmtransfer.objectives.learner import PretrainingLearner, needed_reads
-from lmtransfer.objectives.rows.base import RowPlan, Rows
-from lmtransfer.objectives.source import PretrainingSource
-from lmtransfer.objectives.views import RowCounts, count_rows, row_views
-from lmtransfer.pretraining.assembly import Parts, build_parts, check_pretraining, read_text
-from lmtransfer.randomness import derived_seed, permutation
-from lmtransfer.runs.training import build_optimizer
+from lmtransfer.pretraining.assembly import check_pretraining
 from lmtransfer.system.console import Console
-from lmtransfer.tokenizers.base import Tokenizer, characters_of
-from lmtransfer.training.hardware import Hardware, setup
 
-#: Rows that are built together when rates are counted.
-_COUNTED_AT_ONCE = 64
+#: An epoch is found by counting the steps of those before it, and what is shown is read by people.
+_RANGES = {
+    "rows": Range(0, 10_000),
+    "strips": Range(0, 10_000),
+    "sample": Range(1, 1_000_000),
+    "epoch": Range(0, 1_000),
+}
 
 
 def run(cfg: DictConfig) -> None:
@@ -40,118 +26,30 @@ def run(cfg: DictConfig) -> None:
 
     Raises:
         ConfigError: with every problem of the config.
-        DataError: a corpus that is missing, empty, or too small for its rows.
+        DataError: a corpus or a split that is missing, empty or malformed.
     """
+    console = Console(highlight=False)
     if cfg.get("task") is not None:
-        inspect_task(cfg)
+        check(cfg, primary="inspect", nodes={"task": {"data_root", "cache_dir"}})
+        _check_numbers(cfg)
+        inspect_task(cfg, console)
         return
     nodes = {"optimizer": {"learner", "params"}, "schedule": set[str](), "tracker": {"folder"}}
     check_pretraining(cfg, primary="inspect", more_nodes=nodes)
-    check_numbers(cfg)
-    train = TrainSettings.from_config(cfg.train)
-    chosen = HardwareSettings.from_config(cfg.hardware)
-    hardware = setup(device=chosen.device, precision=chosen.precision, threads=chosen.threads, compile=chosen.compile)
-    console, epoch = Console(highlight=False), int(cfg.epoch)
-    with Console(stderr=True).status("reading the corpus"):
-        text = read_text(cfg)
-    parts = build_parts(cfg, text.tokenizer)
-    parts.corruption.observe(text.prepared.train)
-    learner = _learner(parts, seed=cfg.seed, hardware=hardware)
-    source = PretrainingSource(
-        store=text.prepared.train,
-        rows=parts.rows,
-        corruption=parts.corruption,
-        seed=cfg.seed,
-        reads=needed_reads(parts.objectives),
-        characters=characters_of(text.tokenizer),
-    )
-    stream = PlannedStream(
-        source, seed=cfg.seed, batch_tokens=train.batch_tokens, micro_batch_tokens=train.micro_batch_tokens
-    )
-    plan, steps = source.plan(epoch), stream.steps_in(epoch)
-    counts = _counted(source, plan, text.tokenizer, epoch=epoch, seed=cfg.seed, sample=cfg.sample)
-    first_step = sum(stream.steps_in(earlier) for earlier in range(epoch))
-    batch = cast(PretrainingBatch, next(stream.steps(first_step)).micro_batches[0])
-
-    for name, prepared in (text.prepared.parts or {text.corpus.name: text.prepared}).items():
-        console.print(corpus_table(name, prepared, text.tokenizer))
-    parts_of_mixture = parts_table(text.prepared, text.tokenizer)
-    if parts_of_mixture is not None:
-        console.print(parts_of_mixture)
-    _print_rows(console, batch, text.tokenizer, parts.rows, number=cfg.rows)
-    console.print(rates_table(plan.lengths, counts, parts.rows, epoch=epoch, steps=steps, train=train))
-    console.print(packing_table(batch, learner.counts(batch)))
-    _print_strips(console, batch, text.tokenizer, number=cfg.strips)
-    frozen = sum(p.numel() for p in learner.parameters() if not p.requires_grad)
-    console.print(parameter_table(type(parts.encoder).__name__, parameter_counts(learner), frozen=frozen))
-    console.print(f"computes on {hardware}", soft_wrap=True)
-    if cfg.measure:
-        cost = _measured(cfg, learner, source, plan, batch, hardware)
-        tokens, of_pass = int(plan.lengths.sum(dtype=np.int64)), batch.num_tokens
-        console.print(cost_table(cost, tokens=tokens, steps=steps, pass_tokens=of_pass, train=train))
-    for line in remarks(text.prepared, plan.lengths, counts, parts.rows, steps=steps):
-        console.print(Styled(f"note: {line}", style="yellow"), soft_wrap=True)
+    _check_numbers(cfg)
+    inspect_pretraining(cfg, console)
 
 
-def _learner(parts: Parts, *, seed: int, hardware: Hardware) -> PretrainingLearner:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derived_seed(seed, "heads"))
-        return PretrainingLearner(parts.encoder, list(parts.objectives)).to(hardware.device)
+def _check_numbers(cfg: DictConfig) -> None:
+    """Refuse numbers that would take for ever.
 
-
-def _counted(
-    source: PretrainingSource, plan: RowPlan, tokenizer: Tokenizer, *, epoch: int, seed: int, sample: int
-) -> RowCounts:
-    rows = permutation(len(plan.lengths), seed, "sample")[:sample]
-    batches = (
-        source.build(epoch, plan, rows[start : start + _COUNTED_AT_ONCE])
-        for start in range(0, len(rows), _COUNTED_AT_ONCE)
-    )
-    return count_rows((view for batch in batches for view in row_views(batch)), tokenizer)
-
-
-def _print_rows(console: Console, batch: PretrainingBatch, tokenizer: Tokenizer, rows: Rows, *, number: int) -> None:
-    views = list(row_views(batch))
-    # Rows lie by length in the batch: take some from all over it.
-    places = np.linspace(0, len(views) - 1, min(number, len(views))).astype(int).tolist()
-    if not places:
-        return
-    console.print(Styled(f"{len(places)} rows of the first step", style="bold"))
-    console.print(LEGEND if batch.num_targets else PLAIN_LEGEND, soft_wrap=True)
-    for view in (views[place] for place in places):
-        labels = described_labels(view, rows.label_names)
-        hidden = f", {view.is_hidden.sum()} of them hidden" if batch.num_targets else ""
-        heading = f"{view.key}: {len(view.original)} tokens{hidden}"
-        console.print(Styled(f"\n  {heading}{'; ' if labels else ''}{labels}", style="dim"), soft_wrap=True)
-        console.print(Padding(shown(view, tokenizer), (0, 0, 0, 4)))
-    console.print()
-
-
-def _print_strips(console: Console, batch: PretrainingBatch, tokenizer: Tokenizer, *, number: int) -> None:
-    views = list(row_views(batch))[:number]
-    if views and batch.num_targets:
-        console.print(STRIP_LEGEND, soft_wrap=True)
-        for view in views:
-            console.print(Padding(strip(view, tokenizer), (0, 0, 0, 4)))
-
-
-def _measured(
-    cfg: DictConfig,
-    learner: PretrainingLearner,
-    source: PretrainingSource,
-    plan: RowPlan,
-    batch: PretrainingBatch,
-    hardware: Hardware,
-) -> Cost:
-    """Measure on rows spread over all lengths of the epoch, as many as a forward pass has or seconds allow."""
-    number = measurable_rows(batch, learner, hardware.device)
-    by_length = np.argsort(plan.lengths, kind="stable")
-    rows = by_length[np.linspace(0, len(by_length) - 1, min(number, len(by_length))).astype(int)]
-    with Console(stderr=True).status("measuring a few training steps"):
-        return measure(
-            learner,
-            build_optimizer(cfg.optimizer, learner),
-            source.build(int(cfg.epoch), plan, rows),
-            hardware=hardware,
-            seed=cfg.seed,
-        )
+    Raises:
+        ConfigError: with all problems.
+    """
+    problems = [
+        f"{key}={cfg[key]} is out of range: {allowed}"
+        for key, allowed in _RANGES.items()
+        if not allowed.holds(cfg[key])
+    ]
+    if problems:
+        raise ConfigError(problems)

@@ -14,11 +14,12 @@ from rich.table import Table
 from lmtransfer.config.build import build
 from lmtransfer.config.check import check
 from lmtransfer.config.parts import settle_parts
-from lmtransfer.data.store.cache import PreparedCorpus, default_cache_dir, prepare, tokenizer_for
+from lmtransfer.data.store.cache import PreparedCorpus, prepare, tokenizer_for
 from lmtransfer.data.store.filling import Progress as PrepareProgress
 from lmtransfer.errors import ConfigError
-from lmtransfer.inspection.parts_table import parts_table
+from lmtransfer.inspection.tables import parts_table
 from lmtransfer.pretraining.corpus import build_corpus
+from lmtransfer.system.cache_dir import default_cache_dir
 from lmtransfer.system.console import Console
 from lmtransfer.tokenizers.base import Tokenizer
 

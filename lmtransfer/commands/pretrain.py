@@ -11,9 +11,8 @@ from omegaconf import DictConfig, OmegaConf
 from lmtransfer.config.budget import effective_train
 from lmtransfer.config.schema import TrainSettings
 from lmtransfer.config.sweep import in_sweep, sweep_name
-from lmtransfer.data.store.token_shares import unigram_entropy
+from lmtransfer.data.store.token_shares import part_shares, unigram_entropy
 from lmtransfer.errors import ConfigError
-from lmtransfer.inspection.parts_table import shares_of
 from lmtransfer.models.compilation import compile_blocks
 from lmtransfer.objectives.base import masked_loss, selection_metric
 from lmtransfer.objectives.learner import PretrainingLearner
@@ -107,7 +106,7 @@ def _train(cfg: DictConfig, train: TrainSettings, name: str, hardware: Hardware,
         trainer.resume()
     state = trainer.train()
     metrics = state.best_metrics  # of the checkpoint that every other command takes
-    shares = shares_of(text.prepared, text.tokenizer)
+    shares = part_shares(text.prepared.train, text.tokenizer)
     result = RunResult(
         command="pretrain",
         split="validation" if metrics else None,

@@ -103,6 +103,10 @@ def _unknown_key(override: Override, reference: DictConfig, command: str, folder
         last = key.rpartition(".")[2]
         if last in arguments and arguments[last].required:
             return [f"{text}: {key} is supplied by the command; leave it out"]
+        deeper = [f"{parent}.{name}" for name in _all_keys(node) if name.endswith(f".{last}")]
+        if last in arguments and deeper:  # such as task.files.train for task.train
+            instead = f"{deeper[0]}{text[len(key) :]}" if text.startswith(f"{key}=") else deeper[0]
+            return [f"{text}: the config of {parent} has {deeper[0]} for it; write {instead}"]
         if last in arguments:
             return [f"{text}: the config of {parent} leaves {key} at its default; to set it, write +{text}"]
         siblings += [name for name in arguments if name not in siblings]

@@ -40,8 +40,8 @@ COMMANDS
 A FIRST SESSION
   lmtransfer pretrain name=first
       the laptop recipe: ten minutes on two cores, on text that is already on this machine
-  lmtransfer finetune experiment=few_labels init=runs/pretrain/first task.num_train=100 control=true seeds=3 name=ft
-      train on 100 labelled docstrings, and the same from random initialisation, three times each
+  lmtransfer finetune experiment=few_labels init=runs/pretrain/first task.num_train=100 control=true seeds=5 name=ft
+      train on 100 labelled docstrings, and the same from random initialisation, five times each
   lmtransfer report runs/
       every result in one table
 

@@ -14,8 +14,8 @@ from omegaconf import OmegaConf
 from torch import Tensor, nn
 
 from lmtransfer.config.build import build
-from lmtransfer.data.corpora.digests import source_digest
-from lmtransfer.data.store.cache import default_cache_dir, writing
+from lmtransfer.data.corpora.sources import source_digest
+from lmtransfer.data.store.cache import writing
 from lmtransfer.errors import CheckpointError
 from lmtransfer.importing.objective import imported_objective
 from lmtransfer.importing.published_folder import PublishedFolder, find_published
@@ -27,6 +27,7 @@ from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.runs.result import RunResult
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.versions import versions
+from lmtransfer.system.cache_dir import default_cache_dir
 from lmtransfer.system.durable import staged_folder
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.training.state import TrainState

@@ -28,7 +28,7 @@ def next_lines(path: Path, imported: Imported) -> list[str]:
     run = short_path(path)
     lines = [
         f"run: {path}",
-        f"\nnext, does it help?  lmtransfer finetune init={run} task=python_docs task.num_train=100 seeds=3 "
+        f"\nnext, does it help?  lmtransfer finetune init={run} task=python_docs task.num_train=100 seeds=5 "
         f"control=true",
     ]
     if "mlm" in imported.losses:

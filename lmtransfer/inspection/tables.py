@@ -11,7 +11,8 @@ from rich.table import Table
 
 from lmtransfer.config.schema import TrainSettings
 from lmtransfer.data.store.cache import PreparedCorpus
-from lmtransfer.data.store.store import TokenStore
+from lmtransfer.data.store.store import MixedStore, TokenStore
+from lmtransfer.data.store.token_shares import part_shares
 from lmtransfer.inspection.cost import Cost
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.rows.base import Rows
@@ -65,6 +66,39 @@ def _lengths(starts: np.ndarray) -> tuple[str, str]:
     lengths = starts[places + 1] - starts[places]
     marks = ", ".join(f"{value:,.0f}" for value in np.quantile(lengths, [0, 0.25, 0.5, 0.75, 0.99, 1]))
     return f"{lengths.mean():,.1f}", f"tokens; shortest, quartiles, 99 %, longest: {marks}"
+
+
+def parts_table(prepared: PreparedCorpus, tokenizer: Tokenizer) -> Table | None:
+    """One line a part, or None where the corpus is a single one."""
+    if not isinstance(prepared.train, MixedStore):
+        return None
+    shares = part_shares(prepared.train, tokenizer)
+    table = Table(
+        title=f"parts, sampled with alpha {prepared.train.alpha:g}",
+        title_justify="left",
+        title_style="bold",
+        caption="pieces: of the vocabulary, those that make up 99.9 % of a part's tokens; own: those that are "
+        "more frequent in it than in any other part",
+        caption_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+    )
+    table.add_column("part", no_wrap=True)
+    for heading in ("tokens", "of all", "sampled", "a word", "unknown", "pieces", "own"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for name, part in prepared.parts.items():
+        found, counted = shares[name], part.statistics
+        table.add_row(
+            name,
+            f"{counted.tokens:,}",
+            f"{found.share:.1%}",
+            f"{found.sampled:.1%}",
+            f"{counted.tokens / max(1, counted.words):.2f}",
+            f"{counted.unknown_rate:.3%}",
+            f"{found.vocabulary:.1%}",
+            f"{found.own:.1%}",
+        )
+    return table
 
 
 def rates_table(

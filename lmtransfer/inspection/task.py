@@ -11,10 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from lmtransfer.config.build import build
-from lmtransfer.config.check import check
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.importing.opening import open_saved
-from lmtransfer.inspection.numbers import check_numbers
 from lmtransfer.inspection.tables import titled
 from lmtransfer.runs.saved import new_encoder
 from lmtransfer.system.console import Console
@@ -27,15 +25,17 @@ from lmtransfer.transfer.experiment.data import encode_examples, noted
 _NAMED = 5
 
 
-def inspect_task(cfg: DictConfig) -> None:
+def inspect_task(cfg: DictConfig, console: Console) -> None:
     """Print everything; nothing is written.
 
+    Args:
+        cfg: as the command has checked it.
+        console: where to.
+
     Raises:
-        ConfigError: with every problem of the config.
+        ConfigError: no run is named, or the task has no labels.
         DataError: a split that is malformed, or none that can be read.
     """
-    check(cfg, primary="inspect", nodes={"task": {"data_root", "cache_dir"}})
-    check_numbers(cfg)
     if not cfg.get("init"):
         raise ConfigError("init: give the run directory whose tokenizer reads the task (init=runs/pretrain/<name>)")
     source = open_saved(cfg.init, key="init")
@@ -43,7 +43,6 @@ def inspect_task(cfg: DictConfig) -> None:
     task: Task = build(cfg.task, data_root=cfg.data_root, cache_dir=cfg.cache_dir)
     if task.zero_shot:
         raise ConfigError(f"task={task.name}: is scored without training, so that there are no labels to inspect")
-    console = Console(highlight=False)
     seen: dict[str, str] = {}
     for split in task.splits:
         try:

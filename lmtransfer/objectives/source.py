@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from lmtransfer.data.batch import pack
-from lmtransfer.data.corpora.mixture import MixedStore
-from lmtransfer.data.store.store import TokenStore
+from lmtransfer.data.store.store import MixedStore, TokenStore
 from lmtransfer.models.base import Reads
 from lmtransfer.objectives.base import Read
 from lmtransfer.objectives.batch import PretrainingBatch

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Protocol, cast
 
 from lmtransfer.data.documents import Notes
-from lmtransfer.data.files import EncodingErrors, decode, find_file, read_lines
+from lmtransfer.data.files import find_file
+from lmtransfer.data.text_lines import EncodingErrors, decode, read_lines
 from lmtransfer.errors import DataError
 from lmtransfer.system.machine import naming
 

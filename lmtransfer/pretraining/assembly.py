@@ -16,7 +16,7 @@ from lmtransfer.config.check import check
 from lmtransfer.config.parts import settle_parts
 from lmtransfer.config.target import resolve
 from lmtransfer.data.documents import Corpus
-from lmtransfer.data.store.cache import PreparedCorpus, default_cache_dir, prepare, tokenizer_for
+from lmtransfer.data.store.cache import PreparedCorpus, prepare, tokenizer_for
 from lmtransfer.errors import ConfigError
 from lmtransfer.importing.opening import open_saved
 from lmtransfer.interop.grown import grown_weights, with_words
@@ -32,6 +32,7 @@ from lmtransfer.pretraining.going_on import go_on_from
 from lmtransfer.pretraining.untrained_tokenizer import UntrainedTokenizer
 from lmtransfer.runs.saved import SavedRun, hold_encoder, new_encoder
 from lmtransfer.runs.training import build_optimizer
+from lmtransfer.system.cache_dir import default_cache_dir
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.training.weights import load_weights, read_weights
 

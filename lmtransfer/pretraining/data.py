@@ -6,8 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 from lmtransfer.config.schema import TrainSettings
-from lmtransfer.data.corpora.mixture import MixedStore
-from lmtransfer.data.store.store import TokenStore
+from lmtransfer.data.store.store import MixedStore, TokenStore
 from lmtransfer.data.stream.evaluation_batches import evaluation_batches
 from lmtransfer.data.stream.stream import PlannedStream
 from lmtransfer.errors import DataError

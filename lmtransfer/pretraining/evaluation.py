@@ -105,7 +105,9 @@ def evaluate_pretrained(cfg: DictConfig) -> Path:
         if plain.get("corpus") is not None:
             plain["corpus"] = absolute_corpus(plain["corpus"])
         directory.write_config(plain)
-        directory.write_versions(versions())
+        text = measuring.text
+        prints = {"corpus": text.corpus.fingerprint(), "tokenizer": text.tokenizer.fingerprint}
+        directory.write_versions(versions(data=prints))
         directory.write_result(
             RunResult(
                 command="evaluate",

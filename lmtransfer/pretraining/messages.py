@@ -63,9 +63,9 @@ def closing(path: Path, result: RunResult, *, output_root: Path, console: Consol
     small = (result.num_parameters or 0) < _SMALL
     few, more = ("experiment=few_labels ", "experiment=laptop_finetune ") if small else ("", "")
     console.print(
-        f"\nnext, does it help?  lmtransfer finetune {few}init={run} task=python_docs task.num_train=100 seeds=3 "
+        f"\nnext, does it help?  lmtransfer finetune {few}init={run} task=python_docs task.num_train=100 seeds=5 "
         f"control=true"
-        f"\n                     lmtransfer finetune {more}init={run} task=sst2 task.num_train=1000 seeds=3 "
+        f"\n                     lmtransfer finetune {more}init={run} task=sst2 task.num_train=1000 seeds=5 "
         f"control=true name=sst2 data_root=<folder>"
         f"\n                     lmtransfer report {short_path(output_root.absolute())}",
         soft_wrap=True,

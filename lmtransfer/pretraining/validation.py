@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from lmtransfer.data.corpora.mixture import MixedStore
-from lmtransfer.data.store.store import TokenStore
+from lmtransfer.data.store.store import MixedStore, TokenStore
 
 #: Losses on a store, of at most so many tokens.
 Measure = Callable[[TokenStore, int | None], dict[str, float]]

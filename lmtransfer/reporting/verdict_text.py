@@ -14,11 +14,17 @@ def interval_text(difference: Difference, metric: str) -> str:
     return f"{shown_difference(low, metric)} to {shown_difference(high, metric)}"
 
 
-def grounds(difference: Difference, metric: str) -> str:
-    """What a verdict rests on: ``95 % interval +6.1 to +13.9 over 5 pairs of seeds, on these examples``."""
+def grounds(difference: Difference, metric: str, *, of: str = "these examples") -> str:
+    """What a verdict rests on: ``95 % interval +6.1 to +13.9 over 5 pairs of seeds, on these examples``.
+
+    Args:
+        difference: that was judged.
+        metric: its name.
+        of: what was scored, where its luck is not counted.
+    """
     together = difference.num_comparisons
     corrected = f", corrected for {together} comparisons," if together > 1 else ""
-    examples = "" if difference.counts_examples else ", on these examples"
+    examples = "" if difference.counts_examples else f", on {of}"
     return f"95 % interval{corrected} {interval_text(difference, metric)} over {seeds_text(difference)}{examples}"
 
 

@@ -25,9 +25,9 @@ from omegaconf import OmegaConf
 
 from lmtransfer.config.build import build
 from lmtransfer.data.documents import Corpus
-from lmtransfer.data.store.cache import default_cache_dir
 from lmtransfer.errors import LmtransferError, RunDirectoryError
 from lmtransfer.runs.run_directory import RunDirectory
+from lmtransfer.system.cache_dir import default_cache_dir
 from lmtransfer.system.durable import write_text
 from lmtransfer.training import distributed
 from lmtransfer.untrusted.files import read_bytes

@@ -5,19 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 
-def expected_best(values: Sequence[float], *, higher_is_better: bool = True) -> list[float]:
+def expected_best(
+    values: Sequence[float], *, scores: Sequence[float] | None = None, higher_is_better: bool = True
+) -> list[float]:
     """The expected score of the best of k tries, for k from 1 to the number of values (Dodge et al. 2019, equation 5).
 
     The k tries are drawn from the values with replacement: the j-th smallest of n is their maximum with the chance
     (j / n)^k - ((j - 1) / n)^k.
 
     Args:
-        values: the score of each setting tried.
+        values: of each setting tried, what the best is chosen by.
+        scores: of each, what is expected of the chosen one, such as the score of one seed where ``values`` are means
+            over seeds; ``values`` if omitted.
         higher_is_better: the direction of the metric.
     """
-    sign, n = (1.0 if higher_is_better else -1.0), len(values)
-    ranked = sorted(sign * value for value in values)
+    told, n = values if scores is None else scores, len(values)
+    ranked = sorted(range(n), key=lambda place: values[place], reverse=not higher_is_better)
     return [
-        sign * sum(value * ((j / n) ** k - ((j - 1) / n) ** k) for j, value in enumerate(ranked, start=1))
+        sum(told[place] * ((j / n) ** k - ((j - 1) / n) ** k) for j, place in enumerate(ranked, start=1))
         for k in range(1, n + 1)
     ]

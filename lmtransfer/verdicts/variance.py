@@ -26,6 +26,9 @@ from lmtransfer.verdicts.power import combined
 
 Source = Literal["pretraining", "finetuning", "examples"]
 
+#: Said of arms whose examples are not known.
+NO_PREDICTIONS = "the luck of the examples is not counted: no predictions are kept"
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -194,7 +197,7 @@ def _by_cluster(values: np.ndarray, clusters: np.ndarray | None) -> np.ndarray:
 def _known(arm: Arm) -> tuple[Examples | None, list[str]]:
     """The examples of an arm, if their means are its scores, and what there is to say where they are not."""
     if arm.examples is None:
-        return None, ["the luck of the examples is not counted: no predictions are kept"]
+        return None, [NO_PREDICTIONS]
     values = np.array([score.value for score in arm.scores])
     off = np.abs(arm.examples.scores.mean(axis=1) - values)
     if (off > 1e-3 * np.maximum(1.0, np.abs(values))).any():

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -64,17 +66,26 @@ def half_made(world: Path) -> set[str]:
     return found | {str(path.relative_to(world)) for path in (world / "runs").rglob("*")}
 
 
-def altered(world: Path, changes: dict[str, object]) -> Path:
+def change(file: Path, changes: dict[str, Any], *, separator: str = ".") -> None:
+    """Give fields of a YAML or JSON file, named by all keys on their way, other values."""
+    write, content = (
+        (json.dumps, json.loads(file.read_text()))
+        if file.suffix == ".json"
+        else (yaml.safe_dump, yaml.safe_load(file.read_text()))
+    )
+    for place, value in changes.items():
+        node, (*parents, last) = content, place.split(separator)
+        for parent in parents:
+            node = node[int(parent)] if isinstance(node, list) else node[parent]
+        node[last] = value
+    file.write_text(write(content))
+
+
+def altered(world: Path, changes: dict[str, Any]) -> Path:
     """A copy ``r`` of the base run, with other values in its config.yaml."""
     run = world / "r"
     shutil.copytree(world / "runs/pretrain/base", run)
-    config = yaml.safe_load((run / "config.yaml").read_text())
-    for key, value in changes.items():
-        node, (*parents, last) = config, key.split(".")
-        for parent in parents:
-            node = node[parent]
-        node[last] = value
-    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    change(run / "config.yaml", changes)
     return run
 
 

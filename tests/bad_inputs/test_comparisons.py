@@ -29,9 +29,15 @@ CASES = {
     "nowhere": Case(("compare", "made/a", "made/c"), ("made/c", "no such folder"), TWO),
     "no run": Case(("compare", "made/a", "texts"), ("texts", "holds no run"), TWO),
     "a file": Case(("compare", "made/a", "t.tsv"), ("t.tsv", "no such folder"), TWO),
-    "pretraining": Case(("compare", "made/a", "runs/pretrain/base"), ("holds no run of a task that has a score",), TWO),
+    "pretraining": Case(
+        ("compare", "made/a", "runs/pretrain/base"),
+        ("base holds losses of pretraining", "a scores of a task (sst2, dev)"),
+        TWO,
+    ),
     "not finished": Case(
-        ("compare", "made/a", "made/c"), ("made/c holds no run of a task",), TWO | {"made/c/config.yaml": b"init: x\n"}
+        ("compare", "made/a", "made/c"),
+        ("made/c holds no run that has a score",),
+        TWO | {"made/c/config.yaml": b"init: x\n"},
     ),
     "several tasks": Case(
         ("compare", "made/a", "many"),

@@ -15,13 +15,12 @@ from typing import Any
 
 import pytest
 import torch
-import yaml
-from bad_input import FINETUNE, PREPARE, PRETRAIN, SECRET, Answer, Case, altered, check
+from bad_input import FINETUNE, PREPARE, PRETRAIN, SECRET, Answer, Case, altered, change, check
 from limits import no_privileges
 from safetensors.torch import load_file, save_file
 
 from lmtransfer import cli
-from lmtransfer.data import files
+from lmtransfer.data import text_lines
 
 PREDICT = ("predict", "run=r", "text=the [MASK] of")
 EVALUATE = ("evaluate", "run=r")
@@ -125,13 +124,7 @@ def field(file: str, place: str, value: Any) -> Alter:
     """Give a field of a JSON file of the run another value."""
 
     def alter(run: Path) -> None:
-        content = json.loads((run / file).read_text())
-        *parents, last = place.split("/")
-        node = content
-        for parent in parents:
-            node = node[int(parent)] if isinstance(node, list) else node[parent]
-        node[last] = value
-        (run / file).write_text(json.dumps(content))
+        change(run / file, {place: value}, separator="/")
         _sealed_again(run / file)
 
     return alter
@@ -139,16 +132,7 @@ def field(file: str, place: str, value: Any) -> Alter:
 
 def setting(key: str, value: Any) -> Alter:
     """Give a key of the run's config.yaml another value."""
-
-    def alter(run: Path) -> None:
-        config = yaml.safe_load((run / "config.yaml").read_text())
-        node, (*parents, last) = config, key.split(".")
-        for parent in parents:
-            node = node[parent]
-        node[last] = value
-        (run / "config.yaml").write_text(yaml.safe_dump(config))
-
-    return alter
+    return lambda run: change(run / "config.yaml", {key: value})
 
 
 def setting_of(seed: str, key: str, value: Any) -> Alter:
@@ -747,7 +731,7 @@ def test_a_gz_of_zeros_is_refused_at_once(world: Path, answer: Answer) -> None:
 
 
 def test_a_line_has_a_longest_length(world: Path, answer: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "LONGEST_LINE_BYTES", 10_000)
+    monkeypatch.setattr(text_lines, "LONGEST_LINE_BYTES", 10_000)
     for name, end in (("a.txt", b""), ("b.txt", b"\n"), ("c.jsonl", b"\n")):
         content = b"one line\n" + b"la " * 5000 + end
         case = Case((*PREPARE, f"corpus.path={name}"), (f"{name}:2", "10,000", "fold"), {name: content})

@@ -171,7 +171,17 @@ LOCKED: dict[str, tuple[dict[str, int], Case]] = {
     ),
     "locked_export": ({"ro": 0o555}, Case((*EXPORT, "to=ro/e"), ("to=", "ro/e"), LOCKED_FOLDER)),
     "locked_report": ({"ro": 0o555}, Case(("report", "runs", "to=ro/o"), ("to=ro/o",), LOCKED_FOLDER)),
-    "unreadable_runs": ({"runs": 0}, Case(("report", "runs", "to=o"), ("runs",))),
+    "unreadable_runs": ({"runs": 0}, Case(("report", "runs", "to=o"), ("runs=runs: the folder may not be read",))),
+    "runs_not_to_be_listed": ({"runs": 0o311}, Case(("report", "runs", "to=o"), ("runs=runs: the folder may",))),
+    "runs_not_to_be_entered": ({"runs": 0o644}, Case(("report", "runs", "to=o"), ("runs=runs: the folder may",))),
+    "unreadable_above": (
+        {"runs": 0},
+        Case(("report", "runs/pretrain", "to=o"), ("runs=runs/pretrain: the folder may not be read",)),
+    ),
+    "unreadable_side": (
+        {"runs/pretrain": 0},
+        Case(("compare", "runs/pretrain", "texts", "to=o"), ("runs=runs/pretrain: the folder may not be read",)),
+    ),
     "unreadable_configs": (
         {"mine/model/own.yaml": 0},
         Case((*PRETRAIN, "-cd", "mine", "model=own"), ("own.yaml", "denied"), {"mine/model/own.yaml": b"dim: 8\n"}),

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from lmtransfer.cli import main
 from lmtransfer.errors import CheckpointError, Interrupted
 
 
@@ -69,6 +70,22 @@ def test_a_component_argument_that_the_config_leaves_out_is_told_how_to_set(lmtr
     assert "to set it, write +model.eps=1e-6" in result.err
     assert "model.params is supplied by the command" in result.err
     assert "did you mean 'model.weight_decay'" in result.err
+
+
+def test_an_argument_that_the_config_sets_under_a_longer_key_is_told_that_key(lmtransfer: Any, toy: Any) -> None:
+    text = "# Own\n_target_: torch.optim.AdamW\ngroups: {lr: 0.1, eps: 1e-5}\n"
+    (toy.conf / "model" / "small.yaml").write_text(text)
+    result = lmtransfer("toy", "model.lr=0.3", "model.amsgrad=true")
+    assert "model.lr=0.3: the config of model has model.groups.lr for it; write model.groups.lr=0.3" in result.err
+    assert "to set it, write +model.amsgrad=true" in result.err
+
+
+@pytest.mark.parametrize("words", [("task=squad", "task.train=x.json"), ("task=sst2", "task.dev=[a.tsv,b.tsv]")])
+def test_files_of_a_published_task_are_given_by_their_key(
+    words: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["finetune", "init=x", *words]) == 2
+    assert f"write {words[1].replace('task.', 'task.files.')}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("error", "code"), [(CheckpointError("torn"), 2), (Interrupted("saved"), 75)])

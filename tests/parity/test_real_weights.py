@@ -15,7 +15,8 @@ from safetensors.torch import load_file
 
 from lmtransfer.config.build import build
 from lmtransfer.data.batch import pack
-from lmtransfer.data.files import find_file, read_lines
+from lmtransfer.data.files import find_file
+from lmtransfer.data.text_lines import read_lines
 from lmtransfer.interop.published import Published, RunToPublish, read_published, to_published
 from lmtransfer.interop.tokenizers.tokenizer_files import read_tokenizer
 from lmtransfer.tokenizers.base import Tokenizer

@@ -32,6 +32,13 @@ def test_the_metrics_are_those_of_the_best_checkpoint(text_world: Path) -> None:
     assert (found["checkpoint"], found["steps"]) == ("best", 24)
     assert main(["evaluate", "run=runs/pretrain/a", "eval_tokens=null", "hardware=exact", "name=e"]) == 0
     assert _result("runs/evaluate/e")["metrics"]["loss"] == pytest.approx(found["metrics"]["loss"], rel=1e-6)
+    read = [json.loads(Path(f"runs/{run}/versions.json").read_text())["data"] for run in ("pretrain/a", "evaluate/e")]
+    assert read[0] == read[1]  # by which compare knows that both were measured on the same tokens
+    assert main(["compare", "runs/pretrain/a", "runs/evaluate/e", "to=page"]) == 0
+    (said,) = [
+        line for line in json.loads(next(Path("page").glob("*.json")).read_text())["missing"] if "no diff" in line
+    ]
+    assert said == "no difference: the sides were measured otherwise: eval_tokens (100000 against none)"
 
 
 def test_without_validation_the_last_checkpoint_is_named(text_world: Path) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import random
 import re
 import shlex
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -199,3 +201,25 @@ def test_groups_and_choices_named_in_the_readme_exist() -> None:
         if choice in ("mine", "null"):
             continue  # the reader's own, and none
         assert (ROOT / "conf" / group / f"{choice}.yaml").is_file(), f"{group}={choice}"
+
+
+def test_no_example_takes_a_result_from_fewer_than_five_seeds() -> None:
+    """Of a task: pretraining seeds are counted by their own rule."""
+    lines = README.splitlines()
+    said = [*lines, *pages.main_page().splitlines()]
+    found = [line for line in said if re.search(r"lmtransfer (probe|finetune)\b.*\bseeds=", line)]
+    found += [line for line in said if "control=true seeds=" in line]
+    assert len(found) > 5
+    assert [line for line in found if int(line.partition("seeds=")[2][0]) < 5] == []
+
+
+@pytest.mark.parametrize(("command", "experiment"), [("finetune", "few_labels"), ("probe", "few_labels_probe")])
+def test_recipes_of_few_labels_take_five_seeds(command: str, experiment: str) -> None:
+    with composed(command, [f"experiment={experiment}", "init=x", "task=python_docs"]) as cfg:
+        assert cfg.seeds == 5
+
+
+def test_the_demonstration_takes_five_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    monkeypatch.delitem(sys.modules, "demo", raising=False)
+    assert importlib.import_module("demo").SEEDS == 5

@@ -11,7 +11,8 @@ from omegaconf import OmegaConf
 from transfer_world import MODEL, lmtransfer, result
 
 from lmtransfer.config.build import build
-from lmtransfer.data.files import find_file, read_lines
+from lmtransfer.data.files import find_file
+from lmtransfer.data.text_lines import read_lines
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.tokenizers.train import SentencePieceTrainer
 

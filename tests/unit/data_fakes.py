@@ -1,13 +1,14 @@
-"""A tokenizer of hashed words and made-up text, for tests of corpora."""
+"""A tokenizer of hashed words, made-up text, and stores of given tokens, for tests of corpora."""
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 
+from lmtransfer.data.store.store import Shard, TokenStore, finish_store, write_shard
 from lmtransfer.tokenizers.base import Encoding
 
 _WORDS = [
@@ -67,3 +68,43 @@ def write_text(path: Path, documents: Sequence[str]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n\n".join(documents) + "\n", encoding="utf-8")
     return path
+
+
+def write_store(
+    folder: Path,
+    documents: Iterable[Sequence[Sequence[int] | np.ndarray]],
+    *,
+    vocab_size: int,
+    shard_documents: int = 1000,
+) -> TokenStore:
+    """Write documents that are tokenised already, each a sequence of sentences, each a sequence of token ids.
+
+    Args:
+        folder: where the store goes.
+        documents: the documents, in order.
+        vocab_size: decides between 16 and 32 bits a token.
+        shard_documents: documents a shard.
+    """
+    shards: list[Shard] = []
+    block: list[list[np.ndarray]] = []
+
+    def flush() -> None:
+        sentences = [sentence for document in block for sentence in document]
+        shards.append(
+            write_shard(
+                folder / f"shard-{len(shards):05d}",
+                tokens=np.concatenate(sentences),
+                sentence_lengths=np.array([len(sentence) for sentence in sentences]),
+                document_lengths=np.array([len(document) for document in block]),
+                vocab_size=vocab_size,
+            )
+        )
+        block.clear()
+
+    for document in documents:
+        block.append([np.asarray(sentence, dtype=np.int64) for sentence in document])
+        if len(block) == shard_documents:
+            flush()
+    if block:
+        flush()
+    return finish_store(folder, shards)

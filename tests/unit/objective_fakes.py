@@ -7,9 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from data_fakes import write_store
 
 from lmtransfer.data.batch import PackedBatch
-from lmtransfer.data.store.store import TokenStore, write_store
+from lmtransfer.data.store.store import TokenStore
 from lmtransfer.models.base import EncoderOutput, Reads
 from lmtransfer.models.bert import BertEncoder
 from lmtransfer.models.electra import ElectraEncoder

@@ -9,7 +9,7 @@ import pytest
 from data_fakes import made_up_documents, write_text
 
 from lmtransfer.data.corpora import corpus as corpus_module
-from lmtransfer.data.corpora import digests
+from lmtransfer.data.corpora import sources as digests
 from lmtransfer.data.corpora.corpus import FileCorpus
 from lmtransfer.data.corpora.split import split_ending
 from lmtransfer.data.documents import Corpus, Document, Observed

@@ -9,7 +9,8 @@ import pytest
 import zstandard
 
 from lmtransfer.data.documents import Notes
-from lmtransfer.data.files import Meter, find_file, open_binary, read_lines
+from lmtransfer.data.files import Meter, find_file, open_binary
+from lmtransfer.data.text_lines import read_lines
 from lmtransfer.errors import DataError
 
 COMPRESS = {

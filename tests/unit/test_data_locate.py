@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lmtransfer.data.corpora.locate import locate
+from lmtransfer.data.corpora.sources import locate
 from lmtransfer.errors import DataError
 
 

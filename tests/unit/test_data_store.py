@@ -5,8 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from data_fakes import write_store
 
-from lmtransfer.data.store.store import TokenStore, write_store
+from lmtransfer.data.store.store import TokenStore
 from lmtransfer.errors import DataError
 
 
@@ -56,9 +57,7 @@ def test_two_bytes_a_token_where_the_vocabulary_fits(tmp_path: Path, vocab_size:
     assert store.tokens(0, 2).tolist() == [0, vocab_size - 1]
 
 
-def test_empty_sentences_and_documents_are_left_out(tmp_path: Path) -> None:
-    store = write_store(tmp_path / "s", [[[1], []], [], [[]], [[2, 3]]], vocab_size=10)
-    assert (store.num_documents, store.num_sentences, store.num_tokens) == (2, 2, 3)
+def test_a_store_may_be_empty(tmp_path: Path) -> None:
     empty = write_store(tmp_path / "e", [], vocab_size=10)
     assert (empty.num_documents, empty.num_sentences, empty.num_tokens) == (0, 0, 0)
     assert empty.sentence_starts.tolist() == empty.document_starts.tolist() == [0]
@@ -84,10 +83,7 @@ def test_what_is_torn_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="found no file"):
         TokenStore.open(folder)
     tokens.write_bytes(whole)
-    TokenStore.open(folder).verify()
-    tokens.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-    with pytest.raises(DataError, match="damaged"):
-        TokenStore.open(folder).verify()
+    TokenStore.open(folder)
     (folder / "manifest.json").unlink()
     with pytest.raises(DataError, match="no complete token store"):
         TokenStore.open(folder)

@@ -20,9 +20,9 @@ from omegaconf import OmegaConf
 from lmtransfer.cli import main
 from lmtransfer.config.parts import settle_parts
 from lmtransfer.data.corpora.corpus import FileCorpus
-from lmtransfer.data.corpora.mixture import MixedStore, MixtureCorpus, smoothed
+from lmtransfer.data.corpora.mixture import MixtureCorpus, smoothed
 from lmtransfer.data.store.cache import prepare, tokenizer_for
-from lmtransfer.data.store.store import TokenStore
+from lmtransfer.data.store.store import MixedStore, TokenStore
 from lmtransfer.data.store.token_shares import part_shares, token_shares
 from lmtransfer.data.stream.evaluation_batches import evaluation_batches
 from lmtransfer.data.stream.stream import PlannedStream
@@ -194,7 +194,7 @@ def test_shares_of_tokens_and_of_the_vocabulary(store: MixedStore) -> None:
     by_part = {name: shares[low:high].sum() for name, (low, high) in RANGES.items()}
     assert by_part == pytest.approx(store.proportions())
     tokens = {name: part.num_tokens for name, part in store.parts.items()}
-    found = part_shares(store, is_special=TOKENIZER.is_special, unknown_id=0)
+    found = part_shares(store, TOKENIZER)
     for name, (low, high) in RANGES.items():
         assert found[name].share == pytest.approx(tokens[name] / sum(tokens.values()))
         assert found[name].own == pytest.approx((high - low) / 86)

@@ -10,8 +10,8 @@ from zlib import crc32
 import pytest
 from omegaconf import OmegaConf
 
-from lmtransfer.data.corpora.docstring_source import Docstring
-from lmtransfer.data.corpora.docstrings import DocstringSet, read_docstrings
+from lmtransfer.data.corpora.docstrings import Docstring, DocstringSet, read_docstrings
+from lmtransfer.data.corpora.libraries import LIBRARIES
 from lmtransfer.data.corpora.python_docs import (
     MAX_MODULE_DOCUMENTS,
     MIN_TASK_WORDS,
@@ -21,7 +21,6 @@ from lmtransfer.data.corpora.python_docs import (
     pretraining_docstrings,
     share_known,
 )
-from lmtransfer.data.corpora.python_sources import LIBRARIES
 from lmtransfer.data.documents import Corpus
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.tasks.base import Example, Task

@@ -7,7 +7,7 @@ import inspect
 import pytest
 
 from lmtransfer.data.corpora.docstring_prose import is_prose, prose
-from lmtransfer.data.corpora.library_names import blank_names
+from lmtransfer.data.corpora.libraries import blank_names
 
 NUMPYDOC = r"""
     Return the sum of

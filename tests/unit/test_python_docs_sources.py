@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from lmtransfer.data.corpora.docstring_source import docstrings_of
-from lmtransfer.data.corpora.docstrings import read_docstrings
-from lmtransfer.data.corpora.python_sources import LIBRARIES, find_library, source_files
+from lmtransfer.data.corpora.docstrings import docstrings_of, read_docstrings
+from lmtransfer.data.corpora.libraries import LIBRARIES, find_library, source_files
 from lmtransfer.errors import DataError
 
 LONG = "has a docstring that is long enough to be a document of its own"
@@ -146,7 +145,7 @@ def test_nothing_is_imported() -> None:
     heavy = [name for name in LIBRARIES if name not in ("stdlib", "numpy", "torch")]
     code = (
         "import sys\n"
-        "from lmtransfer.data.corpora.python_sources import LIBRARIES, find_library, source_files\n"
+        "from lmtransfer.data.corpora.libraries import LIBRARIES, find_library, source_files\n"
         "print(sum(len(source_files(find_library(name))) for name in LIBRARIES))\n"
         f"print(*[name for name in {heavy} if name in sys.modules])\n"
     )

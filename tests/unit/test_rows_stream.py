@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from data_fakes import write_store
 from objective_fakes import NumberTokenizer, random_documents, store_of
 
-from lmtransfer.data.store.store import write_store
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.objectives.rows.base import NUM_SPECIAL, Frame
 from lmtransfer.objectives.rows.stream import LanguageStream

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from lmtransfer.data.files import find_file, read_lines
+from lmtransfer.data.files import find_file
+from lmtransfer.data.text_lines import read_lines
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.tasks.base import Task
 from lmtransfer.tasks.formats.trees import Phrase, parse_tree, plain_word, read_trees

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from data_fakes import write_store
 
-from lmtransfer.data.store.store import write_store
 from lmtransfer.errors import CheckpointError, ConfigError, DataError
 from lmtransfer.objectives.corruption.base import NoCorruption
 from lmtransfer.objectives.corruption.token_masking import TokenMasking

@@ -11,12 +11,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
-from lmtransfer.data.corpora.digests import source_digest
-from lmtransfer.data.corpora.locate import locate
 from lmtransfer.data.corpora.readers import Boundary, Format, format_of, read_documents
+from lmtransfer.data.corpora.sources import locate, source_digest
 from lmtransfer.data.corpora.split import hash_threshold, split_ending, text_hash
 from lmtransfer.data.documents import Document, Notes
-from lmtransfer.data.files import EncodingErrors, Meter
+from lmtransfer.data.files import Meter
+from lmtransfer.data.text_lines import EncodingErrors
 from lmtransfer.errors import ConfigError
 
 SplitUnit = Literal["auto", "document", "paragraphs"]

@@ -10,7 +10,8 @@ from lmtransfer.data.corpora.corpus import FileCorpus, SplitUnit
 from lmtransfer.data.corpora.hub import HubCorpus
 from lmtransfer.data.corpora.readers import Boundary
 from lmtransfer.data.documents import Document, Notes
-from lmtransfer.data.files import EncodingErrors, find_file
+from lmtransfer.data.files import find_file
+from lmtransfer.data.text_lines import EncodingErrors
 from lmtransfer.errors import DataError
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from lmtransfer.data.corpora.corpus import BaseCorpus, SplitUnit
-from lmtransfer.data.corpora.digests import source_digest
 from lmtransfer.data.corpora.readers import as_document, join_lines
+from lmtransfer.data.corpora.sources import source_digest
 from lmtransfer.data.corpora.split import text_hash
 from lmtransfer.data.documents import Document, Notes
 from lmtransfer.data.files import Meter

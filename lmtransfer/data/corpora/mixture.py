@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from hashlib import blake2b
 
 import numpy as np
 
 from lmtransfer.data.documents import Corpus, Document, Notes, Observed
-from lmtransfer.data.store.store import TokenStore
 from lmtransfer.errors import ConfigError
 from lmtransfer.randomness import generator
 
@@ -34,34 +33,6 @@ def smoothed(sizes: np.ndarray, alpha: float) -> np.ndarray:
     sizes = np.asarray(sizes, dtype=np.float64)
     weights = np.where(sizes > 0, (sizes / sizes.sum()) ** alpha, 0.0)
     return weights / weights.sum()
-
-
-@dataclass(frozen=True, slots=True)
-class MixedStore:
-    """The tokens of several corpora, each in a store of its own; can be sent to another process.
-
-    Attributes:
-        parts: by name, in the mixture's order.
-        alpha: exponent of the smoothed sampling; see ``smoothed``.
-    """
-
-    parts: Mapping[str, TokenStore]
-    alpha: float
-
-    @property
-    def num_tokens(self) -> int:
-        """Tokens of all parts together."""
-        return sum(store.num_tokens for store in self.parts.values())
-
-    @property
-    def num_documents(self) -> int:
-        """Documents of all parts together."""
-        return sum(store.num_documents for store in self.parts.values())
-
-    def proportions(self) -> dict[str, float]:
-        """The share of what is sampled that each part has, by its number of tokens."""
-        shares = smoothed(np.array([store.num_tokens for store in self.parts.values()]), self.alpha)
-        return dict(zip(self.parts, shares.tolist(), strict=True))
 
 
 class MixtureCorpus:

@@ -17,14 +17,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lmtransfer.data.corpora.corpus import BaseCorpus
-from lmtransfer.data.corpora.docstring_source import Docstring
-from lmtransfer.data.corpora.docstrings import DocstringSet, read_docstrings
-from lmtransfer.data.corpora.library_names import BLANK, blank_names
-from lmtransfer.data.corpora.python_sources import LIBRARIES
+from lmtransfer.data.corpora.docstrings import Docstring, DocstringSet, read_docstrings
+from lmtransfer.data.corpora.libraries import BLANK, LIBRARIES, blank_names
 from lmtransfer.data.corpora.split import text_hash
 from lmtransfer.data.documents import Document, Notes
 from lmtransfer.data.files import Meter
-from lmtransfer.data.store.cache import default_cache_dir, default_num_workers
+from lmtransfer.system.cache_dir import default_cache_dir
+from lmtransfer.system.workers import default_num_workers
 
 Split = Literal["train", "dev", "test"]
 
@@ -42,7 +41,7 @@ class PythonDocs(BaseCorpus):
         max_documents: see ``BaseCorpus``.
         max_words: see ``BaseCorpus``.
         validation_fraction: see ``BaseCorpus``.
-        cache_dir: where the extracted docstrings are kept; None: see ``data.cache.default_cache_dir``.
+        cache_dir: where the extracted docstrings are kept; None: see ``default_cache_dir``.
 
     Raises:
         ConfigError: a value out of its range.
@@ -139,7 +138,7 @@ def docstring_examples(*, max_per_library: int, cache_dir: str | Path | None = N
 
     Args:
         max_per_library: most examples of a library in a split.
-        cache_dir: where the extracted docstrings are kept; None: see ``data.cache.default_cache_dir``.
+        cache_dir: where the extracted docstrings are kept; None: see ``default_cache_dir``.
 
     Returns:
         Docstrings with their text on one line, by library (in the order of ``LIBRARIES``) and hash.

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import BinaryIO, Literal, cast
 
 from lmtransfer.data.documents import Document, Notes, clean
-from lmtransfer.data.files import COMPRESSIONS, EncodingErrors, Meter, decode, open_binary, plain_name, read_lines
+from lmtransfer.data.files import COMPRESSIONS, Meter, open_binary, plain_name
+from lmtransfer.data.text_lines import EncodingErrors, decode, read_lines
 from lmtransfer.errors import DataError
 from lmtransfer.system.machine import naming
 
@@ -195,7 +196,7 @@ def read_documents(
         file_format: how it is read.
         boundary: what lies between documents of a text file (see ``join_lines``).
         text_field: the field or column of JSON lines and parquet that holds the text.
-        encoding_errors: what to do with bytes that are not UTF-8 (see ``lmtransfer.data.files.decode``).
+        encoding_errors: what to do with bytes that are not UTF-8 (see ``lmtransfer.data.text_lines.decode``).
         line_break: a mark that stands for a line end in the records of JSON lines and parquet.
         notes: where odd things are counted.
         meter: counts the bytes read from disk.

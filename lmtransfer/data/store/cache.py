@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import glob
 import json
-import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -23,15 +22,17 @@ from typing import cast
 
 from filelock import FileLock, Timeout
 
-from lmtransfer.data.corpora.mixture import MixedStore, MixtureCorpus
+from lmtransfer.data.corpora.mixture import MixtureCorpus
 from lmtransfer.data.documents import Corpus
 from lmtransfer.data.store.filling import Progress, fill, no_text
 from lmtransfer.data.store.statistics import CorpusStatistics
-from lmtransfer.data.store.store import STORE_FORMAT, TokenStore
+from lmtransfer.data.store.store import STORE_FORMAT, MixedStore, TokenStore
 from lmtransfer.data.store.tokenising import BLOCK_CHARACTERS
 from lmtransfer.errors import DataError
+from lmtransfer.system.cache_dir import default_cache_dir
 from lmtransfer.system.durable import remove, staged_folder, write_json
 from lmtransfer.system.machine import naming
+from lmtransfer.system.workers import default_num_workers
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.tokenizers.load import load_tokenizer
 from lmtransfer.tokenizers.trainer import TokenizerTrainer
@@ -60,27 +61,6 @@ class PreparedCorpus:
     folder: Path
     from_cache: bool
     parts: Mapping[str, PreparedCorpus] = field(default_factory=dict)
-
-
-def default_cache_dir() -> Path:
-    """Where prepared corpora and tokenizers are kept: ``LMTRANSFER_CACHE``, or ``~/.cache/lmtransfer``.
-
-    Raises:
-        DataError: there is no home folder.
-    """
-    place = os.environ.get("LMTRANSFER_CACHE") or "~/.cache/lmtransfer"
-    try:
-        return Path(place).expanduser()
-    except RuntimeError:
-        raise DataError(
-            f"{place}: there is no home folder to keep caches in (HOME is not set): set HOME, cache_dir= or "
-            "LMTRANSFER_CACHE"
-        ) from None
-
-
-def default_num_workers() -> int:
-    """As many processes as this one may use cores."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def prepare(

@@ -30,8 +30,8 @@ from lmtransfer.data.store.tokenising import (
     tokenise_block,
     work,
 )
-from lmtransfer.data.store.workers import workers
 from lmtransfer.errors import DataError
+from lmtransfer.system.workers import workers
 from lmtransfer.tokenizers.base import Tokenizer
 
 _HASHES_AT_ONCE = 1 << 22

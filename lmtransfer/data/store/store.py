@@ -16,19 +16,85 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
 
-from lmtransfer.data.store.shards import Shard, describe, load_array, write_shard, write_starts
+from lmtransfer.data.corpora.mixture import smoothed
 from lmtransfer.errors import DataError
-from lmtransfer.system.durable import file_hash, write_json
+from lmtransfer.system.durable import file_hash, reserve, staged_folder, write_json
 
 STORE_FORMAT = 1
+_SHARD_FILES = ("tokens.npy", "sentence_lengths.npy", "document_lengths.npy")
 _INDEX_FILES = ("sentence_starts.npy", "document_starts.npy")
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """What the manifest says of one shard.
+
+    Attributes:
+        name: its folder's name.
+        num_documents, num_sentences, num_tokens: what it holds.
+        files: size in bytes and digest of each file, by name.
+    """
+
+    name: str
+    num_documents: int
+    num_sentences: int
+    num_tokens: int
+    files: dict[str, tuple[int, str]]
+
+
+def _load_array(path: Path) -> np.ndarray:
+    """A memory-mapped array, as a plain ndarray (indexing the memmap subclass is several times slower)."""
+    return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
+
+
+def _describe(folder: Path, names: Sequence[str]) -> dict[str, tuple[int, str]]:
+    """Size in bytes and digest of files in ``folder``, by name."""
+    return {name: ((folder / name).stat().st_size, file_hash(folder / name)) for name in names}
+
+
+def write_shard(
+    folder: Path,
+    *,
+    tokens: np.ndarray,
+    sentence_lengths: np.ndarray,
+    document_lengths: np.ndarray,
+    vocab_size: int,
+) -> Shard:
+    """Write one shard; ``folder`` is complete or absent, whenever the process is killed.
+
+    Args:
+        folder: the shard's own folder.
+        tokens: token ids, shape (num_tokens,).
+        sentence_lengths: tokens of each sentence, shape (num_sentences,); none may be 0.
+        document_lengths: sentences of each document, shape (num_documents,); none may be 0.
+        vocab_size: decides between 16 and 32 bits a token.
+    """
+    with staged_folder(folder) as staged:
+        np.save(staged / "tokens.npy", tokens.astype(np.uint16 if vocab_size <= 1 << 16 else np.uint32))
+        np.save(staged / "sentence_lengths.npy", sentence_lengths.astype(np.uint32))
+        np.save(staged / "document_lengths.npy", document_lengths.astype(np.uint32))
+        files = _describe(staged, _SHARD_FILES)
+    return Shard(folder.name, len(document_lengths), len(sentence_lengths), len(tokens), files)
+
+
+def _write_starts(path: Path, folder: Path, shards: Sequence[Shard], lengths_name: str, total: int) -> None:
+    """Write running sums of the shards' lengths as one int64 array, a shard at a time."""
+    out = np.lib.format.open_memmap(path, mode="w+", dtype=np.int64, shape=(total + 1,))
+    reserve(path)
+    out[0] = 0
+    position = 0
+    for shard in shards:
+        lengths = _load_array(folder / shard.name / lengths_name)
+        out[position + 1 : position + 1 + len(lengths)] = out[position] + np.cumsum(lengths, dtype=np.int64)
+        position += len(lengths)
+    out.flush()
 
 
 class TokenStore:
@@ -50,8 +116,8 @@ class TokenStore:
         self.num_documents = sum(shard.num_documents for shard in shards)
         self.num_sentences = sum(shard.num_sentences for shard in shards)
         self.num_tokens = sum(shard.num_tokens for shard in shards)
-        self.sentence_starts = load_array(folder / "sentence_starts.npy")
-        self.document_starts = load_array(folder / "document_starts.npy")
+        self.sentence_starts = _load_array(folder / "sentence_starts.npy")
+        self.document_starts = _load_array(folder / "document_starts.npy")
         self._shards = list(shards)
         self._starts = list(accumulate((shard.num_tokens for shard in shards), initial=0))
         self._tokens: dict[int, np.ndarray] = {}
@@ -105,19 +171,8 @@ class TokenStore:
 
     def _shard_tokens(self, index: int) -> np.ndarray:
         if index not in self._tokens:
-            self._tokens[index] = load_array(self.folder / self._shards[index].name / "tokens.npy")
+            self._tokens[index] = _load_array(self.folder / self._shards[index].name / "tokens.npy")
         return self._tokens[index]
-
-    def verify(self) -> None:
-        """Read every byte and compare it with the manifest's digests.
-
-        Raises:
-            DataError: a file differs from what was written.
-        """
-        manifest = json.loads((self.folder / "manifest.json").read_text(encoding="utf-8"))
-        for name, (_, digest) in _all_files(self._shards, _pairs(manifest["index"])):
-            if file_hash(self.folder / name) != digest:
-                raise DataError(f"{self.folder / name}: damaged (its digest differs from manifest.json); prepare again")
 
 
 def _pairs(files: dict[str, list[object]]) -> dict[str, tuple[int, str]]:
@@ -134,62 +189,46 @@ def _all_files(shards: Sequence[Shard], index: dict[str, tuple[int, str]]) -> It
 def finish_store(folder: Path, shards: Sequence[Shard]) -> TokenStore:
     """Write the global index and the manifest over shards that lie in ``folder``, and open the store."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_starts(
+    _write_starts(
         folder / "sentence_starts.npy", folder, shards, "sentence_lengths.npy", sum(s.num_sentences for s in shards)
     )
-    write_starts(
+    _write_starts(
         folder / "document_starts.npy", folder, shards, "document_lengths.npy", sum(s.num_documents for s in shards)
     )
     write_json(
         folder / "manifest.json",
         {
             "format": STORE_FORMAT,
-            "index": describe(folder, _INDEX_FILES),
+            "index": _describe(folder, _INDEX_FILES),
             "shards": [asdict(shard) for shard in shards],
         },
     )
     return TokenStore.open(folder)
 
 
-def write_store(
-    folder: Path,
-    documents: Iterable[Sequence[Sequence[int] | np.ndarray]],
-    *,
-    vocab_size: int,
-    shard_documents: int = 1000,
-) -> TokenStore:
-    """Write documents that are tokenised already, each a sequence of sentences, each a sequence of token ids.
+@dataclass(frozen=True, slots=True)
+class MixedStore:
+    """The tokens of several corpora, each in a store of its own; can be sent to another process.
 
-    Empty sentences and documents without any token are left out.
-
-    Args:
-        folder: where the store goes.
-        documents: the documents, in order.
-        vocab_size: decides between 16 and 32 bits a token.
-        shard_documents: documents a shard.
+    Attributes:
+        parts: by name, in the mixture's order.
+        alpha: exponent of the smoothed sampling; see ``smoothed``.
     """
-    shards: list[Shard] = []
-    block: list[list[np.ndarray]] = []
 
-    def flush() -> None:
-        sentences = [sentence for document in block for sentence in document]
-        shards.append(
-            write_shard(
-                folder / f"shard-{len(shards):05d}",
-                tokens=np.concatenate(sentences),
-                sentence_lengths=np.array([len(sentence) for sentence in sentences]),
-                document_lengths=np.array([len(document) for document in block]),
-                vocab_size=vocab_size,
-            )
-        )
-        block.clear()
+    parts: Mapping[str, TokenStore]
+    alpha: float
 
-    for document in documents:
-        sentences = [np.asarray(sentence, dtype=np.int64) for sentence in document if len(sentence)]
-        if sentences:
-            block.append(sentences)
-        if len(block) == shard_documents:
-            flush()
-    if block:
-        flush()
-    return finish_store(folder, shards)
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of all parts together."""
+        return sum(store.num_tokens for store in self.parts.values())
+
+    @property
+    def num_documents(self) -> int:
+        """Documents of all parts together."""
+        return sum(store.num_documents for store in self.parts.values())
+
+    def proportions(self) -> dict[str, float]:
+        """The share of what is sampled that each part has, by its number of tokens."""
+        shares = smoothed(np.array([store.num_tokens for store in self.parts.values()]), self.alpha)
+        return dict(zip(self.parts, shares.tolist(), strict=True))

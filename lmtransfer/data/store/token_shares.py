@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from lmtransfer.data.corpora.mixture import MixedStore
-from lmtransfer.data.store.store import TokenStore
+from lmtransfer.data.store.store import MixedStore, TokenStore
+from lmtransfer.tokenizers.base import Tokenizer
 
 _BLOCK = 1_000_000
 
@@ -63,16 +63,18 @@ class PartShares:
 
 
 def part_shares(
-    store: MixedStore, *, is_special: np.ndarray, unknown_id: int, most_tokens: int = 20_000_000
+    store: TokenStore | MixedStore, tokenizer: Tokenizer, *, most_tokens: int = 20_000_000
 ) -> Mapping[str, PartShares]:
-    """What each part of a mixture has of its text and of its vocabulary, by name.
+    """What each part of a mixture has of its text and of its vocabulary, by name; empty for a single corpus.
 
     Args:
         store: the training part.
-        is_special: which ids are no ordinary pieces, bool, shape (vocabulary,).
-        unknown_id: id of the unknown token.
+        tokenizer: that its tokens are of.
         most_tokens: of a large part only so many, its first ones, are counted.
     """
+    if isinstance(store, TokenStore):
+        return {}
+    is_special, unknown_id = tokenizer.is_special, tokenizer.unk_id
     sampled, size = store.proportions(), len(is_special)
     frequencies = np.stack(
         [_padded(token_shares(part, most_tokens=most_tokens), size) for part in store.parts.values()]

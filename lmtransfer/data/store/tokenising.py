@@ -15,8 +15,8 @@ import numpy as np
 from lmtransfer.data.corpora.sentences import sentence_spans
 from lmtransfer.data.corpora.split import text_hash
 from lmtransfer.data.documents import Corpus
-from lmtransfer.data.store.shards import Shard, write_shard
 from lmtransfer.data.store.statistics import CorpusStatistics
+from lmtransfer.data.store.store import Shard, write_shard
 from lmtransfer.system.durable import staged_folder, write_json
 from lmtransfer.tokenizers.base import Tokenizer
 

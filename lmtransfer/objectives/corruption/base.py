@@ -9,8 +9,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from lmtransfer.data.corpora.mixture import MixedStore
-from lmtransfer.data.store.store import TokenStore
+from lmtransfer.data.store.store import MixedStore, TokenStore
 from lmtransfer.objectives.rows.base import Row
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from lmtransfer.data.corpora.mixture import MixedStore
-from lmtransfer.data.store.store import TokenStore
+from lmtransfer.data.store.store import MixedStore, TokenStore
 from lmtransfer.data.store.token_shares import token_shares
 from lmtransfer.errors import ConfigError
 from lmtransfer.objectives.corruption.base import Corrupted, Corruption

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from lmtransfer.data.corpora.mixture import MixedStore, smoothed
+from lmtransfer.data.corpora.mixture import smoothed
+from lmtransfer.data.store.store import MixedStore
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.objectives.rows.base import Row, RowPlan, Rows
 from lmtransfer.randomness import derived_seed, permutation

@@ -43,11 +43,11 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class GroupDifference:
-    """The comparison on some of the examples.
+    """The comparison on some of the examples, or by one of several metrics.
 
     Attributes:
-        name: which: a class, or a range of lengths.
-        num: how many examples, or words.
+        name: which: a class, a range of lengths, or a metric.
+        num: how many examples, or words; None where that is not known.
         metric: what is compared on them.
         one: mean of the first side.
         other: of the second.
@@ -55,7 +55,7 @@ class GroupDifference:
     """
 
     name: str
-    num: int
+    num: int | None
     metric: str
     one: float
     other: float
@@ -85,6 +85,7 @@ class Comparison:
         flips: the examples that one side answers and the other does not; None where they were not kept.
         settings: in which the sides differ.
         missing: what was not compared and why, a line each.
+        losses: of pretraining, by each loss and accuracy.
     """
 
     sides: tuple[Side, Side]
@@ -96,16 +97,17 @@ class Comparison:
     flips: Flipped | None
     settings: tuple[Setting, ...]
     missing: tuple[str, ...]
+    losses: tuple[GroupDifference, ...] = ()
 
 
 def compare_sides(one: Side, other: Side) -> Comparison:
-    """Compare two sides, as far as it is sound."""
-    settings, missing = _settings(one, other), [*one.problems, *other.problems]
+    """Compare two sides of a task, as far as it is sound."""
+    settings, missing = setting_differences(one, other), [*one.problems, *other.problems]
     values = tuple(m.value for m in one.members), tuple(m.value for m in other.members)
     unlike = _unlike(one, other)
     if unlike:
         return Comparison((one, other), values, None, None, (), (), None, settings, (*missing, unlike))
-    missing += _uneven(one, other)
+    missing += uneven_seeds(one, other)
     judged_apart = _judged_apart(one, other)
     missing += [judged_apart] if judged_apart else []
     kept, num, told = _common(one, other)
@@ -113,7 +115,7 @@ def compare_sides(one: Side, other: Side) -> Comparison:
     if num == 0:
         return Comparison((one, other), values, None, 0, (), (), None, settings, tuple(missing))
     metric = one.metric
-    arms = [_arm(side, None if kept is None else kept[place], metric) for place, side in enumerate((one, other))]
+    arms = [arm_of(side, None if kept is None else kept[place], metric) for place, side in enumerate((one, other))]
     difference = compare_arms(
         *arms,
         higher_is_better=scores.higher_is_better(metric, one.first.run.result),
@@ -142,7 +144,7 @@ def _unlike(one: Side, other: Side) -> str:
     return ""
 
 
-def _uneven(one: Side, other: Side) -> list[str]:
+def uneven_seeds(one: Side, other: Side) -> list[str]:
     """What there is to say of seeds that do not match."""
     counts = [len(side.members) for side in (one, other)]
     if min(counts) == 1:
@@ -177,10 +179,11 @@ def _judged_apart(one: Side, other: Side) -> str:
     return f"no verdict: more than the weights is different ({', '.join(keys[:3])}{more})"
 
 
-def _settings(one: Side, other: Side) -> tuple[Setting, ...]:
+def setting_differences(one: Side, other: Side) -> tuple[Setting, ...]:
     """The weights first, then the settings of the task, then those of pretraining where both sides had one."""
     weights = [", ".join(dict.fromkeys(member.pretraining or "random" for member in s.members)) for s in (one, other)]
-    found = [] if weights[0] == weights[1] else [Setting("weights", *weights)]
+    apart = weights[0] != weights[1] and not one.first.is_pretraining  # there the weights are what is compared
+    found = [Setting("weights", *weights)] if apart else []
     settings = [("", one.first.settings, other.first.settings)]
     before = one.pretraining_settings(), other.pretraining_settings()
     settings += [("pretraining: ", *before)] if all(before) else []
@@ -244,7 +247,7 @@ def _gold_differs(one: ScoredExamples, other: ScoredExamples) -> int:
     return len(np.unique(owners[wrong]))
 
 
-def _arm(side: Side, kept: Sequence[Kept] | None, metric: str) -> Arm:
+def arm_of(side: Side, kept: Sequence[Kept] | None, metric: str) -> Arm:
     """A side as an arm of the rule of verdicts; on the examples of ``kept`` where they are known."""
     values = [member.value for member in side.members]
     if kept is not None:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from lmtransfer.errors import ConfigError, RunDirectoryError
 from lmtransfer.kept_predictions.scored import Kept
 from lmtransfer.reporting.runs import scores
-from lmtransfer.reporting.runs.collect import collect
+from lmtransfer.reporting.runs.collect import Run, collect
 from lmtransfer.reporting.runs.entries import make_entries
 from lmtransfer.reporting.runs.entry import Entry
 from lmtransfer.reporting.runs.kept import kept_answers, kept_of
-from lmtransfer.reporting.runs.labels import flatten
+from lmtransfer.reporting.runs.labels import flatten, node_label
+from lmtransfer.reporting.runs.lineage import starting_point
 
 #: Keys of pretraining that say nothing of what is learnt.
 _OF_NO_ACCOUNT = ("name", "resume", "output_root", "cache_dir", "data_root", "seeds", "hardware", "tracker", "run")
@@ -74,10 +75,25 @@ class Side:
         """How many of its training runs answer one and the same label throughout."""
         return sum(scores.num_collapsed(entry.run.result) for entry in self.entries)
 
+    @property
+    def scored_on(self) -> str:
+        """What its scores are of: ``sst2, dev``, or ``held-out text of python_docs``."""
+        first = self.first
+        if not first.is_pretraining:
+            return ", ".join(filter(None, (first.task, first.split)))
+        source = first.run if first.source is None else first.source
+        text = node_label(first.run.config.get("corpus") or source.config.get("corpus"))
+        return f"held-out text of {text}" if text else "held-out text"
+
     def pretraining_settings(self) -> dict[str, Any]:
         """What the weights were pretrained with, by dotted key; empty for random weights."""
-        source = self.first.source
-        config: Mapping[str, Any] = {} if source is None or self.first.is_control else source.config
+        return self.settings_of(self.first)
+
+    @staticmethod
+    def settings_of(entry: Entry) -> dict[str, Any]:
+        """As ``pretraining_settings``, of one of its runs."""
+        source = entry.source
+        config: Mapping[str, Any] = {} if source is None or entry.is_control else source.config
         flat = flatten({key: value for key, value in config.items() if key not in _OF_NO_ACCOUNT})
         return {key: value for key, value in flat.items() if value not in (None, {})}
 
@@ -87,7 +103,8 @@ def read_sides(paths: Sequence[str]) -> tuple[Side, Side]:
 
     Raises:
         ConfigError: not two, or one and the same twice.
-        RunDirectoryError: a folder does not exist or holds no scored run of a task, or runs that are of several.
+        RunDirectoryError: a folder does not exist or holds no scored run, or runs of several kinds; or the sides are
+            of different kinds.
     """
     if len(paths) != 2:
         raise ConfigError(
@@ -98,11 +115,17 @@ def read_sides(paths: Sequence[str]) -> tuple[Side, Side]:
         raise ConfigError(f"runs: {paths[0]} and {paths[1]} are the same folder: name two different runs")
     names = _names(folders)
     one, other = (read_side(folder, name) for folder, name in zip(folders, names, strict=True))
+    if one.first.is_pretraining != other.first.is_pretraining:
+        pretrained, answers = (one, other) if one.first.is_pretraining else (other, one)
+        raise RunDirectoryError(
+            f"runs: {pretrained.name} holds losses of pretraining, and {answers.name} scores of a task "
+            f"({answers.scored_on}): compare two of one kind, such as two runs of that task begun from each pretraining"
+        )
     return one, other
 
 
 def read_side(folder: Path, name: str) -> Side:
-    """One side: a run with its seeds, or all scored runs of a task in a folder.
+    """One side: a run with its seeds, or all scored runs in a folder; of pretraining where there are none of a task.
 
     Args:
         folder: of the run, or of the group.
@@ -111,10 +134,12 @@ def read_side(folder: Path, name: str) -> Side:
     Raises:
         RunDirectoryError: see ``read_sides``.
     """
-    entries = [entry for entry in make_entries(collect(folder)) if entry.score is not None and not entry.is_pretraining]
+    runs = collect(folder)
+    scored = [entry for entry in make_entries(runs) if entry.score is not None]
+    entries = [entry for entry in scored if not entry.is_pretraining] or [_with_source(entry, runs) for entry in scored]
     if not entries:
         raise RunDirectoryError(
-            f"runs: {folder} holds no run of a task that has a score; give a finished run of probe, finetune or "
+            f"runs: {folder} holds no run that has a score; give a finished run of pretrain, probe, finetune or "
             "evaluate, or a folder of such runs"
         )
     kinds = {
@@ -128,7 +153,14 @@ def read_side(folder: Path, name: str) -> Side:
             "or a folder of one kind"
         )
     problems: list[str] = []
-    members = [member for entry in entries for member in _members(entry, problems)]
+    members = [
+        member
+        for entry in entries
+        for member in (
+            pretrained_values(entry, entry.metric or "") if entry.is_pretraining else _members(entry, problems)
+        )
+    ]
+    problems += [problem for entry in entries if entry.is_pretraining for problem in entry.run.problems]
     return Side(name, tuple(entries), tuple(members), tuple(problems))
 
 
@@ -160,6 +192,28 @@ def _members(entry: Entry, problems: list[str]) -> list[Member]:
         )
         for place, value in enumerate(values)
     ]
+
+
+def pretrained_values(entry: Entry, metric: str) -> list[Member]:
+    """The pretraining seeds of a pretraining run, or of an evaluation of one, by one of its metrics."""
+    results = [seed.result for seed in entry.seeds if seed.result]
+    source = entry.run if entry.source is None else entry.source
+    seed = source.config.get("seed")
+    values = scores.seed_values(entry.run.result, metric, results)
+    return [
+        Member(
+            value=value.value,
+            seed=seed if value.seed is None and len(values) == 1 and isinstance(seed, int) else value.seed,
+            pretraining=str(source.path) if len(values) == 1 else f"{source.path}/seed-{place}",
+            kept=None,
+        )
+        for place, value in enumerate(values)
+    ]
+
+
+def _with_source(entry: Entry, runs: Sequence[Run]) -> Entry:
+    """An entry of pretraining with the run that its losses are of: itself, or what was evaluated."""
+    return replace(entry, source=starting_point(entry.run, runs) if entry.run.command == "evaluate" else entry.run)
 
 
 def _weights(entry: Entry) -> str:

@@ -43,14 +43,14 @@ def headline(found: Comparison) -> str:
     """The difference in a sentence."""
     one, other = found.sides
     difference, metric = found.difference, one.metric
-    where = ", ".join(filter(None, (one.first.task, one.first.split)))
+    where = one.scored_on
     if difference is None:
         return f"{one.name} and {other.name} have no difference that could be told."
     points = " points" if in_percent(metric) else ""
     lead = f"On {where}, {one.name} against {other.name}: {shown_difference(difference.delta, metric)}{points} {metric}"
     if difference.verdict in JUDGED:
-        return f"{lead}, {verdict_text(difference)} ({grounds(difference, metric)})."
-    known = f" ({grounds(difference, metric)})" if difference.interval else ""
+        return f"{lead}, {verdict_text(difference)} ({_grounds(found, difference)})."
+    known = f" ({_grounds(found, difference)})" if difference.interval else ""
     return f"{lead}{known}: no verdict."
 
 
@@ -67,6 +67,12 @@ def remarks(found: Comparison) -> list[str]:
     }.get(found.difference.verdict, "")
     said = [why, reach(found.difference, found.sides[0].metric), _variance(found.difference)]
     return [printable(line) for line in (*found.missing, *said) if line]
+
+
+def _grounds(found: Comparison, difference: Difference) -> str:
+    """What the verdict rests on; the held-out text of pretraining stands where a task has examples."""
+    of = "this text" if found.sides[0].first.is_pretraining else "these examples"
+    return grounds(difference, found.sides[0].metric, of=of)
 
 
 def _variance(difference: Difference) -> str:
@@ -91,6 +97,7 @@ def sections(found: Comparison, *, most: int, plus_minus: str = PLUS_MINUS) -> l
     """
     made = [
         _scores(found, plus_minus),
+        _losses(found),
         _groups(found, "By class", found.classes),
         _groups(found, "By length of the input", found.lengths),
         *_flips(found, most),
@@ -132,6 +139,7 @@ def to_json(found: Comparison) -> str:
         "difference": None if found.difference is None else found.difference.as_values(),
         "examples": found.num_examples,
         "missing": remarks(found),
+        "losses": groups(found.losses),
         "classes": groups(found.classes),
         "lengths": groups(found.lengths),
         "flipped": None
@@ -153,11 +161,18 @@ def _scores(found: Comparison, plus_minus: str) -> Section:
         pretrainings = {member.pretraining for member in side.members}
         weights = "random" if pretrainings == {None} else f"{len(pretrainings)} pretrained"
         metric = side.metric
-        what = ", ".join(filter(None, (side.first.task, side.first.split)))
         cell = score_text(spread(values), metric, plus_minus=plus_minus)
-        rows.append((side.name, what, metric_heading(metric), cell, str(len(values)), weights))
+        rows.append((side.name, side.scored_on, metric_heading(metric), cell, str(len(values)), weights))
     number = "" if not found.num_examples else f" on {found.num_examples:,} examples"
     return Section(f"Scores{number}", ("", "scored on", "metric", "mean", "seeds", "weights"), tuple(rows))
+
+
+def _losses(found: Comparison) -> Section:
+    """By each loss and accuracy of pretraining, which have no examples."""
+    section = _groups(found, "", found.losses)
+    rows = tuple((name, *cells) for name, _, *cells in section.rows)
+    headings = (section.headings[0], *section.headings[2:])
+    return Section("By part of the loss", headings, rows, section.note)
 
 
 def _groups(found: Comparison, title: str, groups: Sequence[GroupDifference]) -> Section:
@@ -168,7 +183,7 @@ def _groups(found: Comparison, title: str, groups: Sequence[GroupDifference]) ->
         rows.append(
             (
                 _cut(group.name),
-                f"{group.num:,}",
+                "" if group.num is None else f"{group.num:,}",
                 shown(group.one, metric),
                 shown(group.other, metric),
                 "" if d is None else shown_difference(d.delta, metric),

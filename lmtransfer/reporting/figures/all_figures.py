@@ -42,10 +42,7 @@ def draw_figures(entries: Sequence[Entry], sweeps: Sequence[Sweep], folder: Path
             figures.append(figure)
     labels = {entry.run.key: run_name(entry) for entry in entries} | _point_labels(sweeps)
     figures += loss_against_figures(entries, folder) + search_figures(entries, folder)
-    pretrained = [
-        (run, _seed_label(e, run, labels)) for e in entries if e.is_pretraining for run in e.seeds or (e.run,)
-    ]
-    figures += part_figures(pretrained, folder)
+    figures += part_figures([(entry, labels[entry.run.key]) for entry in entries if entry.is_pretraining], folder)
     return figures + _loss_figures(entries, labels, folder) + _metric_figures(entries, labels, folder)
 
 
@@ -130,7 +127,7 @@ def _loss_figures(entries: Sequence[Entry], labels: Mapping[str, str], folder: P
         logged = [part for part in _LOSS_PARTS if any(_loss(line, part) is not None for line in lines)]
         part = logged[0] if logged else None
         for run in runs:
-            curve = loss_curve(run, _seed_label(entry, run, labels), part)
+            curve = loss_curve(run, labels[entry.run.key], part)
             if curve is not None:
                 curves.setdefault(part or "loss", []).append(curve)
     return [
@@ -139,11 +136,6 @@ def _loss_figures(entries: Sequence[Entry], labels: Mapping[str, str], folder: P
         )
         for part, drawn in curves.items()
     ]
-
-
-def _seed_label(entry: Entry, run: Run, labels: Mapping[str, str]) -> str:
-    """What a run of an entry is called: as the entry, or as one of its seeds."""
-    return labels[entry.run.key] if run is entry.run else f"{labels[entry.run.key]}/{run.name}"
 
 
 def _metric_figures(entries: Sequence[Entry], labels: Mapping[str, str], folder: Path) -> list[SavedFigure]:

@@ -15,6 +15,7 @@ from lmtransfer.reporting.figures.style import (
     drawing,
     new_figure,
     save,
+    seed_dots,
     shorten,
     subtitle,
 )
@@ -86,7 +87,7 @@ def _draw_scores(axes: Any, bars: Sequence[Bar], metric: str, factor: float) -> 
             end = max(end, factor * bar.score.mean + deviation)
             text += f" \u00b1 {shown(bar.score.deviation, metric)}"
         if len(values) > 1:
-            axes.plot(values, [place] * len(values), "o", color="white", markeredgecolor=INK, markersize=3.4, zorder=5)
+            seed_dots(axes, values, [place] * len(values), INK)
         axes.annotate(text, (end, place), xytext=(5, 0), textcoords="offset points", va="center", fontsize=8.5)
         furthest = max(furthest, end)
     axes.set_yticks(places, [shorten(bar.label) for bar in bars], color=INK)

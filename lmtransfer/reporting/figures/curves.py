@@ -17,6 +17,7 @@ from lmtransfer.reporting.figures.style import (
     label_ends,
     new_figure,
     save,
+    seed_dots,
     shorten,
     subtitle,
 )
@@ -26,6 +27,8 @@ from lmtransfer.reporting.units import count_formatter, in_percent, time_unit
 MAX_CURVES = 7
 #: More points than the figure has pixels only make the file large.
 MAX_POINTS = 500
+#: More dots than this on the line of a seed hide it.
+_MOST_DOTS = 25
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +36,7 @@ class LossCurve:
     """One pretraining run.
 
     Attributes:
-        label: the run's name.
+        label: the run's name; the seeds of one run share it.
         tokens: tokens seen at each logged step.
         seconds: training seconds at each logged step.
         loss: training loss at each logged step, nats.
@@ -71,46 +74,49 @@ def draw_loss_curves(
 ) -> SavedFigure:
     """Training and validation loss of pretraining runs, against tokens on the left and against time on the right.
 
+    The seeds of a run have one colour and one label, a thin line each, and a dot each at every validation, or at the
+    end of the line where there was none.
+
     Args:
-        curves: the runs; the first ``MAX_CURVES`` are drawn.
+        curves: of the runs and their seeds; the first ``MAX_CURVES`` runs are drawn.
         folder: where the files go.
         name: file name without suffix.
         loss_name: the part of the loss that is drawn.
     """
-    drawn = list(curves[:MAX_CURVES])
-    title = f"Pretraining loss ({loss_name}) of {_counted(drawn, curves)}"
+    runs: dict[str, list[LossCurve]] = {}
+    for curve in curves:
+        runs.setdefault(curve.label, []).append(curve)
+    drawn = dict(list(runs.items())[:MAX_CURVES])
+    seeds = [seed for of_run in drawn.values() for seed in of_run]
+    title = f"Pretraining loss ({loss_name}) of {_counted(len(drawn), len(runs))}"
     with drawing(name):
         figure = new_figure(title, width=9.2, height=3.9)
         left, right = figure.subplots(1, 2, sharey=True)
-        longest = max((curve.seconds[-1] for curve in drawn if curve.seconds), default=0.0)
+        longest = max((curve.seconds[-1] for curve in seeds if curve.seconds), default=0.0)
         scale, unit = time_unit(longest)
-        for index, curve in enumerate(drawn):
-            ink = colour(index)
-            for axes, where, divisor in ((left, curve.tokens, 1.0), (right, curve.seconds, scale)):
-                x = np.asarray(where, dtype=float) / divisor
-                _draw_noisy(axes, x, np.asarray(curve.loss, dtype=float), ink)
-            if curve.validation:
-                tokens, seconds, losses = np.asarray(curve.validation, dtype=float).T
-                for axes, x in ((left, tokens), (right, seconds / scale)):
-                    axes.plot(x, losses, "o", color=ink, markersize=4.5, markeredgecolor="white", zorder=4)
-        _draw_plateaus(left, right, drawn)
+        for index, of_run in enumerate(drawn.values()):
+            for seed in of_run:
+                _draw_run(left, right, seed, colour(index), scale, is_seed=len(of_run) > 1)
+        _draw_plateaus(left, right, seeds)
         left.set_ylabel(f"{loss_name} (nats)")
         left.set_xlabel("tokens")
         right.set_xlabel(f"training time ({unit})")
         left.xaxis.set_major_formatter(count_formatter())
         for axes in (left, right):
             axes.set_xlim(left=0)
-        has_validation = any(curve.validation for curve in drawn)
-        subtitle(left, "line: training" + (", dots: validation" if has_validation else ""))
+        has_validation, has_seeds = any(seed.validation for seed in seeds), len(seeds) > len(drawn)
+        marks = "dots: validation" if has_validation else "dots: seeds" if has_seeds else ""
+        of_seeds = "of each seed" if has_seeds and has_validation else ""
+        subtitle(left, ", ".join(filter(None, ("line: training", marks, of_seeds))))
         figure.canvas.draw()
-        label_ends(right, [(_end(curve), shorten(curve.label, 26), colour(i)) for i, curve in enumerate(drawn)])
+        label_ends(right, [_run_end(label, of_run, colour(i)) for i, (label, of_run) in enumerate(drawn.items())])
         return save(figure, folder, name, title)
 
 
 def draw_metric_curves(
     curves: Sequence[MetricCurve], folder: Path, *, name: str, title: str, control: Sequence[str] = ()
 ) -> SavedFigure:
-    """A development metric against steps: the mean over seeds as a line, single seeds behind it.
+    """A development metric against steps: the mean over seeds as a line, single seeds behind it as lines with dots.
 
     Args:
         curves: at least one run; the first ``MAX_CURVES`` are drawn.
@@ -132,18 +138,26 @@ def draw_metric_curves(
             if len(values) > 1:
                 for seed in values:
                     axes.plot(curve.steps, seed, color=ink, linewidth=0.7, alpha=0.35)
+                    some = _some(len(seed))
+                    seed_dots(axes, np.asarray(curve.steps)[some], seed[some], ink, size=2.8)
             mean = values.mean(0)
-            axes.plot(curve.steps, mean, "o-", color=ink, markersize=3.5, linewidth=1.8, markeredgecolor="white")
+            marks = "o-" if len(values) == 1 else "-"  # with several seeds a dot is a seed
+            axes.plot(curve.steps, mean, marks, color=ink, markersize=3.5, linewidth=1.8, markeredgecolor="white")
             ends.append((float(mean[-1]), shorten(curve.label, 26), ink))
         axes.set_xlabel("optimiser steps")
         axes.set_ylabel(f"{metric} (%)" if factor == 100.0 else metric)
         axes.set_xlim(left=0)
         axes.xaxis.set_major_formatter(count_formatter())
         if any(len(curve.values) > 1 for curve in drawn):
-            subtitle(axes, "thick: mean over seeds, thin: each seed")
+            subtitle(axes, "thick: mean over seeds, thin lines and dots: each seed")
         figure.canvas.draw()
         label_ends(axes, ends)
         return save(figure, folder, name, title)
+
+
+def _some(num: int) -> np.ndarray:
+    """Which of so many measurements have a dot for each seed: the last, and at most ``_MOST_DOTS`` at equal steps."""
+    return np.arange(num - 1, -1, -max(1, -(-num // _MOST_DOTS)))[::-1]
 
 
 def smoothed(values: np.ndarray, window: int) -> np.ndarray:
@@ -162,14 +176,34 @@ def smoothed(values: np.ndarray, window: int) -> np.ndarray:
     return np.where(total > 0, (sums[high] - sums[low]) / np.maximum(total, 1), np.nan)
 
 
-def _draw_noisy(axes: Any, x: np.ndarray, y: np.ndarray, ink: str) -> None:
+def _draw_run(left: Any, right: Any, curve: LossCurve, ink: str, scale: float, *, is_seed: bool) -> None:
+    """One run, or one seed of a run, against tokens on the left and time on the right."""
+    for axes, where, divisor in ((left, curve.tokens, 1.0), (right, curve.seconds, scale)):
+        x = np.asarray(where, dtype=float) / divisor
+        end = _draw_noisy(axes, x, np.asarray(curve.loss, dtype=float), ink, is_seed=is_seed)
+        if is_seed and not curve.validation and end is not None:
+            seed_dots(axes, [x[-1]], [end], ink)
+    if curve.validation:
+        tokens, seconds, losses = np.asarray(curve.validation, dtype=float).T
+        for axes, x in ((left, tokens), (right, seconds / scale)):
+            if is_seed:
+                some = _some(len(x))
+                seed_dots(axes, x[some], losses[some], ink)
+            else:
+                axes.plot(x, losses, "o", color=ink, markersize=4.5, markeredgecolor="white", zorder=4)
+
+
+def _draw_noisy(axes: Any, x: np.ndarray, y: np.ndarray, ink: str, *, is_seed: bool) -> float | None:
+    """A smooth line, with what was logged behind it where it is the only one of its run; the last value of the line."""
     if len(x) == 0:
-        return
+        return None
     stride = max(1, len(x) // MAX_POINTS)
     window = max(1, len(x) // 30)
-    if window > 1:
+    if window > 1 and not is_seed:
         axes.plot(x[::stride], y[::stride], color=ink, linewidth=0.6, alpha=0.22)
-    axes.plot(x[::stride], smoothed(y, window)[::stride], color=ink, linewidth=1.8)
+    smooth = smoothed(y, window)
+    axes.plot(x[::stride], smooth[::stride], color=ink, linewidth=1.0 if is_seed else 1.8)
+    return float(smooth[-1])
 
 
 def _draw_plateaus(left: Any, right: Any, curves: Sequence[LossCurve]) -> None:
@@ -189,6 +223,12 @@ def _draw_plateaus(left: Any, right: Any, curves: Sequence[LossCurve]) -> None:
         )
 
 
+def _run_end(label: str, seeds: Sequence[LossCurve], ink: str) -> tuple[float, str, str]:
+    """For ``label_ends``: the mean height at which the seeds of a run end, its label, its colour."""
+    several = f" ({len(seeds)} seeds)" if len(seeds) > 1 else ""
+    return float(np.mean([_end(seed) for seed in seeds])), shorten(label, 26) + several, ink
+
+
 def _end(curve: LossCurve) -> float:
     if curve.validation:
         return curve.validation[-1][2]
@@ -196,7 +236,7 @@ def _end(curve: LossCurve) -> float:
     return finite[-1] if finite else 0.0
 
 
-def _counted(drawn: Sequence[LossCurve], curves: Sequence[LossCurve]) -> str:
-    if len(drawn) < len(curves):
-        return f"the first {len(drawn)} of {len(curves)} runs"
-    return "1 run" if len(drawn) == 1 else f"{len(drawn)} runs"
+def _counted(drawn: int, runs: int) -> str:
+    if drawn < runs:
+        return f"the first {drawn} of {runs} runs"
+    return "1 run" if drawn == 1 else f"{drawn} runs"

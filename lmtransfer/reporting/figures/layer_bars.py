@@ -13,6 +13,7 @@ from lmtransfer.reporting.figures.style import (
     drawing,
     new_figure,
     save,
+    seed_dots,
     shorten,
     subtitle,
 )
@@ -61,9 +62,7 @@ def draw_layer_weights(mixtures: Sequence[LayerWeights], folder: Path, *, name: 
                     xs, mixture.weights, yerr=mixture.deviations, fmt="none", color=INK, elinewidth=1, capsize=2
                 )
             for of_seed in mixture.seeds if len(mixture.seeds) > 1 else ():
-                axes.plot(
-                    xs, of_seed, "o", color="white", markeredgecolor=INK, markersize=3, linestyle="none", zorder=5
-                )
+                seed_dots(axes, xs, of_seed, INK, size=3)
             if len(mixtures) == 1:
                 tops = mixture.deviations or (0.0,) * num_layers
                 for x, weight, more in zip(xs, mixture.weights, tops, strict=True):

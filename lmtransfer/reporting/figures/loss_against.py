@@ -9,24 +9,30 @@ from typing import Any
 
 from lmtransfer.reporting.figures.points import Series, draw_points
 from lmtransfer.reporting.figures.style import SavedFigure
+from lmtransfer.reporting.runs.collect import is_seed
 from lmtransfer.reporting.runs.entry import Entry
 from lmtransfer.reporting.runs.rows import run_name
 from lmtransfer.reporting.runs.scores import number
 from lmtransfer.verdicts.spread import spread
+
+#: An evaluation, the key that it varied, and the loss at each of its values.
+_Curve = tuple[Entry, str, list[tuple[float, float]]]
 
 #: What keys are called on an axis.
 _NAMES = {"memory_length": "memory in evaluation (tokens)"}
 
 
 def loss_against_figures(entries: Sequence[Entry], folder: Path) -> list[SavedFigure]:
-    """One figure for each key that evaluations varied inside one run, a line a run."""
+    """One figure for each key that evaluations varied inside one run, a line a run; seeds of a run share one."""
     lines: dict[str, list[Series]] = {}
     curves = [(entry, *read_curve(entry.run.result.get("curve"))) for entry in entries]
-    curves = [(entry, key, points) for entry, key, points in curves if len(points) > 1]
-    measured = Counter(_measured(entry) for entry, _, _ in curves)
-    for entry, key, points in curves:
+    together = _together([(entry, key, points) for entry, key, points in curves if len(points) > 1])
+    measured = Counter(_measured(members[0][0]) for members in together)
+    for members in together:
+        entry, key, points = members[0]
         name = _measured(entry) if measured[_measured(entry)] == 1 else run_name(entry)
-        series = Series(name, tuple((value, spread((loss,))) for value, loss in points))
+        losses = zip(*([loss for _, loss in of_seed] for _, _, of_seed in members), strict=True)
+        series = Series(name, tuple((value, spread(of)) for (value, _), of in zip(points, losses, strict=True)))
         lines.setdefault(key, []).append(series)
     return [
         draw_points(
@@ -41,10 +47,32 @@ def loss_against_figures(entries: Sequence[Entry], folder: Path) -> list[SavedFi
     ]
 
 
+def _together(curves: Sequence[_Curve]) -> list[list[_Curve]]:
+    """The curves of the seeds of one run side by side, where each seed was measured once and at the same values."""
+    groups: dict[object, list[_Curve]] = {}
+    for place, (entry, key, points) in enumerate(curves):
+        path = _evaluated(entry)
+        of_seed = path is not None and is_seed(path.name)
+        values = tuple(value for value, _ in points)
+        groups.setdefault((path.parent, key, values) if of_seed and path else place, []).append(curves[place])
+    made = []
+    for members in groups.values():
+        once = len({_evaluated(entry) for entry, _, _ in members}) == len(members)
+        made += [members] if once else [[member] for member in members]
+    return made
+
+
 def _measured(entry: Entry) -> str:
-    """Name of the run that was evaluated."""
+    """Name of the run that was evaluated; of a seed, that of the run it is a seed of."""
+    path = _evaluated(entry)
+    if path is None:
+        return run_name(entry)
+    return path.parent.name if is_seed(path.name) else path.name
+
+
+def _evaluated(entry: Entry) -> PurePath | None:
     path = entry.run.config.get("run")
-    return PurePath(path).name if isinstance(path, str) else run_name(entry)
+    return PurePath(path) if isinstance(path, str) else None
 
 
 def read_curve(node: Any) -> tuple[str, list[tuple[float, float]]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from lmtransfer.reporting.figures.style import (
@@ -16,11 +17,15 @@ from lmtransfer.reporting.figures.style import (
     label_ends,
     new_figure,
     save,
+    seed_dots,
     shorten,
+    subtitle,
 )
 from lmtransfer.reporting.runs.collect import Run
+from lmtransfer.reporting.runs.entry import Entry
 from lmtransfer.reporting.runs.scores import number
 from lmtransfer.reporting.units import count_formatter, shown
+from lmtransfer.verdicts.spread import Spread, spread
 
 _PREFIX = "validation/"
 #: What is shown of each part beside its loss: key in ``result.json``, heading.
@@ -33,56 +38,84 @@ _SHARES = (
 
 @dataclass(frozen=True, slots=True)
 class PartCurves:
-    """One pretraining run on a mixture.
+    """One pretraining run on a mixture, with all its seeds.
 
     Attributes:
         loss: name of the loss.
-        curves: (tokens seen, loss) at each validation, by part.
+        curves: (tokens seen, loss over seeds) at each validation, by part.
         shares: by part, those of ``share``, ``sampled`` and ``own`` that are known.
     """
 
     loss: str
-    curves: Mapping[str, tuple[tuple[float, float], ...]]
+    curves: Mapping[str, tuple[tuple[float, Spread], ...]]
     shares: Mapping[str, Mapping[str, float]]
 
 
-def part_curves(run: Run) -> PartCurves | None:
-    """What a run logged of its parts: of its first named loss, or else of the total; None for a single corpus."""
+def part_curves(run: Run, seeds: Sequence[Run] = ()) -> PartCurves | None:
+    """What a run logged of its parts: of its first named loss, or else of the total; None for a single corpus.
+
+    Args:
+        run: of pretraining.
+        seeds: its seeds' own runs, where it has several; validations that all of them have are shown.
+    """
+    runs = seeds or (run,)
     names = list(
-        dict.fromkeys(key for line in run.metrics for key in line if key.startswith(_PREFIX) and "/" in key[11:])
+        dict.fromkeys(
+            key for one in runs for line in one.metrics for key in line if key.startswith(_PREFIX) and "/" in key[11:]
+        )
     )
     losses = list(dict.fromkeys(name.removeprefix(_PREFIX).partition("/")[0] for name in names))
     losses = [loss for loss in losses if not loss.endswith("_accuracy")]
     if not losses:
         return None
     loss = next((loss for loss in losses if loss != "loss"), "loss")
-    curves: dict[str, list[tuple[float, float]]] = {}
-    for line in run.metrics:
-        tokens = number(line.get("tokens"))
-        for name in names:
-            found, _, part = name.removeprefix(_PREFIX).partition("/")
-            value = number(line.get(name))
-            if found == loss and value is not None and tokens is not None:
-                curves.setdefault(part, []).append((tokens, value))
+    curves = {}
+    for name in names:
+        of_loss, _, part = name.removeprefix(_PREFIX).partition("/")
+        points = _over_seeds([_logged(one, name) for one in runs])
+        if of_loss == loss and points:
+            curves[part] = points
+    if not curves:
+        return None
     told = run.result.get("parts")
     shares = {
         part: {key: value for key, _ in _SHARES if (value := number(node.get(key))) is not None}
         for part, node in (told.items() if isinstance(told, Mapping) else ())
         if isinstance(node, Mapping)
     }
-    return PartCurves(loss, {part: tuple(points) for part, points in curves.items()}, shares)
+    return PartCurves(loss, curves, shares)
 
 
-def part_figures(runs: Sequence[tuple[Run, str]], folder: Path) -> list[SavedFigure]:
+def _logged(run: Run, name: str) -> dict[object, tuple[float, float]]:
+    """Tokens seen and loss at each validation, by its step, or by its tokens where no step is told."""
+    found: dict[object, tuple[float, float]] = {}
+    for line in run.metrics:
+        tokens, value = number(line.get("tokens")), number(line.get(name))
+        if tokens is not None and value is not None:
+            step = number(line.get("step"))
+            found[f"{tokens} tokens" if step is None else step] = (tokens, value)
+    return found
+
+
+def _over_seeds(logged: Sequence[Mapping[object, tuple[float, float]]]) -> tuple[tuple[float, Spread], ...]:
+    """The validations of all seeds that have any; their tokens in the mean, since seeds fill their steps unequally."""
+    seeds = [of_seed for of_seed in logged if of_seed]
+    everywhere = [at for at in seeds[0] if all(at in of_seed for of_seed in seeds)] if seeds else []
+    return tuple(
+        (fmean(of_seed[at][0] for of_seed in seeds), spread([of_seed[at][1] for of_seed in seeds])) for at in everywhere
+    )
+
+
+def part_figures(entries: Sequence[tuple[Entry, str]], folder: Path) -> list[SavedFigure]:
     """One figure a run that was pretrained on a mixture.
 
     Args:
-        runs: pretraining runs with their names.
+        entries: pretraining runs with their names.
         folder: where the files go.
     """
     figures: list[SavedFigure] = []
-    for run, label in runs:
-        found = part_curves(run)
+    for entry, label in entries:
+        found = part_curves(entry.run, entry.seeds)
         if found is not None:
             name = f"parts-{len(figures) + 1}"
             figures.append(draw_part_curves(found, folder, name=name, title=f"{label}: loss on each part"))
@@ -90,7 +123,7 @@ def part_figures(runs: Sequence[tuple[Run, str]], folder: Path) -> list[SavedFig
 
 
 def draw_part_curves(found: PartCurves, folder: Path, *, name: str, title: str) -> SavedFigure:
-    """The loss of each part against tokens on the left; the parts' shares as bars on the right."""
+    """The loss of each part against tokens on the left, the mean with a dot a seed; the parts' shares on the right."""
     parts = list(found.curves)
     with drawing(name):
         figure = new_figure(title, width=9.2 if found.shares else 6.4, height=3.9)
@@ -101,8 +134,14 @@ def draw_part_curves(found: PartCurves, folder: Path, *, name: str, title: str) 
         ends = []
         for place, part in enumerate(parts):
             tokens, losses = zip(*found.curves[part], strict=True)
-            left.plot(tokens, losses, "o-", color=colour(place), markersize=3.5, linewidth=1.8)
-            ends.append((losses[-1], f"{shorten(part, 18)}  {shown(losses[-1], found.loss)}", colour(place)))
+            means = [loss.mean for loss in losses]
+            several = losses[0].n > 1
+            left.plot(tokens, means, "-" if several else "o-", color=colour(place), markersize=3.5, linewidth=1.8)
+            for values in zip(*(loss.values for loss in losses), strict=True) if several else ():
+                seed_dots(left, tokens, values, colour(place))
+            ends.append((means[-1], f"{shorten(part, 18)}  {shown(means[-1], found.loss)}", colour(place)))
+        if any(points[0][1].n > 1 for points in found.curves.values()):
+            subtitle(left, "line: mean over seeds, dots: seeds")
         left.set_xlabel("tokens")
         left.set_ylabel(f"validation {found.loss} (nats)")
         left.xaxis.set_major_formatter(count_formatter())

@@ -16,6 +16,7 @@ from lmtransfer.reporting.figures.style import (
     label_ends,
     new_figure,
     save,
+    seed_dots,
     shorten,
     subtitle,
 )
@@ -100,16 +101,7 @@ def draw_on(
         for x, (_, score) in zip(xs, line.points, strict=True):
             if len(score.values) > 1:
                 ys = [factor * value for value in score.values]
-                axes.plot(
-                    [x] * len(ys),
-                    ys,
-                    "o",
-                    color="white",
-                    markeredgecolor=ink,
-                    markersize=3.4,
-                    linestyle="none",
-                    zorder=5,
-                )
+                seed_dots(axes, [x] * len(ys), ys, ink)
         ends.append((means[-1], shorten(line.label, 26), ink))
     shown_places = _set_places(axes, [place[value] for value in keys], keys, numeric=numeric, counts=counts)
     if len(series) == 1:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from lmtransfer.reporting.figures.points import Series, draw_points
@@ -12,7 +12,7 @@ from lmtransfer.reporting.runs.learning_rates import tried_rates
 from lmtransfer.reporting.runs.rows import group_name, run_name
 from lmtransfer.reporting.runs.scores import higher_is_better
 from lmtransfer.verdicts.expected_best import expected_best
-from lmtransfer.verdicts.spread import spread
+from lmtransfer.verdicts.spread import Spread, spread
 
 
 def search_figures(entries: Sequence[Entry], folder: Path) -> list[SavedFigure]:
@@ -22,10 +22,10 @@ def search_figures(entries: Sequence[Entry], folder: Path) -> list[SavedFigure]:
         metric = entry.metric or ""
         series: list[Series] = []
         for arm, is_control in (("pretrained", False), ("control", True)):
-            tried = list(tried_rates(entry.run, arm).values())
+            tried = tried_rates(entry.run, arm)
             if len(tried) > 2:
-                best = expected_best(tried, higher_is_better=higher_is_better(metric, entry.run.result))
-                points = tuple((float(k), spread((value,))) for k, value in enumerate(best, start=1))
+                best = _best_of(tried, higher_is_better=higher_is_better(metric, entry.run.result))
+                points = tuple((float(k), score) for k, score in enumerate(best, start=1))
                 series.append(Series("control" if is_control else run_name(entry), points, is_control=is_control))
         if series:
             figures.append(
@@ -40,3 +40,12 @@ def search_figures(entries: Sequence[Entry], folder: Path) -> list[SavedFigure]:
                 )
             )
     return figures
+
+
+def _best_of(tried: Mapping[float, Spread], *, higher_is_better: bool) -> list[Spread]:
+    """The expected score of the best of k rates; a rate is chosen by its mean, and each seed has a score at it."""
+    rates = list(tried.values())
+    means = [rate.mean for rate in rates]
+    seeds = zip(*(rate.values for rate in rates), strict=True)
+    best = [expected_best(means, scores=scores, higher_is_better=higher_is_better) for scores in seeds]
+    return [spread(values) for values in zip(*best, strict=True)]

@@ -94,6 +94,19 @@ def subtitle(axes: Any, text: str) -> None:
     axes.set_title(text, color="#666666", fontsize=8.5)
 
 
+def seed_dots(axes: Any, xs: Sequence[float], ys: Sequence[float], ink: str, *, size: float = 3.4) -> None:
+    """A white dot for each seed with an edge of colour ``ink``: in every figure they look alike.
+
+    Args:
+        axes: to draw on.
+        xs: where, in data units.
+        ys: as many.
+        ink: colour of the edge.
+        size: diameter in points.
+    """
+    axes.plot(xs, ys, "o", color="white", markeredgecolor=ink, markersize=size, linestyle="none", zorder=5)
+
+
 def save(figure: Any, folder: Path, name: str, title: str) -> SavedFigure:
     """Write ``<name>.svg`` and ``<name>.png`` into ``folder``, the same bytes for the same figure."""
     folder.mkdir(parents=True, exist_ok=True)

@@ -73,18 +73,22 @@ class Run:
     @property
     def is_seed(self) -> bool:
         """Whether it is one seed of a parent run."""
-        return re.fullmatch(r"seed-\d+", self.name) is not None
+        return is_seed(self.name)
+
+
+def is_seed(name: str) -> bool:
+    """Whether a folder of this name is one seed of the run that it lies in."""
+    return re.fullmatch(r"seed-\d+", name) is not None
 
 
 def collect(*roots: Path) -> list[Run]:
     """All runs at or below some folders, each once, in the order of their paths (seed-2 before seed-10).
 
     Raises:
-        RunDirectoryError: a folder does not exist, or none holds a run.
+        RunDirectoryError: a folder does not exist or may not be read, or none holds a run.
     """
     for root in roots:
-        if not root.is_dir():
-            raise RunDirectoryError(f"runs={root}: no such folder; give the folder that holds your runs, such as runs/")
+        _check_root(root)
     tops = [root.resolve() for root in roots]
     seen: set[str] = set()
     folders = [folder for top in tops for folder in _run_folders(top, 0, seen)]
@@ -97,6 +101,24 @@ def collect(*roots: Path) -> list[Run]:
     if base in folders:
         base = base.parent
     return [read_run(folder, key=folder.relative_to(base).as_posix()) for folder in folders]
+
+
+def _check_root(root: Path) -> None:
+    """Refuse what is no folder, or may not be read.
+
+    Raises:
+        RunDirectoryError: see above.
+    """
+    try:
+        if not root.is_dir():
+            raise RunDirectoryError(f"runs={root}: no such folder; give the folder that holds your runs, such as runs/")
+        os.scandir(root).close()
+        os.stat(os.path.join(root, "."))  # noqa: PTH118 - a path drops the point, which asks for the right to enter
+    except PermissionError as error:
+        raise RunDirectoryError(
+            f"runs={root}: the folder may not be read (permission denied); change its permissions (chmod u+rx), or "
+            "give another folder"
+        ) from error
 
 
 def read_run(path: Path, *, key: str | None = None) -> Run:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from lmtransfer.reporting.runs.collect import Run
 from lmtransfer.reporting.runs.scores import number
+from lmtransfer.verdicts.spread import Spread, spread
 
 Edge = Literal["smallest", "largest"]
 
@@ -41,21 +42,29 @@ def searched_text(grid: Any) -> str:
     return f"learning rate: best of {len(tried)}" if len(tried) > 1 else ""
 
 
-def tried_rates(run: Run, arm: str) -> dict[float, float]:
-    """The score of each learning rate on the examples to choose by, in the mean over seeds; none where it is damaged.
+def tried_rates(run: Run, arm: str) -> dict[float, Spread]:
+    """What each learning rate scored, seed by seed, on the examples to choose by; none where it is damaged.
 
     Args:
         run: of a task.
         arm: "pretrained" or "control".
+
+    Returns:
+        By rate, ascending, over the seeds that tried all of them, in one order; where none did, the mean alone.
     """
     tries = run.result.get("learning_rate_tries")
-    found: dict[float, list[float]] = {}
-    for one in tries if isinstance(tries, list) else []:
+    found: dict[float, dict[object, float]] = {}
+    for place, one in enumerate(tries if isinstance(tries, list) else []):
         if isinstance(one, Mapping) and one.get("arm") == arm:
             rate, score = number(one.get("learning_rate")), number(one.get("score"))
+            seeds = number(one.get("pretraining_seed")), number(one.get("seed"))
             if rate is not None and score is not None:
-                found.setdefault(rate, []).append(score)
-    return {rate: fmean(scores) for rate, scores in sorted(found.items())}
+                found.setdefault(rate, {})[place if seeds[1] is None else seeds] = score
+    everywhere = [seed for seed in next(iter(found.values()), {}) if all(seed in of_rate for of_rate in found.values())]
+    values = {
+        rate: [of_rate[seed] for seed in everywhere] or [fmean(of_rate.values())] for rate, of_rate in found.items()
+    }
+    return {rate: spread(values[rate]) for rate in sorted(values)}
 
 
 def _rates(grid: Any) -> set[float]:

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from lmtransfer.data.files import find_file, plain_name, read_lines
+from lmtransfer.data.files import find_file, plain_name
+from lmtransfer.data.text_lines import read_lines
 from lmtransfer.errors import DataError
 
 _COLUMNS: Final = ("sentence_good", "sentence_bad", "UID", "linguistics_term")

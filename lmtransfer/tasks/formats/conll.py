@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from lmtransfer.data.documents import Notes
-from lmtransfer.data.files import read_lines
+from lmtransfer.data.text_lines import read_lines
 from lmtransfer.errors import DataError
 from lmtransfer.metrics.chunks import OUTSIDE, split_tag
 from lmtransfer.tasks.formats.tagged_sentence import TaggedSentence

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from lmtransfer.data.documents import Notes
-from lmtransfer.data.files import read_lines
+from lmtransfer.data.text_lines import read_lines
 from lmtransfer.errors import DataError
 from lmtransfer.tasks.formats.tagged_sentence import TaggedSentence
 

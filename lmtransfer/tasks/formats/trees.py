@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from lmtransfer.data.files import read_lines
+from lmtransfer.data.text_lines import read_lines
 from lmtransfer.errors import DataError
 
 _Piece = Literal["nothing", "(", "label", "word", ")"]

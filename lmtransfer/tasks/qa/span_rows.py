@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final
 
-from lmtransfer.data.files import read_lines
+from lmtransfer.data.text_lines import read_lines
 from lmtransfer.errors import DataError
 from lmtransfer.tasks.formats.answer_places import AnswerPlaces, BadAnswersPolicy
 from lmtransfer.tasks.formats.json_document import JsonNode, UniqueIds

@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 
 from lmtransfer.data.documents import Notes
-from lmtransfer.data.files import EncodingErrors
+from lmtransfer.data.text_lines import EncodingErrors
 from lmtransfer.errors import ConfigError
 from lmtransfer.kept_predictions.scored import Ratio, ScoredExamples, scored_examples
 from lmtransfer.metrics.base import Metric

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import cached_property
 
+from lmtransfer.data.corpora.libraries import LIBRARIES
 from lmtransfer.data.corpora.python_docs import SPLITS, Split, docstring_examples
-from lmtransfer.data.corpora.python_sources import LIBRARIES
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.tasks.text.classification import Classification
 from lmtransfer.tasks.text.text_example import TextExample

@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from lmtransfer.data.files import EncodingErrors
+from lmtransfer.data.text_lines import EncodingErrors
 from lmtransfer.errors import ConfigError
 from lmtransfer.kept_predictions.scored import Ratio, ScoredExamples, scored_examples
 from lmtransfer.metrics.base import Metric

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Literal
 
 from lmtransfer.data.documents import Notes
-from lmtransfer.data.files import EncodingErrors, plain_name, read_lines
+from lmtransfer.data.files import plain_name
+from lmtransfer.data.text_lines import EncodingErrors, read_lines
 from lmtransfer.errors import DataError
 
 TableFormat = Literal["tsv", "quoted_tsv", "csv", "jsonl"]

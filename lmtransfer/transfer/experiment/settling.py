@@ -11,11 +11,11 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from lmtransfer.config.budget import effective_train
 from lmtransfer.config.build import build
 from lmtransfer.config.check import check
-from lmtransfer.data.store.cache import default_cache_dir
 from lmtransfer.errors import ConfigError
 from lmtransfer.importing.opening import open_saved
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.saved import SavedRun, hold_encoder, new_encoder, pretraining_seed, pretraining_seeds
+from lmtransfer.system.cache_dir import default_cache_dir
 from lmtransfer.system.console import Console
 from lmtransfer.system.printable import short_path
 from lmtransfer.tasks.base import Task

@@ -16,6 +16,11 @@ from lmtransfer.system.interrupts import SIGNALS, held_back
 T = TypeVar("T")
 
 
+def default_num_workers() -> int:
+    """As many processes as this one may use cores."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 class Workers:
     """Processes that call functions; an interruption never meets one that is just being started.
 

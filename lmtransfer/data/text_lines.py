@@ -1,0 +1,130 @@
+"""The lines of text files, UTF-8 with a complaint that names the line; no more than one of them is in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, Literal
+
+from lmtransfer.data.documents import Notes
+from lmtransfer.data.files import Meter, open_binary
+from lmtransfer.errors import DataError
+
+EncodingErrors = Literal["strict", "replace"]
+#: Longest line of a text file, with its end: text8 is one line of a hundred million bytes.
+LONGEST_LINE_BYTES = 1 << 28
+_BOM = b"\xef\xbb\xbf"
+_UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
+#: How files begin that hold no lines of text.
+_NO_TEXT = {
+    b"PK\x03\x04": "a ZIP archive, as .docx, .odt, .xlsx and .epub are: save it as plain text",
+    b"\xd0\xcf\x11\xe0": "an Office document: save it as plain text",
+    b"{\\rtf": "an RTF document: save it as plain text",
+    b"%PDF-": "a PDF: extract its text",
+    b"\x1f\x8b": "gzip data: name it .gz",
+    b"\xfd7zXZ": "xz data: name it .xz",
+    b"\x28\xb5\x2f\xfd": "zstd data: name it .zst",
+    b"BZh9": "bzip2 data: unpack it",
+    b"PAR1": "a parquet file: name it .parquet",
+    b"\x7fELF": "a program",
+    b"\x89PNG": "an image",
+    b"\xff\xd8\xff": "an image",
+    b"SQLite format": "a database",
+}
+
+
+def decode(raw: bytes, where: str, encoding_errors: EncodingErrors, notes: Notes) -> str:
+    """UTF-8 bytes as text.
+
+    Args:
+        raw: the bytes.
+        where: ``file:line``, for messages.
+        encoding_errors: ``strict`` raises at bytes that are not UTF-8; ``replace`` puts U+FFFD there and counts them.
+        notes: where they are counted.
+
+    Raises:
+        DataError: the bytes are not UTF-8 and ``encoding_errors`` is ``strict``.
+    """
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        if encoding_errors == "replace":
+            notes.add("lines with bytes that are not UTF-8, replaced", where)
+            return raw.decode("utf-8", "replace")
+        found = " ".join(f"{byte:02x}" for byte in raw[error.start : error.start + 4])
+        hint = " (this looks like UTF-16)" if raw[:2] in _UTF16_MARKS else ""
+        raise DataError(
+            f"{where}: not UTF-8 at byte {error.start} of the line: {found}{hint}. Convert the file (iconv -f LATIN1 "
+            "-t UTF-8, or whatever it is), or set encoding_errors=replace (corpus.encoding_errors, task.encoding_errors"
+            ") to put U+FFFD there and count it"
+        ) from None
+
+
+def _refuse_binary(path: Path, start: bytes) -> None:
+    """Refuse what is no text.
+
+    Args:
+        path: the file.
+        start: its first line, or a part of it.
+
+    Raises:
+        DataError: it begins as a file of another kind does, or is full of NUL bytes.
+    """
+    for mark, what in _NO_TEXT.items():
+        if start.startswith(mark):
+            raise DataError(f"{path}: is not text but {what}")
+    if len(start) >= 16 and start.count(0) > len(start) // 10 and not start.startswith(_UTF16_MARKS):
+        raise DataError(
+            f"{path}: is not text but binary data, or UTF-16: convert it to UTF-8 (iconv -f UTF-16 -t UTF-8)"
+        )
+
+
+def _raw_lines(stream: BinaryIO, path: Path) -> Iterator[bytes]:
+    """The lines of a file of text, with their ends.
+
+    Raises:
+        DataError: it is no text, or a line is too long to be one.
+    """
+    start = stream.readline(4096)
+    _refuse_binary(path, start)
+    line = start if start.endswith(b"\n") else start + stream.readline(LONGEST_LINE_BYTES + 1)
+    number = 1
+    while line:
+        if len(line) > LONGEST_LINE_BYTES:
+            raise DataError(
+                f"{path}:{number}: a line of more than {LONGEST_LINE_BYTES:,} bytes, which are the most: break it into "
+                "shorter ones (fold -s -w 100000 does)"
+            )
+        yield line
+        line, number = stream.readline(LONGEST_LINE_BYTES + 1), number + 1
+
+
+def read_lines(
+    path: Path, *, encoding_errors: EncodingErrors = "strict", notes: Notes | None = None, meter: Meter | None = None
+) -> Iterator[tuple[int, str]]:
+    """Lines of a text file with their numbers, from 1, without line ends.
+
+    A line ends at a line feed only, never at the other characters that ``str.splitlines`` knows. A byte order mark
+    at the start of the file is dropped and counted.
+
+    Args:
+        path: the file, plain or compressed.
+        encoding_errors: see ``decode``.
+        notes: where odd things are counted.
+        meter: counts the bytes read from disk.
+
+    Raises:
+        DataError: bytes that are not UTF-8 (with ``file:line``), a damaged file, or one that unpacks beyond measure.
+    """
+    notes = Notes() if notes is None else notes
+    with open_binary(path, meter) as stream:
+        for number, raw in enumerate(_raw_lines(stream, path), start=1):
+            if number == 1 and raw.startswith(_BOM):
+                notes.add("byte order marks dropped", f"{path}:1")
+                raw = raw[len(_BOM) :]
+            raw = raw.rstrip(b"\r\n")
+            try:
+                text = raw.decode("utf-8")
+            except UnicodeDecodeError:
+                text = decode(raw, f"{path}:{number}", encoding_errors, notes)
+            yield number, text

@@ -1,0 +1,135 @@
+"""The forms of an export: as transformers has it, as plain tensors, as ONNX; each checked against the run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lmtransfer.errors import CheckpointError
+from lmtransfer.export.folder import Written, equally_read, heads_of_other_epsilon, read_folder, write_folder
+from lmtransfer.export.logits import OurModel, Speaker, Text, compare
+from lmtransfer.export.onnx_folder import write_onnx
+from lmtransfer.export.place import empty
+from lmtransfer.export.run import OpenRun
+from lmtransfer.export.seen_by_transformers import TheirModel, installed_version
+from lmtransfer.export.tensors import read_tensors, write_tensors
+from lmtransfer.export.texts import Texts
+from lmtransfer.interop.families.base import NoCounterpart
+from lmtransfer.system.optional import missing
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What is in the folder.
+
+    Attributes:
+        architecture: the class that loads it; empty where it is no folder of transformers.
+        notes: what was left out or changed.
+        checked: what it was compared with, a line each.
+        checked_with: the version of transformers that it was compared with, or None.
+    """
+
+    architecture: str
+    notes: tuple[str, ...]
+    checked: tuple[str, ...]
+    checked_with: str | None = None
+
+
+def _transformers(opened: OpenRun, folder: Path, texts: Sequence[Text]) -> Exported:
+    """As transformers has it."""
+    ours = _ours(opened)
+    written = write_folder(opened, folder)
+    texts = equally_read(opened, folder, texts)
+    read = read_folder(opened, folder, written)
+    changed = heads_of_other_epsilon(opened, compare(ours, read, texts).other_heads)
+    if changed:
+        empty(folder)
+        written = write_folder(opened, folder, without=changed)
+        read = read_folder(opened, folder, written)
+    checked = [_compared("read back", ours, read, texts)]
+    version = installed_version()
+    if version is None:
+        checked.append(f"not compared with transformers: {missing('transformers')}, and export again")
+    else:
+        for place, architecture in _loaded(folder, written):
+            theirs = TheirModel(
+                place,
+                architecture=architecture,
+                max_length=opened.encoder.max_length,
+                has_pooler=opened.encoder.pooler is not None,
+                generator=place != folder,
+            )
+            checked.append(_compared(f"verified with transformers {version} as {architecture}", ours, theirs, texts))
+    return Exported(written.files.architecture, written.notes, tuple(checked), version)
+
+
+def _loaded(folder: Path, written: Written) -> list[tuple[Path, str]]:
+    """Each folder that transformers loads, with its class."""
+    inner = [(folder / "generator", more.architecture) for more in written.files.more]
+    return [(folder, written.files.architecture), *inner]
+
+
+def _tensors(opened: OpenRun, folder: Path, texts: Sequence[Text]) -> Exported:
+    """In our own layout."""
+    write_tensors(opened, folder)
+    line = _compared("read back", _ours(opened), read_tensors(opened, folder), texts)
+    return Exported("", opened.notes, (line,))
+
+
+def _transformers_or_tensors(opened: OpenRun, folder: Path, texts: Sequence[Text]) -> Exported:
+    """As transformers has it, or in our own layout where it has no such model."""
+    try:
+        return _transformers(opened, folder, texts)
+    except NoCounterpart as error:
+        exported = _tensors(opened, folder, texts)
+        note = f"{error}: its tensors are written as they are, and layout.json says what each of them is"
+        return Exported("", (note, *exported.notes), exported.checked)
+
+
+def _onnx(opened: OpenRun, folder: Path, texts: Sequence[Text]) -> Exported:
+    """For onnxruntime."""
+    notes, checked = write_onnx(opened, folder)
+    return Exported("", notes, checked)
+
+
+#: What writes the folder, by the name of its form.
+FORMS: dict[str, Callable[[OpenRun, Path, Sequence[Text]], Exported]] = {
+    "auto": _transformers_or_tensors,
+    "transformers": _transformers,
+    "tensors": _tensors,
+    "onnx": _onnx,
+}
+
+
+def _ours(opened: OpenRun) -> OurModel:
+    return OurModel(opened.learner, opened.saved.tokenizer)
+
+
+def _compared(what: str, ours: Speaker, theirs: Speaker, texts: Sequence[Text]) -> str:
+    """One line about a comparison that came out well.
+
+    Raises:
+        CheckpointError: it did not.
+    """
+    found = compare(ours, theirs, texts)
+    if found.other_ids is not None:
+        raise CheckpointError(f"{what}: the token ids of {found.other_ids[:60]!r} differ; nothing was exported")
+    if not found.differences:
+        raise CheckpointError(f"{what}: there was nothing to compare; nothing was exported")
+    for head in found.other_heads:
+        raise CheckpointError(
+            f"{what}: {head} differs by {found.differences[head]:.1e}, and rounding explains "
+            f"{found.allowed(head):.0e}; nothing was exported"
+        )
+    largest = max(found.differences.values())
+    shown = f"{largest:.0e}" if largest else "0"
+    return f"{what}: {found.num_texts} texts, largest difference {shown} ({', '.join(found.differences)})"
+
+
+def fitting_texts(opened: OpenRun, texts: Texts) -> list[Text]:
+    """The single texts, and the pairs that the encoder reads whole: where a pair is cut is told by the tokenizer."""
+    ours = _ours(opened)
+    lengths = ours.encode(texts.pairs).lengths if ours.max_length > 4 else [ours.max_length] * len(texts.pairs)
+    pairs = [pair for pair, length in zip(texts.pairs, lengths, strict=True) if length < ours.max_length]
+    return [*((text, None) for text in texts.single), *pairs]

@@ -1,0 +1,196 @@
+"""What a model will see of a corpus: rows with what is hidden in them, how they are packed, and what training costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import cast
+
+import numpy as np
+import torch
+from omegaconf import DictConfig
+from rich.padding import Padding
+from rich.text import Text as Styled
+
+from lmtransfer.config.schema import HardwareSettings, TrainSettings
+from lmtransfer.data.store.cache import PreparedCorpus
+from lmtransfer.data.stream.stream import PlannedStream
+from lmtransfer.inspection.cost import Cost, measurable_rows, measure, parameter_counts
+from lmtransfer.inspection.rows import LEGEND, PLAIN_LEGEND, STRIP_LEGEND, described_labels, shown, strip
+from lmtransfer.inspection.tables import (
+    corpus_table,
+    cost_table,
+    packing_table,
+    parameter_table,
+    parts_table,
+    rates_table,
+)
+from lmtransfer.objectives.batch import PretrainingBatch
+from lmtransfer.objectives.learner import PretrainingLearner, needed_reads
+from lmtransfer.objectives.rows.base import RowPlan, Rows
+from lmtransfer.objectives.source import PretrainingSource
+from lmtransfer.objectives.views import RowCounts, count_rows, row_views
+from lmtransfer.pretraining.assembly import Parts, build_parts, read_text
+from lmtransfer.randomness import derived_seed, permutation
+from lmtransfer.runs.training import build_optimizer
+from lmtransfer.system.console import Console
+from lmtransfer.tokenizers.base import Tokenizer, characters_of
+from lmtransfer.training.hardware import Hardware, setup
+
+#: Rows that are built together when rates are counted.
+_COUNTED_AT_ONCE = 64
+_MANY_DUPLICATES, _MANY_UNKNOWN = 0.01, 0.01
+_FEW_STEPS = 20
+#: Rows of mixed length cost more the further their mean is from the longest.
+_SHORT = 0.5
+
+
+def inspect_pretraining(cfg: DictConfig, console: Console) -> None:
+    """Print everything; nothing is written but the cache of the corpus.
+
+    Args:
+        cfg: as the command has checked it.
+        console: where to.
+
+    Raises:
+        DataError: a corpus that is missing, empty, or too small for its rows.
+    """
+    train = TrainSettings.from_config(cfg.train)
+    chosen = HardwareSettings.from_config(cfg.hardware)
+    hardware = setup(device=chosen.device, precision=chosen.precision, threads=chosen.threads, compile=chosen.compile)
+    epoch = int(cfg.epoch)
+    with Console(stderr=True).status("reading the corpus"):
+        text = read_text(cfg)
+    parts = build_parts(cfg, text.tokenizer)
+    parts.corruption.observe(text.prepared.train)
+    learner = _learner(parts, seed=cfg.seed, hardware=hardware)
+    source = PretrainingSource(
+        store=text.prepared.train,
+        rows=parts.rows,
+        corruption=parts.corruption,
+        seed=cfg.seed,
+        reads=needed_reads(parts.objectives),
+        characters=characters_of(text.tokenizer),
+    )
+    stream = PlannedStream(
+        source, seed=cfg.seed, batch_tokens=train.batch_tokens, micro_batch_tokens=train.micro_batch_tokens
+    )
+    plan, steps = source.plan(epoch), stream.steps_in(epoch)
+    counts = _counted(source, plan, text.tokenizer, epoch=epoch, seed=cfg.seed, sample=cfg.sample)
+    first_step = sum(stream.steps_in(earlier) for earlier in range(epoch))
+    batch = cast(PretrainingBatch, next(stream.steps(first_step)).micro_batches[0])
+
+    for name, prepared in (text.prepared.parts or {text.corpus.name: text.prepared}).items():
+        console.print(corpus_table(name, prepared, text.tokenizer))
+    parts_of_mixture = parts_table(text.prepared, text.tokenizer)
+    if parts_of_mixture is not None:
+        console.print(parts_of_mixture)
+    _print_rows(console, batch, text.tokenizer, parts.rows, number=cfg.rows)
+    console.print(rates_table(plan.lengths, counts, parts.rows, epoch=epoch, steps=steps, train=train))
+    console.print(packing_table(batch, learner.counts(batch)))
+    _print_strips(console, batch, text.tokenizer, number=cfg.strips)
+    frozen = sum(p.numel() for p in learner.parameters() if not p.requires_grad)
+    console.print(parameter_table(type(parts.encoder).__name__, parameter_counts(learner), frozen=frozen))
+    console.print(f"computes on {hardware}", soft_wrap=True)
+    if cfg.measure:
+        cost = _measured(cfg, learner, source, plan, batch, hardware)
+        tokens, of_pass = int(plan.lengths.sum(dtype=np.int64)), batch.num_tokens
+        console.print(cost_table(cost, tokens=tokens, steps=steps, pass_tokens=of_pass, train=train))
+    for line in _remarks(text.prepared, plan.lengths, counts, parts.rows, steps=steps):
+        console.print(Styled(f"note: {line}", style="yellow"), soft_wrap=True)
+
+
+def _learner(parts: Parts, *, seed: int, hardware: Hardware) -> PretrainingLearner:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derived_seed(seed, "heads"))
+        return PretrainingLearner(parts.encoder, list(parts.objectives)).to(hardware.device)
+
+
+def _counted(
+    source: PretrainingSource, plan: RowPlan, tokenizer: Tokenizer, *, epoch: int, seed: int, sample: int
+) -> RowCounts:
+    rows = permutation(len(plan.lengths), seed, "sample")[:sample]
+    batches = (
+        source.build(epoch, plan, rows[start : start + _COUNTED_AT_ONCE])
+        for start in range(0, len(rows), _COUNTED_AT_ONCE)
+    )
+    return count_rows((view for batch in batches for view in row_views(batch)), tokenizer)
+
+
+def _print_rows(console: Console, batch: PretrainingBatch, tokenizer: Tokenizer, rows: Rows, *, number: int) -> None:
+    views = list(row_views(batch))
+    # Rows lie by length in the batch: take some from all over it.
+    places = np.linspace(0, len(views) - 1, min(number, len(views))).astype(int).tolist()
+    if not places:
+        return
+    console.print(Styled(f"{len(places)} rows of the first step", style="bold"))
+    console.print(LEGEND if batch.num_targets else PLAIN_LEGEND, soft_wrap=True)
+    for view in (views[place] for place in places):
+        labels = described_labels(view, rows.label_names)
+        hidden = f", {view.is_hidden.sum()} of them hidden" if batch.num_targets else ""
+        heading = f"{view.key}: {len(view.original)} tokens{hidden}"
+        console.print(Styled(f"\n  {heading}{'; ' if labels else ''}{labels}", style="dim"), soft_wrap=True)
+        console.print(Padding(shown(view, tokenizer), (0, 0, 0, 4)))
+    console.print()
+
+
+def _print_strips(console: Console, batch: PretrainingBatch, tokenizer: Tokenizer, *, number: int) -> None:
+    views = list(row_views(batch))[:number]
+    if views and batch.num_targets:
+        console.print(STRIP_LEGEND, soft_wrap=True)
+        for view in views:
+            console.print(Padding(strip(view, tokenizer), (0, 0, 0, 4)))
+
+
+def _measured(
+    cfg: DictConfig,
+    learner: PretrainingLearner,
+    source: PretrainingSource,
+    plan: RowPlan,
+    batch: PretrainingBatch,
+    hardware: Hardware,
+) -> Cost:
+    """Measure on rows spread over all lengths of the epoch, as many as a forward pass has or seconds allow."""
+    number = measurable_rows(batch, learner, hardware.device)
+    by_length = np.argsort(plan.lengths, kind="stable")
+    rows = by_length[np.linspace(0, len(by_length) - 1, min(number, len(by_length))).astype(int)]
+    with Console(stderr=True).status("measuring a few training steps"):
+        return measure(
+            learner,
+            build_optimizer(cfg.optimizer, learner),
+            source.build(int(cfg.epoch), plan, rows),
+            hardware=hardware,
+            seed=cfg.seed,
+        )
+
+
+def _remarks(
+    prepared: PreparedCorpus, lengths: np.ndarray, counts: RowCounts, rows: Rows, *, steps: int
+) -> Iterator[str]:
+    """What a user should know beyond the numbers: one sentence each, with what to do about it."""
+    statistics = prepared.statistics
+    for kind, note in statistics.notes.items():
+        yield f"{kind}: {note['count']:,} (first at {note['first']})"
+    if statistics.duplicate_documents > _MANY_DUPLICATES * statistics.documents:
+        share = statistics.duplicate_documents / statistics.documents
+        yield f"{share:.1%} of the documents are copies of others, which a model learns by heart: remove them"
+    if statistics.unknown_rate > _MANY_UNKNOWN:
+        yield (
+            f"{statistics.unknown_rate:.1%} of the tokens are unknown: raise tokenizer.character_coverage, or set "
+            "tokenizer.byte_fallback=true"
+        )
+    if prepared.validation.num_tokens == 0:
+        yield "nothing is held out, so there will be no validation: raise corpus.validation_fraction"
+    if lengths.mean() < _SHORT * rows.max_length:
+        yield (
+            f"rows have {lengths.mean():.0f} tokens on average where objective.max_length={rows.max_length} allows "
+            f"more: objective/rows=stream or full_sentences fills them"
+        )
+    for name, values in counts.labels.items():
+        if len(values) == 1:
+            (value,) = values
+            yield (
+                f"every row has {name} {value} ({rows.label_names[name][value]}), so there is nothing to learn from "
+                "it: documents need several sentences each"
+            )
+    if steps < _FEW_STEPS:
+        yield f"an epoch is only {steps} steps: a small corpus is soon learnt by heart, give more text"

@@ -1,0 +1,199 @@
+"""Two pretraining runs, or groups of them, by their losses on the same held-out text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lmtransfer.reporting.comparison.comparison import (
+    Comparison,
+    GroupDifference,
+    arm_of,
+    setting_differences,
+    uneven_seeds,
+)
+from lmtransfer.reporting.comparison.sides import Member, Side, pretrained_values
+from lmtransfer.reporting.runs import scores
+from lmtransfer.reporting.runs.collect import Run
+from lmtransfer.reporting.runs.entry import Entry
+from lmtransfer.reporting.runs.labels import flatten
+from lmtransfer.reporting.runs.settings import TOKENIZER, differences_text, differing
+from lmtransfer.verdicts.difference import Difference, compare_arms
+from lmtransfer.verdicts.holm import corrected
+from lmtransfer.verdicts.variance import NO_PREDICTIONS
+
+_TEXT, _LOSSES = "corpus", "losses"
+#: Settings of an evaluation that change what is measured; of these the last ones are of a memory.
+_ASKED = ("eval_tokens", "memory_lengths", "segment_length", "clamp_length", "same_length")
+#: The noise that this objective has to find is drawn by the run's own generator: no two runs are set the same task.
+_OWN_NOISE = "ReplacedTokenDetection"
+
+_WHY = {
+    _TEXT: (
+        "no difference: the sides were measured on other held-out text each (other files, or another split of them); "
+        "lmtransfer evaluate run=... corpus=... measures both on one text"
+    ),
+    TOKENIZER: (
+        "no difference: the sides have other tokenizers, so that a loss per token is of other tokens each; bits per "
+        "character, which could be compared, are not measured"
+    ),
+}
+
+
+def compare_pretrainings(one: Side, other: Side) -> Comparison:
+    """Compare two sides by their losses, as far as it is sound: where both were measured on the same tokens.
+
+    A recipe is compared with another, so that settings may differ between the sides, which are told; within a side they
+    may not. Each pretraining seed is one draw of a side's luck.
+    """
+    settings, missing = setting_differences(one, other), [*one.problems, *other.problems]
+    values = tuple(m.value for m in one.members), tuple(m.value for m in other.members)
+    unlike = _unlike(one, other)
+    if unlike:
+        return Comparison((one, other), values, None, None, (), (), None, settings, (*missing, unlike))
+    missing += uneven_seeds(one, other)
+    mixed = [side.name for side in (one, other) if not _trained_alike(side)]
+    if mixed:
+        missing.append(f"no verdict: the runs of {' and of '.join(mixed)} were not trained alike")
+    not_shared = _not_shared(one, other)
+    difference = None
+    if one.metric in not_shared:
+        missing.append(f"no difference of the {one.metric}: {not_shared[one.metric]}")
+    else:
+        arms = [arm_of(side, None, side.metric) for side in (one, other)]
+        difference = compare_arms(*arms, higher_is_better=False, settings_differ=bool(mixed))
+        missing += [note for note in difference.notes if note != NO_PREDICTIONS]
+        missing.append("the luck of the held-out text is not counted: losses of its documents are not kept")
+    losses = _losses(one, other, not_shared, settings_differ=bool(mixed))
+    return Comparison(
+        (one, other), values, difference, None, (), (), None, settings, tuple(dict.fromkeys(missing)), losses
+    )
+
+
+def _unlike(one: Side, other: Side) -> str:
+    """Why the losses of two sides are not of the same thing; empty where they are."""
+    if one.metric != other.metric:
+        return f"no difference: the sides were scored by another metric each ({one.metric}, {other.metric})"
+    measured = _measured(one.first), _measured(other.first)
+    for key, what in ((_TEXT, "held-out text"), (TOKENIZER, "tokenizer")):
+        unknown = [side.name for side, found in zip((one, other), measured, strict=True) if found.get(key) is None]
+        if unknown:
+            return (
+                f"no difference: which {what} {' and '.join(unknown)} was measured with is not known: lmtransfer "
+                "evaluate run=... measures it anew"
+            )
+    for side, found in zip((one, other), measured, strict=True):
+        for entry in side.entries[1:]:
+            inside = differing(found, _measured(entry))
+            if inside:
+                named = differences_text(found, _measured(entry), inside)
+                return f"no difference: the runs of {side.name} were not measured alike: {named}"
+    keys = differing(*measured, but=[_LOSSES])
+    known = next((_WHY[key] for key in (_TEXT, TOKENIZER) if key in keys), "")
+    if known or not keys:
+        return known
+    return f"no difference: the sides were measured otherwise: {differences_text(*measured, keys=keys)}"
+
+
+def _measured(entry: Entry) -> dict[str, Any]:
+    """What a loss is of: text, tokens, what of them is hidden and asked for; by dotted key."""
+    run, source = entry.run, _source(entry)
+    data = run.versions.get("data")
+    if run.command == "evaluate" and not data and run.config.get("corpus") is None:
+        data = source.versions.get("data")  # as earlier versions left it: measured on the text of its own
+    found: dict[str, Any] = {key: data.get(key) for key in (_TEXT, TOKENIZER)} if isinstance(data, Mapping) else {}
+    train = run.config.get("train")
+    asked = run.config if run.command == "evaluate" else {"eval_tokens": _of(train).get("eval_tokens")}
+    found |= {key: asked.get(key) for key in _ASKED if asked.get(key)}
+    objective = _of(source.config.get("objective"))
+    found |= flatten({f"objective.{part}": _of(objective.get(part)) for part in ("rows", "corruption")})
+    found[_LOSSES] = _objectives(entry)
+    return found
+
+
+def _not_shared(one: Side, other: Side) -> dict[str, str]:
+    """The metrics that are not of the same thing on both sides, and why."""
+    first, second = (_objectives(side.first) for side in (one, other))
+    found: dict[str, str] = {}
+    for metric in _metrics(one.first) | _metrics(other.first):
+        name = metric.partition("/")[0].removesuffix("_accuracy")
+        for part in {*first, *second} if name == "loss" else {name}:
+            targets = {_target(node, part) for node in (first, second)}
+            if any(target.endswith(_OWN_NOISE) for target in targets):
+                found[metric] = "what replaced tokens there are to find is up to each run's own generator"
+            elif len(targets) > 1:
+                found[metric] = f"it is of other parts each ({' + '.join(first)}, {' + '.join(second)})"
+        if name == "loss" and metric not in found and first != second:
+            found[metric] = "its parts have other weights on each side"
+    return found
+
+
+def _losses(
+    one: Side, other: Side, not_shared: Mapping[str, str], *, settings_differ: bool
+) -> tuple[GroupDifference, ...]:
+    """The comparison by each loss and accuracy that both have, of each part of a mixture too, judged together."""
+    made: list[GroupDifference] = []
+    differences: list[Difference] = []
+    theirs = _metrics(other.first)
+    left_out = {*not_shared, *(["loss"] if _is_one_part(one) and _is_one_part(other) else [])}
+    for metric in (name for name in _metrics(one.first) if name in theirs and name not in left_out):
+        sides = [_by(side, metric) for side in (one, other)]
+        if any(len(by.members) < len(side.members) for by, side in zip(sides, (one, other), strict=True)):
+            continue
+        arms = [arm_of(side, None, metric) for side in sides]
+        higher = metric.partition("/")[0].endswith("_accuracy")
+        differences.append(compare_arms(*arms, higher_is_better=higher, settings_differ=settings_differ))
+        made.append(GroupDifference(metric, None, metric, arms[0].spread.mean, arms[1].spread.mean, None))
+    together = corrected(differences)
+    return tuple(
+        GroupDifference(row.name, row.num, row.metric, row.one, row.other, found)
+        for row, found in zip(made, together, strict=True)
+    )
+
+
+def _by(side: Side, metric: str) -> Side:
+    """The side by another of its metrics."""
+    members: Sequence[Member] = [m for entry in side.entries for m in pretrained_values(entry, metric)]
+    return Side(side.name, side.entries, tuple(members), side.problems)
+
+
+def _metrics(entry: Entry) -> dict[str, None]:
+    """The names of what was measured, in their order."""
+    metrics = entry.run.result.get("metrics")
+    return {str(name): None for name, value in _of(metrics).items() if scores.number(value) is not None}
+
+
+def _objectives(entry: Entry) -> dict[str, tuple[str, float]]:
+    """Class and weight of each part of the loss."""
+    losses = _of(_of(_source(entry).config.get("objective")).get("losses"))
+    weights = {name: scores.number(_of(node).get("weight")) for name, node in losses.items()}
+    return {
+        str(name): (str(_of(node).get("_target_")), 1.0 if weights[name] is None else float(weights[name] or 0.0))
+        for name, node in losses.items()
+    }
+
+
+def _target(losses: Mapping[str, tuple[str, float]], part: str) -> str:
+    """The class that a metric is of; of one that is named after no loss, the class that measures more than its own."""
+    if part in losses:
+        return losses[part][0]
+    return next((target for target, _ in losses.values() if target.endswith(_OWN_NOISE)), "")
+
+
+def _is_one_part(side: Side) -> bool:
+    """Whether the loss is that of a single objective, which is told under its own name."""
+    return [weight for _, weight in _objectives(side.first).values()] == [1.0]
+
+
+def _trained_alike(side: Side) -> bool:
+    """Whether the runs of a side differ in their seed alone."""
+    first, *others = (side.settings_of(entry) for entry in side.entries)
+    return not any(differing(first, found, but=["seed"]) for found in others)
+
+
+def _source(entry: Entry) -> Run:
+    return entry.run if entry.source is None else entry.source
+
+
+def _of(node: Any) -> Mapping[str, Any]:
+    return node if isinstance(node, Mapping) else {}

@@ -1,0 +1,24 @@
+"""Where what is worth keeping between runs lies: prepared corpora, tokenizers, imported models, the user's key."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from lmtransfer.errors import DataError
+
+
+def default_cache_dir() -> Path:
+    """The folder of it: ``LMTRANSFER_CACHE``, or ``~/.cache/lmtransfer``.
+
+    Raises:
+        DataError: there is no home folder.
+    """
+    place = os.environ.get("LMTRANSFER_CACHE") or "~/.cache/lmtransfer"
+    try:
+        return Path(place).expanduser()
+    except RuntimeError:
+        raise DataError(
+            f"{place}: there is no home folder to keep caches in (HOME is not set): set HOME, cache_dir= or "
+            "LMTRANSFER_CACHE"
+        ) from None
