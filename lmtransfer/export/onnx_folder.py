@@ -6,12 +6,10 @@ from pathlib import Path
 
 import torch
 from torch import nn
-from torch.nn import functional
 
 from lmtransfer.errors import CheckpointError
 from lmtransfer.export.run import OpenRun
 from lmtransfer.interop.onnx.export import OnnxFile, export_onnx
-from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.transfer.learner import TaskLearner
 
 
@@ -47,30 +45,31 @@ def write_onnx(run: OpenRun, folder: Path) -> tuple[tuple[str, ...], tuple[str, 
 
 @torch.no_grad()
 def _add_row_of_padding(run: OpenRun) -> None:
-    """One more row of the token embedding, and of what the head has for each token: zeros, which nothing reads."""
+    """One more row of the token embedding, and of what the heads have for each token: zeros, which nothing reads."""
     encoder = run.encoder
-    embedding = encoder.token_embedding
-    if embedding is None:
+    if encoder.token_embedding is None:
         return
-    embedding.weight = nn.Parameter(functional.pad(embedding.weight, (0, 0, 0, 1)))
-    embedding.num_embeddings += 1
+    _grow(encoder.token_embedding, "weight")
+    encoder.token_embedding.num_embeddings += 1
     encoder.vocab_size += 1
-    for objective in run.learner.listed() if isinstance(run.learner, PretrainingLearner) else ():
-        for name in objective.per_token:
-            parameter = objective.get_parameter(name)
-            rows = (0, 0) * (parameter.ndim - 1)
-            setattr(objective, name, nn.Parameter(functional.pad(parameter, (*rows, 0, 1))))
+    for objective in run.objectives:
+        for name in objective.vocabulary_sized:
+            path, _, own = name.rpartition(".")
+            _grow(objective.get_submodule(path), own)
+
+
+def _grow(module: nn.Module, name: str) -> None:
+    rows = module.get_parameter(name)
+    setattr(module, name, nn.Parameter(torch.cat([rows, rows.new_zeros(1, *rows.shape[1:])])))
 
 
 def _graph(run: OpenRun, folder: Path, notes: list[str]) -> OnnxFile:
     """Write the graph, with the head of the first objective that has something to say of each token."""
-    encoder, learner = run.encoder, run.learner
-    if isinstance(learner, TaskLearner):
-        return export_onnx(encoder=encoder, folder=folder, task=learner)
-    objectives = learner.listed() if isinstance(learner, PretrainingLearner) else []
-    any_states = torch.zeros(1, encoder.dim)
-    chosen = next((one for one in objectives if one.token_logits(any_states) is not None), None)
-    left = [objective.name for objective in objectives if objective is not chosen]
+    if isinstance(run.learner, TaskLearner):
+        return export_onnx(encoder=run.encoder, folder=folder, task=run.learner)
+    state_TD = torch.zeros(1, run.encoder.dim)
+    chosen = next((objective for objective in run.objectives if objective.token_logits(state_TD) is not None), None)
+    left = [objective.name for objective in run.objectives if objective is not chosen]
     if left:
         notes.append(f"the graph has no head of {', '.join(left)}")
-    return export_onnx(encoder=encoder, folder=folder, objective=chosen)
+    return export_onnx(encoder=run.encoder, folder=folder, objective=chosen)

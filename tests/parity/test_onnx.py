@@ -27,7 +27,8 @@ from lmtransfer.errors import CheckpointError
 from lmtransfer.interop.families.electra import DISCRIMINATOR_HEAD
 from lmtransfer.interop.families.key_map import to_ours
 from lmtransfer.interop.onnx.export import TOLERANCE, OnnxFile, export_onnx, padded_rows
-from lmtransfer.interop.published import read_published, to_published
+from lmtransfer.interop.reading import read_published
+from lmtransfer.interop.writing import to_published
 from lmtransfer.models.bert import BertEncoder
 from lmtransfer.models.modern import ModernEncoder
 from lmtransfer.models.xlnet import XlnetEncoder
