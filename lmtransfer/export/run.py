@@ -212,37 +212,6 @@ def _learner_maker(saved: SavedRun) -> _LearnerMaker:
     return _LearnerMaker(EncoderAlone, "encoder", ())
 
 
-def head_problem(run: OpenRun) -> str | None:
-    """Why no class of transformers has the head of a run of a task, or None where its family's published head does."""
-    if not isinstance(run.learner, TaskLearner):
-        return None
-    method, encoder, head = run.method, run.encoder, run.learner.head
-    if method.layers not in ("last", encoder.num_layers):
-        return f"it reads transfer.layers={method.layers}, and published heads read the last layer"
-    if head.per == "token":
-        if method.pooling == "bilstm":
-            return "transfer.pooling=bilstm puts an LSTM between encoder and head, and published heads have none"
-        if head.hidden is not None:
-            return f"transfer.head_hidden_dim={method.head_hidden_dim}: published heads for {run.kind} are linear"
-        if run.kind == "span" and head.num_labels:
-            return f"it also tells apart {', '.join(run.labels)}, and published heads for questions know spans only"
-        return None
-    published = TransferMethod(freeze="full", head_hidden_dim=None)
-    hidden = head.hidden
-    wanted = encoder.dim if encoder.family_head.hidden else None
-    same = (
-        method.resolved_pooling(encoder) == published.resolved_pooling(encoder)
-        and run.learner.use_pooler == published.uses_pooler(encoder)
-        and (hidden is None) == (wanted is None)
-        and (method.pooling == "family" or encoder.family_head.hidden in (None, "tanh"))
-    )
-    if not same:
-        return f"transfer.pooling={method.pooling} composes a text in another way than the family's published head"
-    if hidden is not None and hidden.out_features != wanted:
-        return f"transfer.head_hidden_dim={method.head_hidden_dim}: the published head's hidden layer is {wanted} wide"
-    return None
-
-
 def _losses(config: Mapping[str, Any]) -> dict[str, Any]:
     objective = config.get("objective")
     losses = objective.get("losses") if isinstance(objective, Mapping) else None
