@@ -58,7 +58,7 @@ def write_folder(run: OpenRun, folder: Path, *, without: Mapping[str, str] = Map
         NoCounterpart: transformers has no such model.
         CheckpointError: it has the model, but no such head or tokenizer.
     """
-    model_type = run.model_type
+    _ = run.family  # before all else: whether there is any
     problem = _head_problem(run)
     if problem:
         raise CheckpointError(
@@ -66,7 +66,7 @@ def write_folder(run: OpenRun, folder: Path, *, without: Mapping[str, str] = Map
             "transfer.pooling=family transfer.layers=last, or write its tensors by format=tensors"
         )
     try:
-        words = run.write_tokenizer(folder, model_type=model_type)
+        words = run.write_tokenizer(folder)
         files = to_published(_as_published(run, words, without))
     except CheckpointError as error:
         raise CheckpointError(f"run={run.named}: {error}. Its tensors can be written by format=tensors") from error
@@ -74,7 +74,7 @@ def write_folder(run: OpenRun, folder: Path, *, without: Mapping[str, str] = Map
     for name, more in files.more.items():
         inner = folder / name
         inner.mkdir()
-        run.write_tokenizer(inner, model_type=model_type)
+        run.write_tokenizer(inner)
         _write(more, inner, {})
     return Written(files, (*run.notes, *words.notes, *files.notes, *without.values()))
 

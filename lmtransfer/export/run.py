@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from lmtransfer.config.build import build
 from lmtransfer.errors import CheckpointError, RunDirectoryError
 from lmtransfer.importing.opening import open_saved, trained_folders
+from lmtransfer.interop.families.base import Family
 from lmtransfer.interop.families.index import family_of_model
 from lmtransfer.interop.tokenizers.written_tokenizer import WrittenTokenizer, write_tokenizer
 from lmtransfer.models.base import Encoder
@@ -80,22 +81,27 @@ class OpenRun:
         return self.learner.listed() if isinstance(self.learner, PretrainingLearner) else []
 
     @property
-    def model_type(self) -> str:
-        """What transformers calls its family.
+    def family(self) -> Family:
+        """What transformers has of its model.
 
         Raises:
-            NoCounterpart: transformers has no such model.
+            NoCounterpart: nothing.
         """
-        return family_of_model(self.saved.config["model"])[0].model_types[0]
+        return family_of_model(self.saved.config["model"])[0]
 
-    def write_tokenizer(self, folder: Path, *, model_type: str) -> WrittenTokenizer:
-        """Write its tokenizer's files as transformers has them; see ``interop.written_tokenizer``."""
+    def write_tokenizer(self, folder: Path) -> WrittenTokenizer:
+        """Write its tokenizer's files as transformers has them; see ``interop.tokenizers.written_tokenizer``.
+
+        Raises:
+            CheckpointError: transformers has no such model, or files like these cannot hold the tokenizer.
+        """
         return write_tokenizer(
             self.saved.tokenizer,
             folder,
-            model_type=model_type,
             max_length=self.encoder.max_length,
             num_segments=self.encoder.num_segments,
+            goes_on=self.family.goes_on,
+            pads_left=self.family.pads_left,
         )
 
     @property
