@@ -14,17 +14,16 @@ from lmtransfer.config.check import check
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError
 from lmtransfer.importing.opening import is_pretrained, open_saved
-from lmtransfer.prediction.answering import FilledMasks, TaskAnswers, answering_runs
-from lmtransfer.prediction.input import one_example, read_examples
-from lmtransfer.prediction.lines import InputSource, find_input, open_lines
+from lmtransfer.prediction.answering import FilledMasks, MaskedTexts, TaskAnswers, answering_runs
+from lmtransfer.prediction.input import InputSource, find_input, input_format, one_example, open_lines
 from lmtransfer.prediction.output import STANDARD_OUTPUT, open_output
-from lmtransfer.prediction.reading import InputFormat, Reading, input_format
-from lmtransfer.prediction.stream import AnswersInOrder, Given
+from lmtransfer.prediction.stream import AnswersInOrder
 from lmtransfer.prediction.submission import Submission
 from lmtransfer.runs.saved import SavedRun
 from lmtransfer.runs.training import eager_hardware
 from lmtransfer.system import ranks
 from lmtransfer.system.console import Console
+from lmtransfer.tasks.asking import Asked, Given, Reader
 from lmtransfer.tasks.base import Answer, Task
 from lmtransfer.transfer.experiment.trained import asked_task, task_of
 
@@ -64,10 +63,10 @@ def run(cfg: DictConfig) -> None:
 
 def _answer(cfg: DictConfig, runs: Sequence[SavedRun], task: Task | None, notes: Notes) -> str:
     """Write answers as JSON lines, and say what was done."""
-    source, file_format = None, None
-    if cfg.input is not None:
-        source = find_input(str(cfg.input))
-        file_format = input_format(cfg.format, source, task)
+    reader = MaskedTexts() if task is None else task.reader()
+    source = None if cfg.input is None else find_input(str(cfg.input))
+    file_format = "" if source is None else input_format(cfg.format, source, reader)
+    if source is not None:
         _check_apart(source, str(cfg.output))
     with open_output(str(cfg.output), overwrite=cfg.overwrite) as write:
         hardware = eager_hardware(cfg)
@@ -77,31 +76,35 @@ def _answer(cfg: DictConfig, runs: Sequence[SavedRun], task: Task | None, notes:
         else:
             answer = TaskAnswers(runs, task, hardware, notes).lines
         answers = AnswersInOrder(answer, write, group=cfg.group, on_error=cfg.on_error)
-        answers.take_all(_examples(cfg, task, source, file_format, answers, notes))
+        if source is not None:
+            answers.take_all(_of_input(cfg, source, file_format, reader, answers, notes))
+        elif cfg.text is not None:
+            answers.take_all([("text", one_example(str(cfg.text), reader))])
+        elif task is not None:
+            answers.take_all((example.id, example) for example in task.examples(cfg.split))
     if answers.num_errors:
         notes.add("inputs that cannot be answered, an error in their place", "see output", answers.num_errors)
     return f"{answers.num_taken:,} answers in {cfg.output}"
 
 
-def _examples(
-    cfg: DictConfig,
-    task: Task | None,
-    source: InputSource | None,
-    file_format: InputFormat | None,
-    answers: AnswersInOrder,
-    notes: Notes,
+def _of_input(
+    cfg: DictConfig, source: InputSource, file_format: str, reader: Reader, answers: AnswersInOrder, notes: Notes
 ) -> Iterator[Given]:
-    if source is not None and file_format is not None:
-        if source.path is None and sys.stdin is not None and sys.stdin.isatty():
-            print("one line each; end with Ctrl-D", file=sys.stderr)
-        columns = {key: str(cfg[key]) for key in _COLUMNS if cfg[key] is not None}
-        reading = Reading(task, file_format, columns, cfg.on_error, answers.refuse, notes)
-        lines = open_lines(source, encoding_errors=cfg.encoding_errors, notes=notes, before_waiting=answers.flush)
-        yield from read_examples(lines, reading)
-    elif cfg.text is not None:
-        yield "text", one_example(str(cfg.text), task)
-    elif task is not None:
-        yield from ((example.id, example) for example in task.examples(cfg.split))
+    """The examples of a file, or of what arrives."""
+    if source.path is None and sys.stdin is not None and sys.stdin.isatty():
+        print("one line each; end with Ctrl-D", file=sys.stderr)
+    return reader.read(
+        Asked(
+            source.name,
+            open_lines(source, encoding_errors=cfg.encoding_errors, notes=notes, before_waiting=answers.flush),
+            None if source.arrives else source.path,
+            file_format,
+            {key: str(cfg[key]) for key in _COLUMNS if cfg[key] is not None},
+            stops=cfg.on_error == "stop",
+            refuse=answers.refuse,
+            notes=notes,
+        )
+    )
 
 
 def _submit(cfg: DictConfig, runs: Sequence[SavedRun], task: Task, notes: Notes) -> str:

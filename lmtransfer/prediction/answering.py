@@ -11,13 +11,13 @@ from lmtransfer.importing.opening import open_saved, trained_folders
 from lmtransfer.runs.saved import SavedRun
 from lmtransfer.tasks.base import Answer, Example, Task
 from lmtransfer.tasks.source import TaskSource
-from lmtransfer.tasks.tagging.tagged_example import TaggedExample
+from lmtransfer.tasks.text.reader import TextReader
 from lmtransfer.tasks.text.text_example import TextExample
 from lmtransfer.training.hardware import Hardware
 from lmtransfer.transfer.evaluation import run_head
 from lmtransfer.transfer.experiment.data import encode_examples
 from lmtransfer.transfer.experiment.trained import open_trained
-from lmtransfer.zero_shot.fill_mask import filled_line, mask_filler
+from lmtransfer.zero_shot.fill_mask import MASK, filled_line, mask_filler
 
 
 def answering_runs(path: str, *, ensemble: bool, trust: bool) -> list[SavedRun]:
@@ -65,12 +65,23 @@ class TaskAnswers:
         return list(self._task.answers(encoded, together))
 
     def lines(self, examples: Sequence[Example]) -> list[dict[str, Any]]:
-        """As ``of``, as JSON with the examples' ids; of tagged sentences also the words."""
+        """As ``of``, as JSON with the examples' ids."""
         lines: list[dict[str, Any]] = []
         for example, answer in zip(examples, self.of(examples), strict=True):
-            words = {"words": list(example.words)} if isinstance(example, TaggedExample) else {}
-            lines.append({"id": example.id, **words, **answer.plain()})
+            lines.append({"id": example.id, **self._task.echo(example), **answer.plain()})
         return lines
+
+
+class MaskedTexts(TextReader):
+    """Makes texts with [MASK] in them of what users ask a pretraining run."""
+
+    def __init__(self) -> None:
+        super().__init__("fill_mask", who="a pretrained run")
+
+    def check(self, text: str) -> None:
+        """Refuse a text in which nothing is masked; see ``TextReader.check``."""
+        if MASK not in text:
+            raise ValueError(f"there is no {MASK}; write one where a piece is to be guessed")
 
 
 class FilledMasks:

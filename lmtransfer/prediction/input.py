@@ -1,150 +1,178 @@
-"""What a user wants answered, as examples of the run's task: one line, a table's row, a JSON object or a file.
-
-One function a kind of head (for texts: ``_prediction_texts``); each takes lines lazily, and hands what is no example to
-``refuse``.
-"""
+"""What is asked: a text, a file, or lines as they arrive on standard input; as examples of what answers."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-from dataclasses import replace
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, cast
 
-from lmtransfer.data.documents import Notes, clean
+from lmtransfer.data.documents import Notes
+from lmtransfer.data.files import find_file, plain_name
+from lmtransfer.data.text_lines import EncodingErrors, decode, read_lines
 from lmtransfer.errors import ConfigError, DataError
-from lmtransfer.prediction.lines import InputLines
-from lmtransfer.prediction.reading import Reading, each_line
-from lmtransfer.prediction.stream import Given
-from lmtransfer.prediction.texts import text_of_line, texts_of_table, two_texts
-from lmtransfer.tasks.base import Example, Task
-from lmtransfer.tasks.formats.answer_places import BadAnswersPolicy
-from lmtransfer.tasks.formats.conll import read_conll
-from lmtransfer.tasks.formats.conllu import read_conllu
-from lmtransfer.tasks.formats.coqa import read_coqa
-from lmtransfer.tasks.formats.json_document import JsonNode
-from lmtransfer.tasks.formats.quac import read_quac
-from lmtransfer.tasks.formats.squad import read_squad
-from lmtransfer.tasks.qa.example import QuestionExample
-from lmtransfer.tasks.qa.task import SpanQa
-from lmtransfer.tasks.tagging.tagged_example import TaggedExample
-from lmtransfer.tasks.tagging.task import Tagging
+from lmtransfer.system.machine import naming
+from lmtransfer.tasks.asking import Reader
+
+STANDARD_INPUT = "-"
+_OF_SUFFIX = {
+    ".txt": "lines",
+    ".tsv": "tsv",
+    ".csv": "csv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".conll": "conll",
+    ".conllu": "conllu",
+}
+_PIECE_BYTES = 1 << 16
+_BOM = b"\xef\xbb\xbf"
 
 
-def read_examples(lines: InputLines, reading: Reading) -> Iterator[Given]:
-    """The examples of an input, each as soon as it is read.
+class Arriving(Protocol):
+    """A stream that gives what is there: waits for one byte, not for as many as are asked for."""
+
+    def read1(self, size: int, /) -> bytes: ...  # noqa: D102
+
+
+@dataclass(frozen=True, slots=True)
+class InputSource:
+    """What ``input=`` names.
+
+    Attributes:
+        name: what it is called in messages.
+        path: where it is; None for standard input.
+        arrives: whether it is read once, as it comes: standard input, or a pipe.
+    """
+
+    name: str
+    path: Path | None
+    arrives: bool
+
+
+def find_input(given: str) -> InputSource:
+    """A file, plain or compressed; a pipe; or standard input.
+
+    Args:
+        given: as the user has it.
 
     Raises:
-        DataError: what is no example, where errors stop; a table without the columns.
-        ConfigError: columns are named that there cannot be.
+        DataError: there is no such file.
     """
-    if reading.columns and (reading.kind in ("tagging", "span") or reading.file_format == "lines"):
-        raise ConfigError(f"{next(iter(reading.columns))}: there are no columns in format={reading.file_format}")
-    if reading.file_format == "lines":
-        return each_line(lines, reading, lambda line, where, name: _of_line(line, where, name, reading))
-    if reading.kind == "tagging":
-        return _tagged(lines, reading)
-    if reading.kind == "span":
-        return _questions(lines, reading)
-    return texts_of_table(lines, reading)
+    if given == STANDARD_INPUT:
+        return InputSource("standard input", None, arrives=True)
+    path = Path(given).expanduser()
+    found = find_file(path) if path.name else None
+    if found is not None:
+        return InputSource(str(found), found, arrives=False)
+    if path.exists() and not path.is_dir():
+        return InputSource(given, path, arrives=True)
+    raise DataError(f"input={given}: there is no such file; give a file, or - for standard input")
 
 
-def one_example(text: str, task: Task | None) -> Example:
+def input_format(given: str | None, source: InputSource, reader: Reader) -> str:
+    """The format of the input.
+
+    Args:
+        given: what the user says; None: by the file's name.
+        source: the file; what arrives as it is read has lines unless the user says more.
+        reader: of the task, or of masked texts.
+
+    Raises:
+        ConfigError: it cannot be told, or there is no reading of such files.
+    """
+    if given is not None:
+        found, why = given, f"format={given}"
+    elif source.path is None or source.arrives:
+        return "lines"
+    else:
+        suffix = Path(plain_name(source.path)).suffix.lower()
+        found = (reader.json_format if suffix == ".json" else _OF_SUFFIX.get(suffix)) or ""
+        why = f"input={source.name}: its name does not say how it is written"
+    if found not in reader.formats:
+        raise ConfigError(f"{why}: {reader.kind} reads {', '.join(reader.formats)}; set format= to one of these")
+    if source.arrives and found in reader.file_only:
+        raise ConfigError(f"format={found}: is read from a file; what arrives through a pipe may be lines, or jsonl")
+    return found
+
+
+def open_lines(
+    source: InputSource, *, encoding_errors: EncodingErrors, notes: Notes, before_waiting: Callable[[], None]
+) -> Iterator[tuple[int, str]]:
+    """The lines of an input with their numbers, from 1, without line ends; one is in memory at a time.
+
+    Args:
+        source: which.
+        encoding_errors: ``strict`` refuses bytes that are not UTF-8; ``replace`` puts U+FFFD there and counts them.
+        notes: where they are counted.
+        before_waiting: called whenever what arrives has nothing more at the moment.
+    """
+    if source.path is not None and not source.arrives:
+        return read_lines(source.path, encoding_errors=encoding_errors, notes=notes)
+    return _arriving(source.path, source.name, encoding_errors, notes, before_waiting)
+
+
+def one_example(text: str, reader: Reader) -> Any:
     """The example of ``text=``.
 
     Raises:
-        ConfigError: it is no text, or no two texts where the task reads two.
+        ConfigError: it is no text, or no two texts where two are read.
     """
-    notes = Notes()
-    ignored = Reading(task, "lines", {}, "stop", lambda problem: None, notes)
     try:
-        return _of_line(text, "text", "text", ignored)
+        return reader.of_line(text, "text", "text", Notes())
     except ValueError as problem:
         raise ConfigError(f"text={text[:60]}: {problem}") from None
 
 
-def _of_line(line: str, where: str, name: str, reading: Reading) -> Example:
-    """The example of one line.
+def _arriving(
+    path: Path | None, name: str, encoding_errors: EncodingErrors, notes: Notes, before_waiting: Callable[[], None]
+) -> Iterator[tuple[int, str]]:
+    opened: AbstractContextManager[Arriving]
+    if path is None and sys.stdin is None:
+        raise DataError("input=-: standard input is closed; give a file, or send something there")
+    opened = nullcontext(cast(Arriving, sys.stdin.buffer)) if path is None else path.open("rb")
+    with opened as stream:
+        yield from arriving_lines(stream, name, encoding_errors, notes, before_waiting)
+
+
+def arriving_lines(
+    stream: Arriving,
+    name: str,
+    encoding_errors: EncodingErrors,
+    notes: Notes,
+    before_waiting: Callable[[], None],
+) -> Iterator[tuple[int, str]]:
+    """The lines of a stream, each as soon as its end is there.
+
+    Args:
+        stream: gives bytes as they arrive.
+        name: what it is called in messages.
+        encoding_errors: see ``open_lines``.
+        notes: where odd things are counted.
+        before_waiting: called before each request for more bytes.
 
     Raises:
-        ValueError: it is none.
+        DataError: bytes that are not UTF-8, with ``name:line``.
     """
-    if not line.strip():
-        raise ValueError("the line is empty")
-    task = reading.task
-    if isinstance(task, SpanQa):
-        question, passage = two_texts(line, "a question and a passage")
-        return QuestionExample(name, question, passage)
-    text = clean(line, where, reading.notes)
-    if isinstance(task, Tagging):
-        return TaggedExample(name, tuple(text.split()))
-    return text_of_line(text, name, task)
-
-
-def _tagged(lines: InputLines, reading: Reading) -> Iterator[Given]:
-    """Sentences: JSON lines with ``words``, or files with a word a line."""
-    task, path = reading.task, lines.path
-    assert isinstance(task, Tagging)
-    same = task.file_format == reading.file_format
-    if reading.file_format == "jsonl":
-        field = str(task.word_column) if same else "words"
-        yield from each_line(
-            lines, reading, lambda line, where, name: _words(line, where, name, field), pass_blank=True
-        )
-        return
-    assert path is not None
-    if reading.file_format == "conllu":
-        sentences = read_conllu(path, tag_column="upos", with_gold=False, notes=reading.notes)
-    else:
-        word, tag = (int(task.word_column), int(task.tag_column)) if same else (1, 2)
-        sentences = read_conll(path, word_column=word, tag_column=tag, with_gold=False, notes=reading.notes)
-    for number, sentence in enumerate(sentences):
-        yield sentence.where(), TaggedExample(sentence.name or str(number), sentence.words)
-
-
-def _words(line: str, where: str, name: str, field: str) -> TaggedExample:
-    row = _object(line, where)
-    words = tuple(word.filled_text() for word in row.field(field).items())
-    if not words:
-        raise DataError(f"{where}: {field!r} holds no words")
-    return TaggedExample(_name(row, name), words)
-
-
-def _questions(lines: InputLines, reading: Reading) -> Iterator[Given]:
-    """Questions: JSON lines with ``question`` and ``context``, or files in a published format; answers are not used."""
-    if reading.file_format == "jsonl":
-        yield from each_line(lines, reading, _question, pass_blank=True)
-        return
-    assert lines.path is not None
-    policy: BadAnswersPolicy = "refuse" if reading.on_error == "stop" else "skip"
-    if reading.file_format == "quac":
-        read = read_quac(lines.path, bad_answers=policy)
-        examples, left_out = read.examples, read.counts.left_out
-    elif reading.file_format == "coqa":
-        kinds = () if reading.task is None else reading.task.labels
-        of_coqa = read_coqa(lines.path, bad_answers=policy, kinds=kinds)
-        examples, left_out = of_coqa.examples, of_coqa.counts.left_out
-    else:
-        of_squad = read_squad(lines.path, bad_answers=policy)
-        examples, left_out = of_squad.examples, of_squad.counts.left_out
-    for example in examples:
-        yield f"{lines.name} (question {example.id})", replace(example, answers=None, kind=None)
-    for question in left_out:
-        reading.refuse(f"{lines.name} (question {question}): its gold answer is not where the file says")
-
-
-def _question(line: str, where: str, name: str) -> QuestionExample:
-    row = _object(line, where)
-    question, passage = row.field("question").filled_text(), row.field("context").filled_text()
-    return QuestionExample(_name(row, name), question, passage)
-
-
-def _object(line: str, where: str) -> JsonNode:
-    try:
-        return JsonNode(json.loads(line), None, where)
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{where}: not a JSON object ({error})") from None
-
-
-def _name(row: JsonNode, otherwise: str) -> str:
-    given = row.maybe("id")
-    return otherwise if given is None else given.name()
+    number = 0
+    held: list[bytes] = []
+    while True:
+        before_waiting()
+        with naming(name):
+            piece = stream.read1(_PIECE_BYTES)
+        if piece and b"\n" not in piece:
+            held.append(piece)
+            continue
+        *whole, rest = b"".join([*held, piece]).split(b"\n")
+        held = [rest]
+        if not piece and rest:
+            whole = [rest]
+        for raw in whole:
+            number += 1
+            if number == 1 and raw.startswith(_BOM):
+                notes.add("byte order marks dropped", f"{name}:1")
+                raw = raw.removeprefix(_BOM)
+            yield number, decode(raw.rstrip(b"\r"), f"{name}:{number}", encoding_errors, notes)
+        if not piece:
+            return

@@ -6,12 +6,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal
 
 from lmtransfer.errors import DataError
-from lmtransfer.tasks.base import Example
+from lmtransfer.tasks.asking import Given
 
 OnError = Literal["stop", "skip"]
 
-#: An example and where it comes from, ``file:line``.
-Given = tuple[str, Example]
 #: What is written: one JSON object an example.
 Line = dict[str, Any]
 

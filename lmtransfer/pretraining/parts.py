@@ -20,7 +20,7 @@ from lmtransfer.config.parts import settle_parts
 from lmtransfer.config.target import resolve
 from lmtransfer.errors import ConfigError
 from lmtransfer.importing.opening import open_saved
-from lmtransfer.interop.grown import grown_weights
+from lmtransfer.interop.added_words import grown_weights
 from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.base import Objective
 from lmtransfer.objectives.corruption.base import Corruption

@@ -10,7 +10,9 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 import numpy as np
 
 from lmtransfer.data.documents import Notes
+from lmtransfer.errors import ConfigError
 from lmtransfer.kept_predictions.scored import ScoredExamples
+from lmtransfer.tasks.asking import Reader
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.heads import HeadSpec
 from lmtransfer.tokenizers.base import Tokenizer
@@ -135,6 +137,18 @@ class Task(ABC):
             examples: with gold answers.
             answers: one an example, in the same order.
         """
+
+    def reader(self) -> Reader:
+        """What makes examples of what users ask.
+
+        Raises:
+            ConfigError: users do not ask it anything.
+        """
+        raise ConfigError(f"task {self.name} is scored on its own data, and answers nothing else")
+
+    def echo(self, example: Any) -> dict[str, Any]:
+        """What stands beside the answer to an example, so that people can read it; as JSON."""
+        return {}
 
     def baseline(self, train: Sequence[Any], examples: Sequence[Any]) -> Sequence[Answer] | None:
         """The best answers that need no input, such as the majority label; None where there are no such answers.

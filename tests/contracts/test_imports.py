@@ -39,14 +39,14 @@ ALLOWED: dict[str, set[str]] = {
     "kept_predictions": {"errors", "system", "metrics"},
     "tasks": {"errors", "randomness", "tokenizers", "data", "metrics", "kept_predictions", LEARNER},
     "training": PLAIN,
-    "interop": {"errors", "untrusted", "system", "layers", "models", "tokenizers", "objectives", BATCH},
+    "interop": {"errors", "untrusted", "system", "models", "tokenizers", "objectives", BATCH},
     "reporting": {"errors", "former_names", "untrusted", "system", "metrics", "kept_predictions", "verdicts"}
     | {"config.without_effect"},
     "runs": PLAIN | {"former_names", "config", "tokenizers", "models", "data", "training"},
     "importing": PLAIN | {"config", "tokenizers", "models", "data", "objectives", "training", "interop", "runs"},
     "pretraining": PLAIN
     | {"config", "tokenizers", "layers", "models", "data", "objectives", "training", "interop", "runs", "reporting"}
-    | {"importing", "zero_shot"},
+    | {"importing"},
     "transfer": PLAIN
     | {"config", "layers", "models", "tokenizers", "data", "metrics", "kept_predictions", "tasks", "training", "runs"}
     | {"verdicts", "reporting", "importing"},

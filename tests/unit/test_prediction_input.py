@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,10 @@ import pytest
 
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError, DataError
-from lmtransfer.prediction.input import one_example, read_examples
-from lmtransfer.prediction.lines import arriving_lines, find_input, open_lines
-from lmtransfer.prediction.reading import Reading, input_format
+from lmtransfer.prediction.answering import MaskedTexts
+from lmtransfer.prediction.input import arriving_lines, find_input, input_format, one_example, open_lines
 from lmtransfer.prediction.stream import AnswersInOrder
+from lmtransfer.tasks.asking import Asked, Given, Reader
 from lmtransfer.tasks.qa.task import SpanQa
 from lmtransfer.tasks.tagging.task import Tagging
 from lmtransfer.tasks.text.classification import TextClassification
@@ -35,22 +35,34 @@ TAGS = Tagging(name="tags", scheme="words", labels=["X", "Y"], files={"train": "
 SPANS = SpanQa(name="spans", files={"train": "x"})
 
 
+def given(
+    path: Path,
+    reader: Reader,
+    answers: AnswersInOrder,
+    *,
+    on_error: Any,
+    file_format: str | None = None,
+    **columns: str,
+) -> Iterator[Given]:
+    """The examples of a file."""
+    source, notes = find_input(str(path)), Notes()
+    lines = open_lines(source, encoding_errors="strict", notes=notes, before_waiting=answers.flush)
+    how = input_format(file_format, source, reader)
+    return reader.read(Asked(source.name, lines, path, how, columns, on_error == "stop", answers.refuse, notes))
+
+
 def answered(
     path: Path, task: Any, *, on_error: Any = "skip", group: int = 2, file_format: str | None = None, **columns: str
 ) -> list[dict[str, Any]]:
     """What a run would answer that only says what it was asked."""
     written: list[dict[str, Any]] = []
-    source = find_input(str(path))
 
     def echo(examples: Sequence[Any]) -> list[dict[str, Any]]:
         assert len(examples) <= group
         return [{"id": example.id, "asked": example} for example in examples]
 
     answers = AnswersInOrder(echo, written.extend, group=group, on_error=on_error)
-    notes = Notes()
-    reading = Reading(task, input_format(file_format, source, task), columns, on_error, answers.refuse, notes)
-    lines = open_lines(source, encoding_errors="strict", notes=notes, before_waiting=answers.flush)
-    answers.take_all(read_examples(lines, reading))
+    answers.take_all(given(path, task.reader(), answers, on_error=on_error, file_format=file_format, **columns))
     assert answers.num_taken == len(written)
     return written
 
@@ -157,11 +169,8 @@ def test_what_comes_before_a_mistake_is_answered_whatever_the_group(tmp_path: Pa
         answers = AnswersInOrder(
             lambda examples: [{"id": example.id} for example in examples], written.extend, group=group, on_error="stop"
         )
-        source = find_input(str(path))
-        reading = Reading(SINGLE, "lines", {}, "stop", answers.refuse, Notes())
-        lines = open_lines(source, encoding_errors="strict", notes=Notes(), before_waiting=answers.flush)
         with pytest.raises(DataError, match=r"in\.txt:4: the line is empty. Mend it, or set on_error=skip"):
-            answers.take_all(read_examples(lines, reading))
+            answers.take_all(given(path, SINGLE.reader(), answers, on_error="stop"))
         assert written == [{"id": "0"}, {"id": "1"}, {"id": "2"}]
 
 
@@ -173,8 +182,8 @@ def test_one_that_cannot_be_answered_does_not_take_its_group_with_it() -> None:
 
     written: list[dict[str, Any]] = []
     answers = AnswersInOrder(answer, written.extend, group=9, on_error="skip")
-    given = [(f"f:{number}", one_example(text, SINGLE)) for number, text in enumerate(["a", "bad", "c"])]
-    answers.take_all(given)
+    asked = [(f"f:{number}", one_example(text, SINGLE.reader())) for number, text in enumerate(["a", "bad", "c"])]
+    answers.take_all(asked)
     assert written == [{"id": "text"}, {"id": "text", "error": "f:1: too long"}, {"id": "text"}]
     assert answers.num_errors == 1
 
@@ -217,17 +226,17 @@ def test_what_cannot_be_told_is_asked_for(tmp_path: Path) -> None:
     path = tmp_path / "in.dat"
     path.write_text("x\n")
     with pytest.raises(ConfigError, match=r"does not say how it is written: classification reads lines, tsv"):
-        input_format(None, find_input(str(path)), SINGLE)
+        input_format(None, find_input(str(path)), SINGLE.reader())
     with pytest.raises(ConfigError, match="format=squad: classification reads lines"):
-        input_format("squad", find_input(str(path)), SINGLE)
+        input_format("squad", find_input(str(path)), SINGLE.reader())
     with pytest.raises(ConfigError, match="format=squad: is read from a file"):
-        input_format("squad", find_input("-"), SPANS)
-    assert input_format(None, find_input("-"), SPANS) == "lines"
+        input_format("squad", find_input("-"), SPANS.reader())
+    assert input_format(None, find_input("-"), SPANS.reader()) == "lines"
     with pytest.raises(DataError, match="there is no such file"):
         find_input(str(tmp_path / "none.tsv"))
     with pytest.raises(ConfigError, match="text=a b: two texts are expected"):
-        one_example("a b", PAIR)
+        one_example("a b", PAIR.reader())
     with pytest.raises(ConfigError, match=r"reads one text, and there is a \[SEP\]"):
-        one_example("a [SEP] b", SINGLE)
+        one_example("a [SEP] b", SINGLE.reader())
     with pytest.raises(ConfigError, match=r"there is no \[MASK\]"):
-        one_example("a b", None)
+        one_example("a b", MaskedTexts())

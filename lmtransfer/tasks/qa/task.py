@@ -28,6 +28,7 @@ from lmtransfer.tasks.heads import HeadSpec, SpanSpec
 from lmtransfer.tasks.hub_table import HubSource
 from lmtransfer.tasks.located import LocatedFiles
 from lmtransfer.tasks.qa.example import QuestionExample
+from lmtransfer.tasks.qa.reader import QuestionReader
 from lmtransfer.tasks.qa.span_decoding import decode_spans
 from lmtransfer.tasks.qa.span_rows import read_span_hub, read_span_rows
 from lmtransfer.tasks.qa.windows import STRIDE, encode_questions
@@ -146,6 +147,10 @@ class SpanQa(Task):
             problems.append("task.no_answer=true: in CoQA what cannot be answered is unknown, one of task.labels")
         if problems:
             raise ConfigError(problems)
+
+    def reader(self) -> QuestionReader:
+        """Makes questions of what users ask."""
+        return QuestionReader(SpanSpec.kind, file_format=self.file_format, labels=self.labels)
 
     @property
     def head(self) -> HeadSpec:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from lmtransfer.tasks.found_labels import check_label, check_labels, listed
 from lmtransfer.tasks.heads import HeadSpec, TaggingSpec
 from lmtransfer.tasks.hub_table import HubSource
 from lmtransfer.tasks.located import LocatedFiles
+from lmtransfer.tasks.tagging.reader import SentenceReader
 from lmtransfer.tasks.tagging.tagged_example import TaggedExample
 from lmtransfer.tasks.tagging.word_encoding import encode_words
 from lmtransfer.tokenizers.base import Tokenizer
@@ -156,6 +157,16 @@ class Tagging(Task):
             except DataError as error:
                 raise ConfigError(f"task.labels: {error} (task.scheme=words)") from None
         return tuple(labels)
+
+    def reader(self) -> SentenceReader:
+        """Makes sentences of what users ask."""
+        return SentenceReader(
+            TaggingSpec.kind, file_format=self.file_format, word_column=self.word_column, tag_column=self.tag_column
+        )
+
+    def echo(self, example: TaggedExample) -> dict[str, Any]:
+        """The words."""
+        return {"words": list(example.words)}
 
     @property
     def head(self) -> HeadSpec:

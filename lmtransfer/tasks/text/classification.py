@@ -23,6 +23,7 @@ from lmtransfer.tasks.found_labels import check_label, check_labels, listed, sho
 from lmtransfer.tasks.heads import NO_LABEL, ClassificationSpec, HeadSpec, LabelTargets
 from lmtransfer.tasks.hub_table import HubSource
 from lmtransfer.tasks.text.phrases import with_sentences
+from lmtransfer.tasks.text.reader import TextReader
 from lmtransfer.tasks.text.tables import BadRowsPolicy, TableFormat, TableLayout
 from lmtransfer.tasks.text.text_encoding import encode_texts
 from lmtransfer.tasks.text.text_example import TextExample
@@ -99,6 +100,10 @@ class Classification(Task):
                 "take macro_f1"
             )
         return tuple(labels)
+
+    def reader(self) -> TextReader:
+        """Makes texts of what users ask."""
+        return TextReader(ClassificationSpec.kind, who=f"task {self.name}")
 
     @property
     def head(self) -> HeadSpec:
@@ -300,6 +305,10 @@ class TextClassification(Classification):
     def origin(self, split: str) -> str:
         """The file or the hub split that a split is read from; see ``TextFiles.origin``."""
         return self._files.origin(split)
+
+    def reader(self) -> TextReader:
+        """Makes texts, or pairs, of what users ask."""
+        return TextReader(ClassificationSpec.kind, who=f"task {self.name}", columns=self.columns, layout=self.layout)
 
     def examples(self, split: str) -> list[TextExample]:
         """All examples of a split, in the order of the source; see ``Task.examples``."""

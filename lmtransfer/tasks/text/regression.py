@@ -19,6 +19,7 @@ from lmtransfer.tasks.base import Answer, Task
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.heads import HeadSpec, RegressionSpec, ScoreTargets
 from lmtransfer.tasks.hub_table import HubSource
+from lmtransfer.tasks.text.reader import TextReader
 from lmtransfer.tasks.text.tables import BadRowsPolicy, TableFormat, TableLayout
 from lmtransfer.tasks.text.text_encoding import encode_texts
 from lmtransfer.tasks.text.text_example import TextExample
@@ -135,6 +136,10 @@ class TextRegression(Task):
         self.splits = self._files.splits
         self.notes = self._files.notes
         self.columns, self.layout = self._files.columns, self._files.layout
+
+    def reader(self) -> TextReader:
+        """Makes texts, or pairs, of what users ask."""
+        return TextReader(RegressionSpec.kind, who=f"task {self.name}", columns=self.columns, layout=self.layout)
 
     @property
     def head(self) -> HeadSpec:

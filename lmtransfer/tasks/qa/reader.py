@@ -1,0 +1,60 @@
+"""Questions that users ask: a line, JSON lines with ``question`` and ``context``, or files in a published format."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from lmtransfer.data.documents import Notes
+from lmtransfer.tasks.asking import Asked, Given, Reader, json_object, two_texts
+from lmtransfer.tasks.formats.answer_places import BadAnswersPolicy
+from lmtransfer.tasks.formats.coqa import CoqaFile, read_coqa
+from lmtransfer.tasks.formats.quac import QuacFile, read_quac
+from lmtransfer.tasks.formats.squad import SquadFile, read_squad
+from lmtransfer.tasks.qa.example import QuestionExample
+
+
+class QuestionReader(Reader):
+    """Makes questions of what users ask.
+
+    Args:
+        kind: what answers, in a word, for messages.
+        file_format: of the task's own files.
+        labels: its other kinds of answer.
+    """
+
+    formats = ("lines", "jsonl", "squad", "quac", "coqa")
+    file_only = ("squad", "quac", "coqa")
+
+    def __init__(self, kind: str, *, file_format: str, labels: Sequence[str]) -> None:
+        super().__init__(kind)
+        self.json_format = "squad" if file_format == "jsonl" else file_format
+        self._labels = labels
+
+    def of_filled_line(self, line: str, where: str, name: str, notes: Notes) -> QuestionExample:
+        """A question, and the passage behind it."""
+        return QuestionExample(name, *two_texts(line, "a question and a passage"))
+
+    def of_file(self, asked: Asked) -> Iterator[Given]:
+        """JSON lines, or a file in a published format, whose answers are not used."""
+        if asked.file_format == "jsonl":
+            yield from asked.each_line(_question, pass_blank=True)
+            return
+        assert asked.path is not None
+        policy: BadAnswersPolicy = "refuse" if asked.stops else "skip"
+        read: QuacFile | CoqaFile | SquadFile
+        if asked.file_format == "quac":
+            read = read_quac(asked.path, bad_answers=policy)
+        elif asked.file_format == "coqa":
+            read = read_coqa(asked.path, bad_answers=policy, kinds=self._labels)
+        else:
+            read = read_squad(asked.path, bad_answers=policy)
+        for example in read.examples:
+            yield f"{asked.name} (question {example.id})", replace(example, answers=None, kind=None)
+        for question in read.counts.left_out:
+            asked.refuse(f"{asked.name} (question {question}): its gold answer is not where the file says")
+
+
+def _question(line: str, where: str, name: str) -> QuestionExample:
+    row, name = json_object(line, where, name)
+    return QuestionExample(name, row.field("question").filled_text(), row.field("context").filled_text())

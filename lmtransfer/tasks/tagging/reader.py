@@ -1,0 +1,58 @@
+"""Sentences that users want tagged: a line of words, JSON lines with ``words``, or files with a word a line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from lmtransfer.data.documents import Notes, clean
+from lmtransfer.errors import DataError
+from lmtransfer.tasks.asking import Asked, Given, Reader, json_object
+from lmtransfer.tasks.formats.conll import read_conll
+from lmtransfer.tasks.formats.conllu import read_conllu
+from lmtransfer.tasks.tagging.tagged_example import TaggedExample
+
+
+class SentenceReader(Reader):
+    """Makes sentences of what users ask.
+
+    Args:
+        kind: what answers, in a word, for messages.
+        file_format: of the task's own files.
+        word_column: in them.
+        tag_column: in them.
+    """
+
+    formats = ("lines", "jsonl", "conll", "conllu")
+    file_only = ("conll", "conllu")
+
+    def __init__(self, kind: str, *, file_format: str, word_column: int | str, tag_column: int | str) -> None:
+        super().__init__(kind)
+        self._own_format, self._word_column, self._tag_column = file_format, word_column, tag_column
+
+    def of_filled_line(self, line: str, where: str, name: str, notes: Notes) -> TaggedExample:
+        """The words of a line, with white space between them."""
+        return TaggedExample(name, tuple(clean(line, where, notes).split()))
+
+    def of_file(self, asked: Asked) -> Iterator[Given]:
+        """JSON lines, or a file with a word a line, whose tags are not looked at."""
+        same = asked.file_format == self._own_format
+        if asked.file_format == "jsonl":
+            field = str(self._word_column) if same else "words"
+            yield from asked.each_line(lambda line, where, name: _words(line, where, name, field), pass_blank=True)
+            return
+        assert asked.path is not None
+        if asked.file_format == "conllu":
+            sentences = read_conllu(asked.path, tag_column="upos", with_gold=False, notes=asked.notes)
+        else:
+            word, tag = (int(self._word_column), int(self._tag_column)) if same else (1, 2)
+            sentences = read_conll(asked.path, word_column=word, tag_column=tag, with_gold=False, notes=asked.notes)
+        for number, sentence in enumerate(sentences):
+            yield sentence.where(), TaggedExample(sentence.name or str(number), sentence.words)
+
+
+def _words(line: str, where: str, name: str, field: str) -> TaggedExample:
+    row, name = json_object(line, where, name)
+    words = tuple(word.filled_text() for word in row.field(field).items())
+    if not words:
+        raise DataError(f"{where}: {field!r} holds no words")
+    return TaggedExample(name, words)

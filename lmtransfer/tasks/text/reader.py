@@ -1,0 +1,102 @@
+"""Single texts and pairs that users want answered: from a line, or from the rows of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from lmtransfer.data.documents import Notes, clean
+from lmtransfer.errors import ConfigError
+from lmtransfer.tasks.asking import SEPARATOR, Asked, Given, Reader, two_texts
+from lmtransfer.tasks.text.tables import BadRows, Column, TableFormat, TableLayout, rows_of_lines
+from lmtransfer.tasks.text.text_example import TextExample
+from lmtransfer.tasks.text.text_files import TextColumns
+
+_TABLES: tuple[TableFormat, ...] = ("tsv", "quoted_tsv", "csv", "jsonl")
+
+
+class TextReader(Reader):
+    """Makes texts, or pairs of them, of what users ask.
+
+    Args:
+        kind: what answers, in a word, for messages.
+        who: the task, for messages.
+        columns: of the task's own files; None: single texts, in a column ``text`` or ``sentence``.
+        layout: of its files.
+    """
+
+    formats = ("lines", *_TABLES)
+    has_columns = True
+
+    def __init__(
+        self, kind: str, *, who: str, columns: TextColumns | None = None, layout: TableLayout | None = None
+    ) -> None:
+        super().__init__(kind)
+        self._who, self._layout = who, layout or TableLayout()
+        self._columns = columns or TextColumns.of(
+            text_column=("text", "sentence"), text_pair_column=None, id_column=None, label_column="label"
+        )
+
+    def check(self, text: str) -> None:
+        """Refuse a single text that cannot be answered.
+
+        Raises:
+            ValueError: it cannot be, and why.
+        """
+
+    def of_filled_line(self, line: str, where: str, name: str, notes: Notes) -> TextExample:
+        """The text, or the two texts, of a line."""
+        text = clean(line, where, notes)
+        if self._columns.text_pair is not None:
+            return TextExample(name, *two_texts(text, "two texts"))
+        if SEPARATOR in text:
+            raise ValueError(f"{self._who} reads one text, and there is a {SEPARATOR}")
+        self.check(text)
+        return TextExample(name, text)
+
+    def of_file(self, asked: Asked) -> Iterator[Given]:
+        """A text or a pair a row; further columns, such as labels, are not looked at."""
+        columns = self._asked_columns(asked.columns)
+        wanted = [column for column in (columns.text, columns.text_pair, columns.id) if column is not None]
+        layout = replace(self._layout, file_format=next(name for name in _TABLES if name == asked.file_format))
+        bad_rows = _RefusedRows("refuse", asked.notes, asked.refuse)
+        is_pair = columns.text_pair is not None
+        for row in rows_of_lines(asked.numbered, asked.name, wanted, layout=layout, bad_rows=bad_rows):
+            texts = [clean(text or "", row.where, asked.notes) for text in row.values[: 1 + is_pair]]
+            try:
+                if not all(text.strip() for text in texts):
+                    raise ValueError("the text is empty")
+                if not is_pair:
+                    self.check(texts[0])
+            except ValueError as problem:
+                asked.refuse(f"{row.where}: {problem}")
+                continue
+            yield row.where, TextExample(row.values[-1] or str(row.number), texts[0], texts[1] if is_pair else None)
+
+    def _asked_columns(self, given: Mapping[str, str]) -> TextColumns:
+        """The columns that the user names, else those of the task's own files; with an optional ``id``."""
+        columns = self._columns
+        if "text_pair_column" in given and columns.text_pair is None:
+            raise ConfigError(f"text_pair_column={given['text_pair_column']}: the run reads single texts")
+
+        def column(setting: str, names: tuple[str, ...]) -> Column:
+            return Column((given[setting],) if setting in given else names, setting)
+
+        own_id = columns.id.names if columns.id is not None else ("id",)
+        return TextColumns(
+            text=column("text_column", columns.text.names),
+            text_pair=None if columns.text_pair is None else column("text_pair_column", columns.text_pair.names),
+            gold=columns.gold,
+            id=replace(column("id_column", own_id), required="id_column" in given),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _RefusedRows(BadRows):
+    """Rows that cannot be read go where all that is no example goes."""
+
+    refuse: Callable[[str], None]
+
+    def found(self, kind: str, where: str, problem: str) -> None:
+        """Refuse a row; see ``BadRows.found``."""
+        self.refuse(f"{where}: {problem}")
