@@ -7,22 +7,19 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from lmtransfer.transfer.composing import Tokens
+from lmtransfer.transfer.composing import Composition
 from lmtransfer.transfer.segments import lstm_states
 
 
-class EveryToken(nn.Module):
+class EveryToken(Composition):
     """Each token's vector as it is.
 
     Args:
         dim: D.
     """
 
-    tokens: Tokens = "all"
-
     def __init__(self, *, dim: int) -> None:
-        super().__init__()
-        self.output_dim = dim
+        super().__init__(output_dim=dim)
 
     def forward(self, hidden: Tensor, lengths: Tensor) -> Tensor:
         """(T, D) -> (T, D), float32."""
@@ -33,7 +30,7 @@ class EveryToken(nn.Module):
         return hidden_BLD.float()
 
 
-class BiLstmStates(nn.Module):
+class BiLstmStates(Composition):
     """The states of a bidirectional LSTM, as in taggers (Huang et al. 2015; Peters et al. 2018, section 4).
 
     Args:
@@ -41,11 +38,10 @@ class BiLstmStates(nn.Module):
         hidden_dim: units of each direction.
     """
 
-    tokens: Tokens = "all"
+    reads_padded = False
 
     def __init__(self, *, dim: int, hidden_dim: int = 256) -> None:
-        super().__init__()
-        self.output_dim = 2 * hidden_dim
+        super().__init__(output_dim=2 * hidden_dim)
         self.lstm = nn.LSTM(dim, hidden_dim, bidirectional=True)
 
     def forward(self, hidden: Tensor, lengths: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from lmtransfer.kept_predictions.scored import Kept
 from lmtransfer.reporting.runs.kept import examples_of, kept_answers, kept_of
 from lmtransfer.reporting.units import shown
 from lmtransfer.runs.result import JointResult, SeedResult
-from lmtransfer.runs.resume import check_resumable
+from lmtransfer.runs.resume import as_it_began, check_resumable
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.saved import SavedRun, hold_encoder, new_encoder, pretraining_seed, pretraining_seeds
 from lmtransfer.runs.training import training_hardware
@@ -76,7 +76,7 @@ def run_transfer(cfg: DictConfig, *, command: str) -> Path:
             cfg.tokenizer_from = str(source.path)
     name, resume = sweep_name(cfg.name), bool(cfg.resume) or in_sweep()
     run = Path(cfg.output_root) / command / name
-    _as_it_began(cfg, RunDirectory(run))
+    as_it_began(cfg, RunDirectory(run))
     hardware = training_hardware(cfg, run=run, compile_by_itself=False)  # few labels take less time than compiling
     with distributed.process_group():
         console = Console(highlight=False, quiet=not distributed.is_main())
@@ -97,14 +97,6 @@ def run_transfer(cfg: DictConfig, *, command: str) -> Path:
         others = [split for split in setting.task.splits if split not in ("train", result.split)]
         print_result(console, result.values(), name=name, next_commands=_next_commands(cfg, directory, result, others))
     return directory.path
-
-
-def _as_it_began(cfg: DictConfig, directory: RunDirectory) -> None:
-    """A probe that was begun before there was ``transfer.standardise`` goes on without it."""
-    began = directory.read_config().get("transfer", {}) if directory.config_path.is_file() else None
-    if began is not None and "standardise" not in began and "standardise" in cfg.transfer:
-        with open_dict(cfg):
-            del cfg.transfer.standardise
 
 
 def check_transfer(cfg: DictConfig, command: str) -> None:
