@@ -89,7 +89,7 @@ class OpenRun:
         return family_of_model(self.saved.config["model"])[0].model_types[0]
 
     def write_tokenizer(self, folder: Path, *, model_type: str) -> WrittenTokenizer:
-        """Write its tokenizer's files as transformers has them; see ``interop.written_tokenizer``."""
+        """Write its tokenizer's files as transformers has them; see ``interop.tokenizers.written_tokenizer``."""
         return write_tokenizer(
             self.saved.tokenizer,
             folder,
