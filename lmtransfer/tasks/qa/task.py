@@ -45,7 +45,7 @@ class SpanQa(Task):
     Args:
         name: the task's name in tables and results.
         file_format: ``squad`` (1.1 and 2.0), ``quac``, ``coqa``, or ``jsonl``: one question a line (see
-            ``tasks.span_rows``), or SQuAD's format where a file's name ends in ``.json``.
+            ``tasks.qa.span_rows``), or SQuAD's format where a file's name ends in ``.json``.
         hub: ``datasets`` name to fall back on, with SQuAD's columns; null: files only.
         hub_config: its configuration.
         hub_splits: hub split of each split; by the same name where it says nothing.
