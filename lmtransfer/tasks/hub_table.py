@@ -23,6 +23,11 @@ class HubSource:
     config: str | None = None
     splits: Mapping[str, str] = field(default_factory=dict)
 
+    @classmethod
+    def of(cls, name: str | None, config: str | None, splits: Mapping[str, str] | None) -> HubSource | None:
+        """As the settings of a task say; None without a name."""
+        return None if name is None else cls(name, config, dict(splits or {}))
+
     def origin(self, split: str) -> str:
         """What a split is called, in words."""
         config = f" ({self.config})" if self.config else ""

@@ -121,7 +121,7 @@ class SpanQa(Task):
             for split, given in {**(files or {}), **named}.items()
             if given
         }
-        self.hub = None if hub is None else HubSource(hub, hub_config, dict(hub_splits or {}))
+        self.hub = HubSource.of(hub, hub_config, hub_splits)
         self.splits = tuple(dict.fromkeys([*self.files, *(hub_splits or {})]))
         self.notes: dict[str, Notes] = {}
         problems = [

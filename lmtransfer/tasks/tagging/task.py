@@ -30,8 +30,8 @@ from lmtransfer.tasks.found_labels import check_label, check_labels, listed
 from lmtransfer.tasks.heads import HeadSpec, TaggingSpec
 from lmtransfer.tasks.hub_table import HubSource
 from lmtransfer.tasks.located import LocatedFiles
+from lmtransfer.tasks.tagging.example import TaggedExample
 from lmtransfer.tasks.tagging.reader import SentenceReader
-from lmtransfer.tasks.tagging.tagged_example import TaggedExample
 from lmtransfer.tasks.tagging.word_encoding import encode_words
 from lmtransfer.tokenizers.base import Tokenizer
 
@@ -106,7 +106,7 @@ class Tagging(Task):
         default_word, default_tag = _DEFAULT_COLUMNS[file_format]
         self.word_column = default_word if word_column is None else word_column
         self.tag_column = default_tag if tag_column is None else tag_column
-        self.hub = None if hub is None else HubSource(hub, hub_config, dict(hub_splits or {}))
+        self.hub = HubSource.of(hub, hub_config, hub_splits)
         self.hub_columns = tuple(hub_columns)
         self.splits = tuple(dict.fromkeys([*self.files.splits, *(hub_splits or {})]))
         self.notes: dict[str, Notes] = {}
@@ -193,19 +193,6 @@ class Tagging(Task):
         if not found:
             raise DataError(f"{self.origin(split)}: holds no sentences")
         return found
-
-    def read(self, path: Path, *, split: str) -> list[TaggedExample]:
-        """The sentences of another file in the format of this task's; they need no tags.
-
-        Args:
-            path: the file.
-            split: what they are called, as in ``split:number``.
-
-        Raises:
-            DataError: it is malformed, with ``file:line``.
-        """
-        notes = Notes()
-        return self._examples(self._sentences_of(path, notes, with_gold=False), split, notes)
 
     def _examples(self, sentences: Iterator[TaggedSentence], split: str, notes: Notes) -> list[TaggedExample]:
         self.notes[split] = notes

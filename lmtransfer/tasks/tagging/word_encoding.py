@@ -13,7 +13,7 @@ import numpy as np
 from lmtransfer.data.documents import Notes
 from lmtransfer.tasks.encoded import EncodedExamples, Spelling, ragged_offsets, room_beside
 from lmtransfer.tasks.heads import NO_LABEL, TagTargets
-from lmtransfer.tasks.tagging.tagged_example import TaggedExample
+from lmtransfer.tasks.tagging.example import TaggedExample
 from lmtransfer.tokenizers.base import CharacterTokenizer, Tokenizer
 from lmtransfer.tokenizers.characters import spell
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from lmtransfer.tasks.encoded import EncodedExamples, Spelling, ragged_offsets, room_beside
 from lmtransfer.tasks.heads import Targets
-from lmtransfer.tasks.text.text_example import TextExample
+from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.tokenizers.base import CharacterTokenizer, Tokenizer
 from lmtransfer.tokenizers.characters import spell
 
