@@ -64,7 +64,7 @@ class DenseModel(nn.Module):
         head: of a task; or the pretraining objective, bound to the encoder (none for "lm", whose output is the token
             embedding); None for "encoder".
         reading: which layers a task's head reads (``transfer.reading``); None: the last.
-        composition: how a task's head sees tokens (``transfer.composing``, ``transfer.token_states``).
+        composition: how a task's head sees tokens (``transfer.composing``, ``transfer.composing``).
         use_pooler: the encoder's pooler is part of a task's head.
 
     Raises:

@@ -18,7 +18,7 @@ from lmtransfer.tasks.base import Answer
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.found_labels import check_label, check_labels, listed, short
 from lmtransfer.tasks.heads import NO_LABEL, ClassificationSpec, HeadSpec, LabelTargets
-from lmtransfer.tasks.hub_table import HubSource
+from lmtransfer.tasks.places import HubSource
 from lmtransfer.tasks.text.example import TextExample, with_sentences
 from lmtransfer.tasks.text.files import TextColumns, TextRow
 from lmtransfer.tasks.text.tables import BadRowsPolicy, TableFormat, TableLayout

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from lmtransfer.data.documents import Notes, clean
 from lmtransfer.errors import ConfigError, DataError
-from lmtransfer.tasks.hub_table import HubSource
-from lmtransfer.tasks.located import LocatedFiles
+from lmtransfer.tasks.places import HubSource, LocatedFiles
 from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.tasks.text.hub_rows import read_hub_rows
 from lmtransfer.tasks.text.tables import BadRows, Column, Row, TableLayout, read_rows

@@ -14,7 +14,7 @@ from lmtransfer.tasks.answers import ScoreAnswer
 from lmtransfer.tasks.base import Answer
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.heads import HeadSpec, RegressionSpec, ScoreTargets
-from lmtransfer.tasks.hub_table import HubSource
+from lmtransfer.tasks.places import HubSource
 from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.tasks.text.files import TextColumns, TextRow
 from lmtransfer.tasks.text.tables import BadRowsPolicy, TableFormat, TableLayout

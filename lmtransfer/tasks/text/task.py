@@ -15,7 +15,7 @@ from lmtransfer.metrics.names import MetricName, make_metric
 from lmtransfer.tasks.base import Task
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.heads import Targets
-from lmtransfer.tasks.hub_table import HubSource
+from lmtransfer.tasks.places import HubSource
 from lmtransfer.tasks.text.encoding import encode_texts
 from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.tasks.text.files import SplitFiles, TextColumns, TextFiles, TextRow
