@@ -45,6 +45,13 @@ TARGETS: Mapping[str, str] = {
     "lmtransfer.training.schedules.WarmupStableDecay": "lmtransfer.training.optim.schedules.WarmupStableDecay",
 }
 
+#: Keys of a run's configuration that are younger than some runs, with what a run meant that was made before them.
+LEFT_OUT: Mapping[str, Any] = {"seeds": 1, "transfer.standardise": False}
+#: Those of them whose default is another one today: a run goes on as it began.
+OTHER_DEFAULT = ("transfer.standardise",)
+#: Values that older runs wrote where today's name what was chosen; any choice agrees with them.
+LEFT_OPEN: Mapping[str, Any] = {"hardware.precision": "auto"}
+
 
 def current_target(target: str) -> str:
     """Today's name of a class."""

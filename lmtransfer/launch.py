@@ -18,18 +18,14 @@ from typing import Any, cast
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import InterpolationResolutionError, MissingMandatoryValue, OmegaConfBaseException
-from yaml import YAMLError
 
 from lmtransfer.config import help_page, overrides, paths, yaml_files
-from lmtransfer.config.budget import settle_budget
-from lmtransfer.config.diagnose import diagnose
+from lmtransfer.config.composing import REFUSALS, diagnose, in_force, settle
 from lmtransfer.config.primary import drop_null_groups
 from lmtransfer.config.sweep import Point, in_sweep, read_points, sweep_name
 from lmtransfer.config.task_groups import expanded
-from lmtransfer.config.user_paths import settle_paths
 from lmtransfer.errors import ConfigError, Interrupted, LmtransferError
 from lmtransfer.runs.writer import failed_starts_removed
 from lmtransfer.system import machine, ranks
@@ -79,19 +75,39 @@ def run_command(command: str, words: Sequence[str]) -> int:
         line.is_sweep = True
     given = one_each
     help_page.register(command)
+    if _is_plain(line, given):  # composed once; by Hydra's own way it would be twice
+        with in_force(command, given, config_dir=line.config_dir) as cfg:
+            if not in_sweep():  # as a config may ask for
+                _perform(command, cfg)
+                return 0
+    return _by_hydra(command, line, given)
+
+
+def _is_plain(line: overrides.CommandLine, given: Sequence[str]) -> bool:
+    """Whether a line asks for one run, and for nothing that Hydra's own command line is for."""
+    if line.is_sweep or not set(line.options) <= {"--config-dir", "-cd", line.config_dir}:
+        return False
+    try:
+        parsed = [overrides.parse(override) for override in given]
+    except ConfigError:
+        return True  # said where it is composed
+    return not any(override.is_sweep_override() or override.is_hydra_override() for override in parsed)
+
+
+def _by_hydra(command: str, line: overrides.CommandLine, given: Sequence[str]) -> int:
+    """Run what Hydra's own command line is for: its options, and sweeps; 1 if a point of one failed."""
     failure: list[Exception] = []
-    task = functools.partial(_perform, command, failure)
+    task = functools.partial(_perform_or_note, command, failure)
     with tempfile.TemporaryDirectory(prefix="lmtransfer-sweep-") as folder:
         settings = [*_HYDRA_SETTINGS, overrides.quoted(f"hydra.sweep.dir={folder}"), *_unswept(given)]
         try:
             with _hydra_as_library([f"lmtransfer {command}", *line.options, *settings, *given]):
                 hydra.main(version_base="1.3", config_path=str(paths.conf_dir()), config_name=command)(task)()
-        except (HydraException, OmegaConfBaseException, ValueError, YAMLError, RecursionError) as error:
-            # What the command itself raises is in failure.
+        except REFUSALS as error:  # what the command itself raises is in failure
             raise diagnose(
                 error,
                 command=line.config_name or command,
-                overrides=given,
+                given=given,
                 config_dir=line.config_dir,
                 is_sweep=line.is_sweep,
             ) from error
@@ -103,15 +119,26 @@ def run_command(command: str, words: Sequence[str]) -> int:
     return _finish_sweep(command, points) if points else 0
 
 
-def _perform(command: str, failure: list[Exception], cfg: DictConfig) -> None:
+def _perform(command: str, cfg: DictConfig) -> None:
+    """Run the command once."""
+    try:
+        _run(command, cfg)
+    except Exception as error:
+        described = _as_user_error(error, cfg)
+        if described is error:
+            raise
+        raise described from error
+
+
+def _perform_or_note(command: str, failure: list[Exception], cfg: DictConfig) -> None:
     """What Hydra calls for a run or for each point of a sweep; may be called in another process."""
     if in_sweep():
         _perform_point(command, cfg)
         return
     try:
-        _run(command, cfg)
+        _perform(command, cfg)
     except Exception as error:
-        failure.append(_as_user_error(error, cfg))
+        failure.append(error)
 
 
 def _perform_point(command: str, cfg: DictConfig) -> None:
@@ -137,8 +164,7 @@ def _perform_point(command: str, cfg: DictConfig) -> None:
 
 def _run(command: str, cfg: DictConfig) -> Path | None:
     """Run the command; its run directory, if it made one."""
-    settle_paths(cfg)
-    settle_budget(cfg, primary=command)
+    settle(cfg, command)
     with failed_starts_removed():
         returned = _module(command).run(cfg)
     if isinstance(returned, Path):

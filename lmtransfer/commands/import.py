@@ -9,8 +9,7 @@ from omegaconf import DictConfig
 from lmtransfer.config.check import check
 from lmtransfer.config.sweep import sweep_name
 from lmtransfer.errors import ConfigError
-from lmtransfer.importing.importing import read_imported, write_imported
-from lmtransfer.importing.messages import imported_lines, next_lines
+from lmtransfer.importing.importing import imported_lines, next_lines, read_imported, write_imported
 from lmtransfer.importing.published_folder import find_published
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.system import ranks

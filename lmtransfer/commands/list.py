@@ -12,7 +12,7 @@ from rich.text import Text
 
 from lmtransfer.config import paths
 from lmtransfer.config.check import check
-from lmtransfer.config.comments import summary
+from lmtransfer.config.help_page import summary
 from lmtransfer.config.nearest import hint
 from lmtransfer.errors import ConfigError
 from lmtransfer.system.console import Console

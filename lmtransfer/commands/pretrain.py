@@ -149,7 +149,7 @@ def _found(cfg: DictConfig, name: str, plain: dict[str, Any], *, resume: bool) -
     if not (path / "config.yaml").is_file():
         return None
     directory = RunDirectory.create(cfg.output_root, "pretrain", name, resume=resume)
-    check_resumable({"seeds": 1, **directory.read_config()}, plain)  # a run from before there were several
+    check_resumable(directory.read_config(), plain)
     return directory
 
 

@@ -1,15 +1,28 @@
-"""From a config node with ``_target_`` to an object."""
+"""From a config node with ``_target_`` to an object: its class, the arguments that it takes, and what is wrong with it.
+
+A component is a node with ``_target_`` and the arguments of that class. All that is wrong with one, and with those
+nested in it, is found from signatures, before anything is built.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import inspect
+import sys
+import typing
+from collections.abc import Mapping, Set
+from dataclasses import dataclass
+from typing import Any, TypeGuard
 
-from lmtransfer.config.component import component_problems, is_component
+from lmtransfer.config.nearest import hint
 from lmtransfer.config.plain import full_key, join, to_plain
-from lmtransfer.config.signature import arguments_of
+from lmtransfer.config.ranges import out_of_range
 from lmtransfer.config.target import resolve
-from lmtransfer.config.values import convert
+from lmtransfer.config.values import BROKEN, Misfit, convert
 from lmtransfer.errors import ConfigError
+from lmtransfer.system.optional import missing
+
+#: Hydra's own words in a component node; only ``_target_`` means something here.
+RESERVED = ("_target_", "_args_", "_partial_", "_recursive_", "_convert_")
 
 
 def build(node: Any, **runtime: Any) -> Any:
@@ -52,3 +65,149 @@ def _constructed(value: Any, key: str) -> Any:
     if isinstance(value, list):
         return [_constructed(item, join(key, index)) for index, item in enumerate(value)]
     return value
+
+
+class _Placeholder:
+    """Stands for a component that would be built there."""
+
+
+_PLACEHOLDER = _Placeholder()
+
+
+def is_component(value: Any) -> TypeGuard[dict[str, Any]]:
+    """Whether plain data describes a component."""
+    return isinstance(value, dict) and "_target_" in value
+
+
+def outermost(value: Any, key: str) -> list[tuple[str, dict[str, Any]]]:
+    """The component nodes in ``value`` that lie in no other, with their full keys."""
+    if is_component(value):
+        return [(key, value)]
+    if isinstance(value, dict):
+        return [found for name, item in value.items() for found in outermost(item, join(key, name))]
+    if isinstance(value, list):
+        return [found for index, item in enumerate(value) for found in outermost(item, join(key, index))]
+    return []
+
+
+def component_problems(
+    values: dict[str, Any], *, key: str, nodes: Mapping[str, Set[str]], complete: bool
+) -> dict[str, str]:
+    """The problems of one component and of those nested in it, by full key.
+
+    Args:
+        values: the node as plain data.
+        key: its full key.
+        nodes: names of the arguments that the command supplies, by the full key of the node that gets them.
+        complete: whether a missing argument is a problem.
+    """
+    problems: dict[str, str] = {}
+    runtime = nodes.get(key, set())
+    given, with_components = {}, set()
+    for name, value in values.items():
+        if name == "_target_":
+            continue
+        nested = outermost(value, join(key, name))
+        for where, component in nested:
+            # A component that the command builds itself, and passes, gets arguments that are known only to it.
+            passed = name in runtime and where not in nodes
+            problems |= component_problems(component, key=where, nodes=nodes, complete=complete and not passed)
+        if nested:
+            with_components.add(name)
+        given[name] = _with_placeholders(value)
+    if values["_target_"] is BROKEN:
+        return problems
+    try:
+        cls = resolve(values["_target_"], key=key)
+    except ConfigError as error:
+        where = join(key, "_target_")
+        return {where: error.problems[0].removeprefix(f"{where}: ")} | problems
+    for package in getattr(cls, "needs_packages", ()):
+        unavailable = missing(package)
+        if unavailable is not None:
+            problems[key] = unavailable
+    return problems | problems_of(cls, given, key=key, runtime=runtime, replaceable=with_components, complete=complete)
+
+
+def _with_placeholders(value: Any) -> Any:
+    if is_component(value):
+        return _PLACEHOLDER
+    if isinstance(value, dict):
+        return {name: _with_placeholders(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_with_placeholders(item) for item in value]
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One argument of a class.
+
+    Attributes:
+        annotation: evaluated; Any where there is none or it cannot be evaluated.
+        required: whether it has no default.
+    """
+
+    annotation: Any
+    required: bool
+
+
+def arguments_of(cls: type) -> dict[str, Argument]:
+    """The arguments that ``cls(...)`` takes by name, in order."""
+    parameters = inspect.signature(cls).parameters.values()
+    named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    namespace = getattr(inspect.getattr_static(cls, "__init__"), "__globals__", vars(sys.modules[cls.__module__]))
+    return {p.name: Argument(_evaluate(p.annotation, namespace), p.default is p.empty) for p in named}
+
+
+def problems_of(
+    cls: type, values: Mapping[str, Any], *, key: str, runtime: Set[str], replaceable: Set[str], complete: bool
+) -> dict[str, str]:
+    """What is wrong with the arguments that a config gives to ``cls``, by full key.
+
+    Args:
+        cls: the class.
+        values: plain data without ``_target_``; built components are objects of any kind.
+        key: full key of the component's node.
+        runtime: the arguments that the command supplies.
+        replaceable: the keys of ``values`` that the command may replace (components that it builds itself).
+        complete: whether a missing argument is a problem.
+    """
+    arguments = arguments_of(cls)
+    problems = {}
+    for name, value in values.items():
+        where = join(key, name)
+        if name in RESERVED:
+            problems[where] = "is not supported; a component is its _target_ and the arguments of that class"
+        elif name not in arguments:
+            own = [argument for argument in arguments if argument not in runtime]
+            problems[where] = f"{cls.__name__} takes no such argument; {hint(name, own, what='it takes')}"
+        elif name in runtime and value is not None and name not in replaceable:
+            problems[where] = "is supplied by the command; leave it out"
+        elif name not in runtime:
+            try:
+                converted = convert(value, arguments[name].annotation)
+            except Misfit as misfit:
+                problems[where] = str(misfit)
+                continue
+            wrong = out_of_range(name, converted)
+            if wrong:
+                problems[where] = wrong
+    if complete:
+        for name, argument in arguments.items():
+            if argument.required and name not in values and name not in runtime:
+                problems[join(key, name)] = f"missing: {cls.__name__} needs it"
+    return problems
+
+
+def _evaluate(annotation: Any, namespace: dict[str, Any]) -> Any:
+    if annotation is inspect.Parameter.empty:
+        return Any
+    if not isinstance(annotation, str):
+        return annotation
+    try:
+        # The text is an annotation in the source of an allowed class, not anything from a config.
+        hints = typing.get_type_hints(type("Hint", (), {"__annotations__": {"value": annotation}}), namespace)
+    except (NameError, TypeError, AttributeError, SyntaxError):
+        return Any
+    return hints["value"]

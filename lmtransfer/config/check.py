@@ -7,7 +7,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from lmtransfer.config.component import component_problems, is_component, outermost
+from lmtransfer.config.build import component_problems, is_component, outermost
 from lmtransfer.config.nearest import hint
 from lmtransfer.config.plain import join, to_plain
 from lmtransfer.config.primary import primary_config, reference_config

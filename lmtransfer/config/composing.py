@@ -1,29 +1,84 @@
-"""Composing the configuration of another command, as that command itself would."""
+"""Composing the configuration of a command, and what is wrong with a command line that Hydra refuses."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.types import Override, Sweep
 from hydra.errors import HydraException
-from omegaconf import DictConfig, open_dict
+from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from lmtransfer.config import overrides, paths
 from lmtransfer.config.budget import settle_budget
-from lmtransfer.config.diagnose import diagnose
+from lmtransfer.config.build import Argument, arguments_of
+from lmtransfer.config.nearest import hint, listed, nearest
 from lmtransfer.config.primary import drop_null_groups
+from lmtransfer.config.target import resolve
 from lmtransfer.config.user_paths import settle_paths
+from lmtransfer.errors import ConfigError
+
+#: What Hydra raises where it cannot compose.
+REFUSALS = (HydraException, OmegaConfBaseException, ValueError, YAMLError, RecursionError)
+
+
+def compose_files(primary: str, given: Sequence[str], *, config_dir: str | None = None) -> DictConfig:
+    """The configuration of a primary config and ``key=value``; Hydra's own settings are in its node ``hydra``.
+
+    Hydra composes for one command at a time, and goes on with the one that asks.
+
+    Raises:
+        HydraException: and the rest of ``REFUSALS``.
+    """
+    searched = [] if config_dir is None else [f"hydra.searchpath=[{Path(config_dir).absolute().as_uri()}]"]
+    outer = GlobalHydra.instance().hydra
+    GlobalHydra.instance().clear()
+    try:
+        with initialize_config_dir(config_dir=str(paths.conf_dir()), version_base="1.3"):
+            return compose(primary, overrides=[*given, *searched], return_hydra_config=True)
+    finally:
+        GlobalHydra.instance().clear()
+        if outer is not None:
+            GlobalHydra.instance().initialize(outer)
+
+
+@contextmanager
+def in_force(command: str, given: Sequence[str], *, config_dir: str | None = None) -> Iterator[DictConfig]:
+    """The configuration of ``lmtransfer <command> <given>``, which is that of the running command in the block.
+
+    Args:
+        command: its name.
+        given: ``key=value``, quoted for Hydra.
+        config_dir: the user's own config folder.
+
+    Raises:
+        ConfigError: what Hydra refuses, every problem with the nearest names.
+    """
+    try:
+        cfg = compose_files(command, given, config_dir=config_dir)
+    except REFUSALS as error:
+        raise diagnose(error, command=command, given=given, config_dir=config_dir, is_sweep=False) from error
+    before = HydraConfig.instance().cfg
+    try:
+        HydraConfig.instance().set_config(cfg)
+        with open_dict(cfg):
+            del cfg["hydra"]
+        yield cfg
+    finally:
+        HydraConfig.instance().cfg = before
 
 
 @contextmanager
 def composed(command: str, words: Sequence[str], *, config_dir: str | None = None) -> Iterator[DictConfig]:
-    """The configuration of ``lmtransfer <command> <words>``, while the block lasts.
+    """The configuration of another command, while the block lasts, as that command itself would have it.
 
     Args:
         command: its name.
@@ -33,28 +88,157 @@ def composed(command: str, words: Sequence[str], *, config_dir: str | None = Non
     Raises:
         ConfigError: what Hydra refuses, every problem with the nearest names.
     """
-    given = overrides.read(words).overrides
     folders = [paths.conf_dir(), *([] if config_dir is None else [Path(config_dir)])]
-    given = drop_null_groups(given, primary=command, folders=folders)
-    searched = [] if config_dir is None else [f"hydra.searchpath=[{Path(config_dir).absolute().as_uri()}]"]
-    before = HydraConfig.instance().cfg
-    outer = GlobalHydra.instance().hydra  # of the command that asks
-    GlobalHydra.instance().clear()
-    try:
-        with initialize_config_dir(config_dir=str(paths.conf_dir()), version_base="1.3"):
-            cfg = compose(command, overrides=[*given, *searched], return_hydra_config=True)
-    except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
-        raise diagnose(error, command=command, overrides=given, config_dir=config_dir, is_sweep=False) from error
-    finally:
-        GlobalHydra.instance().clear()
-        if outer is not None:
-            GlobalHydra.instance().initialize(outer)
-    try:
-        HydraConfig.instance().set_config(cfg)
-        with open_dict(cfg):
-            del cfg["hydra"]
-        settle_paths(cfg)
-        settle_budget(cfg, primary=command)
+    given = drop_null_groups(overrides.read(words).overrides, primary=command, folders=folders)
+    with in_force(command, given, config_dir=config_dir) as cfg:
+        settle(cfg, command)
         yield cfg
-    finally:
-        HydraConfig.instance().cfg = before
+
+
+def settle(cfg: DictConfig, command: str) -> None:
+    """Put what was meant where settings leave it open: paths, and the budget that counts.
+
+    Raises:
+        ConfigError: see ``settle_paths`` and ``settle_budget``.
+    """
+    settle_paths(cfg)
+    settle_budget(cfg, primary=command)
+
+
+def diagnose(
+    error: Exception, *, command: str, given: Sequence[str], config_dir: str | None, is_sweep: bool
+) -> ConfigError:
+    """The error to show instead of Hydra's.
+
+    Args:
+        error: what Hydra or OmegaConf raised while composing.
+        command: name of the primary config.
+        given: the command line's ``key=value``.
+        config_dir: the user's config folder.
+        is_sweep: whether several values a key are allowed.
+    """
+    folders = [paths.conf_dir(), *([Path(config_dir).absolute()] if config_dir else [])]
+    problems: list[str] = []
+    groups: list[Override] = []
+    keys: list[Override] = []
+    for text in given:
+        try:
+            override = overrides.parse(text)
+        except ConfigError as unreadable:
+            problems.extend(unreadable.problems)
+            continue
+        if override.is_sweep_override() and not is_sweep:
+            problems.append(
+                f"{text}: several values need -m (one run each); a list is {override.key_or_group}=[a,b], "
+                f"text with commas is quoted twice: \"{override.key_or_group}='a, b'\""
+            )
+        elif paths.is_group(override.key_or_group, folders):
+            wrong = _wrong_choices(override, folders)
+            problems.extend(wrong)
+            if not wrong and not override.is_sweep_override():
+                groups.append(override)
+        elif not (override.is_add() or override.is_force_add() or override.is_hydra_override()):
+            keys.append(override)
+    try:
+        reference = compose_files(command, [str(group.input_line) for group in groups], config_dir=config_dir)
+    except REFUSALS as cause:
+        return ConfigError(problems or _reworded(error if groups else cause, folders))
+    problems.extend(problem for override in keys for problem in _unknown_key(override, reference, command, folders))
+    return ConfigError(problems or _reworded(error, folders))
+
+
+def _wrong_choices(override: Override, folders: list[Path]) -> list[str]:
+    """Choices of a group that do not exist."""
+    group, value = override.key_or_group, override.value()
+    chosen: list[Any]
+    if isinstance(value, Sweep):
+        chosen = list(override.sweep_iterator()) if override.is_discrete_sweep() else []
+    else:
+        chosen = value if isinstance(value, list) else [value]
+    options = paths.group_options(group, folders)
+    return [
+        f"{group}={name}: there is no such {group}; {hint(str(name), options, what=f'choices of {group}')}"
+        for name in chosen
+        if name is not None and str(name).removesuffix(".yaml") not in options and not override.is_delete()
+    ]
+
+
+def _unknown_key(override: Override, reference: DictConfig, command: str, folders: list[Path]) -> list[str]:
+    """The problem, if any, of a key that the composed configuration does not have."""
+    key = override.key_or_group
+    if _has(reference, key):
+        return []
+    parent = key.rpartition(".")[0]
+    while parent and not isinstance(OmegaConf.select(reference, parent), DictConfig):
+        parent = parent.rpartition(".")[0]
+    node = OmegaConf.select(reference, parent) if parent else reference
+    siblings = [str(name) for name in node]
+    text = str(override.input_line)
+    exact = parent == key.rpartition(".")[0]
+    if exact and "_target_" in node:
+        arguments = _arguments(node["_target_"])
+        last = key.rpartition(".")[2]
+        if last in arguments and arguments[last].required:
+            return [f"{text}: {key} is supplied by the command; leave it out"]
+        deeper = [f"{parent}.{name}" for name in _all_keys(node) if name.endswith(f".{last}")]
+        if last in arguments and deeper:  # such as task.files.train for task.train
+            instead = f"{deeper[0]}{text[len(key) :]}" if text.startswith(f"{key}=") else deeper[0]
+            return [f"{text}: the config of {parent} has {deeper[0]} for it; write {instead}"]
+        if last in arguments:
+            return [f"{text}: the config of {parent} leaves {key} at its default; to set it, write +{text}"]
+        siblings += [name for name in arguments if name not in siblings]
+    siblings = sorted(name for name in siblings if not name.startswith("_"))
+    if parent and exact:
+        found = nearest(key.rpartition(".")[2], siblings)
+    else:
+        found = nearest(key, dict.fromkeys([*_all_keys(reference), *_group_names(folders)]))
+    meant = f"did you mean '{f'{parent}.{found}' if parent and exact else found}'? " if found else ""
+    return [f"{text}: there is no such key; {meant}{parent or command} has: {listed(siblings)}"]
+
+
+def _arguments(target: object) -> dict[str, Argument]:
+    try:
+        return arguments_of(resolve(target))
+    except ConfigError:
+        return {}
+
+
+def _has(reference: DictConfig, key: str) -> bool:
+    node: Any = reference
+    for part in key.split("."):
+        if isinstance(node, ListConfig):
+            if not part.isdigit() or int(part) >= len(node):
+                return False
+            node = node[int(part)]
+        elif isinstance(node, DictConfig) and part in node.keys():  # noqa: SIM118 - "in" is false for missing values
+            node = node._get_node(part)
+        else:
+            return False
+    return True
+
+
+def _all_keys(node: Any, prefix: str = "") -> list[str]:
+    if not isinstance(node, DictConfig) or node._is_none():
+        return []
+    found = []
+    for name in map(str, node):
+        found.append(f"{prefix}{name}")
+        found.extend(_all_keys(node._get_node(name), f"{prefix}{name}."))
+    return found
+
+
+def _group_names(folders: list[Path]) -> list[str]:
+    return sorted({path.name for folder in folders for path in folder.iterdir() if path.is_dir()} - {"hydra"})
+
+
+def _reworded(error: Exception, folders: list[Path]) -> list[str]:
+    """Hydra's own message, shortened, where there is nothing better to say."""
+    message = str(error).strip() or str(error.__cause__ or type(error).__name__)
+    missing = re.match(r"You must specify '([^']+)'", message)
+    if missing:
+        exists = listed(paths.group_options(missing[1], folders))
+        return [f"{missing[1]}: choose one with {missing[1]}=<name>; there are: {exists}"]
+    message = message.partition("\nConfig search path:")[0].partition("\nSee https://hydra.cc")[0]
+    if error.__cause__ is not None and str(error.__cause__) not in message:
+        message += f"\n{error.__cause__}"
+    return ["\n".join(line.rstrip() for line in message.splitlines() if line.strip())]

@@ -7,18 +7,22 @@ first line that starts with ``lmtransfer`` on, its examples; the comments beside
 from __future__ import annotations
 
 import functools
+import re
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from lmtransfer.config import paths, yaml_files
-from lmtransfer.config.comments import key_comments, keys, leading_comment
 from lmtransfer.config.schema import SCHEMAS
 
 _WIDTH = 116
 _COLUMN = 38
+_LINE = re.compile(r"^(?P<indent> *)(?P<key>[A-Za-z_][\w.-]*):(?:\s(?P<rest>.*))?$")
+_COMMENT = re.compile(r"(?:^|\s)#\s?(?P<text>.*)$")
+_QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
 
 
 def register(command: str) -> None:
@@ -69,7 +73,7 @@ def _settings(cfg: DictConfig, explained: dict[str, str]) -> list[str]:
     ordered = sorted((str(key) for key in cfg if key != "hydra"), key=lambda key: key in groups)
     text = "".join(OmegaConf.to_yaml(OmegaConf.masked_copy(cfg, [key]), resolve=False) for key in ordered)
     lines = []
-    for key, line in keys(text):
+    for key, line in _keys(text):
         comment = explained.get(key)
         if not comment:
             lines.append(line)
@@ -104,3 +108,55 @@ def _of_file(group: str, choice: str, package: str, folders: list[Path]) -> dict
             found |= _of_file(group, entry, package, folders)
     prefix = "" if "# @package _global_" in text else f"{package}."
     return found | {f"{prefix}{key}": comment for key, comment in key_comments(text).items()}
+
+
+def leading_comment(text: str) -> list[str]:
+    """The lines of the comment that a file starts with, ``# @package`` lines left out."""
+    lines = []
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            break
+        if not line.startswith("# @package"):
+            lines.append(line.lstrip("#").removeprefix(" ").rstrip())
+    return lines
+
+
+def summary(text: str) -> str:
+    """The first line of the leading comment: what, source, cost."""
+    return next(iter(leading_comment(text)), "")
+
+
+def _keys(text: str) -> Iterator[tuple[str, str]]:
+    """The full key of each line of block-style YAML, with the line itself ("" where a line has no key)."""
+    parents: list[tuple[int, str]] = []
+    for line in text.splitlines():
+        match = _LINE.match(line)
+        if not match:
+            yield "", line
+            continue
+        indent = len(match["indent"])
+        while parents and parents[-1][0] >= indent:
+            parents.pop()
+        parents.append((indent, match["key"]))
+        yield ".".join(name for _, name in parents), line
+
+
+def key_comments(text: str) -> dict[str, str]:
+    """What the comments say about each key: the one at the end of its line, else the lines just above it."""
+    found: dict[str, str] = {}
+    above: list[str] = []
+    first = True
+    for key, line in _keys(text):
+        stripped = line.strip()
+        if stripped.startswith("#"):
+            above.append(stripped.lstrip("#").strip())
+            continue
+        if key:
+            match = _COMMENT.search(_QUOTED.sub(lambda quoted: "_" * len(quoted[0]), line))
+            if match:
+                found[key] = line[match.start("text") :].strip()
+            elif above and not first:
+                found[key] = " ".join(above)
+            first = False
+        above = []
+    return found

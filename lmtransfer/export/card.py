@@ -12,7 +12,7 @@ import torch
 from lmtransfer import __version__
 from lmtransfer.config.target import resolve
 from lmtransfer.errors import ConfigError
-from lmtransfer.export.model_card import ModelCard
+from lmtransfer.export.model_card import Card, metadata
 from lmtransfer.export.run import OpenRun
 from lmtransfer.export.seen_by_transformers import auto_class
 from lmtransfer.objectives.base import Objective
@@ -40,7 +40,7 @@ def card_of(
     languages: Sequence[str],
     others: Sequence[Run],
     checked_with: str | None,
-) -> ModelCard:
+) -> Card:
     """Everything that the card says.
 
     Args:
@@ -59,18 +59,20 @@ def card_of(
     source = _imported(stages)
     objectives = _objectives(stages)
     tags = ["lmtransfer", *dict.fromkeys(filter(None, [node_label(run.saved.config["model"]), *objectives]))]
-    return ModelCard(
+    return Card(
         name=name or run.named.name,
-        library=library,
+        metadata=metadata(
+            library=library,
+            architecture=architecture,
+            license=license,
+            languages=languages,
+            base_model=_hub_name(source),
+            tags=tags,
+        ),
         about=_about(run, stages, architecture, source),
         facts=_facts(run, stages, architecture, source),
         loading=_loading(run, folder.name, library, architecture),
         limits=_limits(run, stages),
-        architecture=architecture,
-        license=license,
-        languages=languages,
-        base_model=_hub_name(source),
-        tags=tags,
         scores=_scores(run, others),
         notes=notes,
         versions={

@@ -18,15 +18,9 @@ from lmtransfer.config.build import build
 from lmtransfer.errors import CheckpointError
 from lmtransfer.export.logits import OurModel, Text
 from lmtransfer.export.run import EncoderAlone, OpenRun, build_learner, head_problem
-from lmtransfer.interop.published import (
-    Published,
-    PublishedFiles,
-    RunToPublish,
-    read_published,
-    read_task_head,
-    to_published,
-)
+from lmtransfer.interop.reading import Published, read_published, read_task_head
 from lmtransfer.interop.tokenizers.written_tokenizer import TOKENIZER_FILE, WrittenTokenizer, tokens_differ
+from lmtransfer.interop.writing import PublishedFiles, RunToPublish, to_published
 from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.training.weights import load_weights, weights
@@ -92,9 +86,10 @@ def heads_of_other_epsilon(run: OpenRun, heads: Sequence[str]) -> dict[str, str]
         run: the run.
         heads: those that say something else once they are written.
     """
-    owner = {"generator": "rtd"}
+    owner = {inner: objective.name for objective in run.objectives for inner in objective.inner()}
     published = run.saved.config["model"].get("norm_eps")
-    own = {owner.get(head, head): run.losses.get(owner.get(head, head), {}).get("norm_eps") for head in heads}
+    losses = [owner.get(head, head) for head in heads]
+    own = {loss: run.losses.get(loss, {}).get("norm_eps") for loss in losses}
     return {
         loss: f"the head of {loss} was trained with norm_eps={epsilon:g} and the encoder with {published:g}; "
         "transformers has one for both, with which the head would say something else: left out. Pretrain with "

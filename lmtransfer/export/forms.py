@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from lmtransfer.errors import CheckpointError
-from lmtransfer.export.folder import Written, equally_read, heads_of_other_epsilon, read_folder, write_folder
+from lmtransfer.export.folder import equally_read, heads_of_other_epsilon, read_folder, write_folder
 from lmtransfer.export.logits import OurModel, Speaker, Text, compare
 from lmtransfer.export.onnx_folder import write_onnx
 from lmtransfer.export.place import empty
 from lmtransfer.export.run import OpenRun
-from lmtransfer.export.seen_by_transformers import TheirModel, installed_version
+from lmtransfer.export.seen_by_transformers import TheirHead, TheirModel, installed_version
 from lmtransfer.export.tensors import read_tensors, write_tensors
 from lmtransfer.export.texts import Texts
 from lmtransfer.interop.families.base import NoCounterpart
+from lmtransfer.interop.writing import PublishedFiles
+from lmtransfer.objectives.base import Objective
 from lmtransfer.system.optional import missing
 
 
@@ -52,22 +54,33 @@ def _transformers(opened: OpenRun, folder: Path, texts: Sequence[Text]) -> Expor
     if version is None:
         checked.append(f"not compared with transformers: {missing('transformers')}, and export again")
     else:
-        for place, architecture in _loaded(folder, written):
+        for place, files, heads in _loaded(opened, folder, written.files):
             theirs = TheirModel(
                 place,
-                architecture=architecture,
+                architecture=files.architecture,
                 max_length=opened.encoder.max_length,
                 has_pooler=opened.encoder.pooler is not None,
-                generator=place != folder,
+                heads=heads,
             )
-            checked.append(_compared(f"verified with transformers {version} as {architecture}", ours, theirs, texts))
+            what = f"verified with transformers {version} as {files.architecture}"
+            checked.append(_compared(what, ours, theirs, texts))
     return Exported(written.files.architecture, written.notes, tuple(checked), version)
 
 
-def _loaded(folder: Path, written: Written) -> list[tuple[Path, str]]:
-    """Each folder that transformers loads, with its class."""
-    inner = [(folder / "generator", more.architecture) for more in written.files.more]
-    return [(folder, written.files.architecture), *inner]
+def _loaded(
+    opened: OpenRun, folder: Path, files: PublishedFiles
+) -> Iterator[tuple[Path, PublishedFiles, dict[str, TheirHead]]]:
+    """Each folder that transformers loads, with its heads by our names."""
+    objectives = {objective.name: objective for objective in opened.objectives}
+    yield folder, files, {name: _head(objectives[name], output) for name, output in files.outputs.items()}
+    inner = {name: inner for objective in opened.objectives for name, inner in objective.inner().items()}
+    for more in files.more:
+        heads = {n: _head(o, more.outputs[o.name]) for n, o in inner.items() if o.name in more.outputs}
+        yield folder / "generator", more, heads
+
+
+def _head(objective: Objective, output: str) -> TheirHead:
+    return TheirHead(output, of_texts=objective.head_reads == "starts")
 
 
 def _tensors(opened: OpenRun, folder: Path, texts: Sequence[Text]) -> Exported:

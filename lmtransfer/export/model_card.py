@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-import yaml
+from huggingface_hub import ModelCardData
 
 from lmtransfer.reporting.render.cells import PLUS_MINUS, difference_text, score_text
 from lmtransfer.reporting.runs.entry import Entry
@@ -29,37 +28,27 @@ _PIPELINES = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelCard:
+class Card:
     """What is known of an exported model.
 
     Attributes:
         name: of the model.
-        library: that loads it: "transformers", "onnx" or "lmtransfer".
+        metadata: for the hub; see ``metadata``.
         about: sentences that say what it is.
         facts: data, objective, budget, architecture: a line each, by what it is called.
         loading: Python that loads it.
         limits: sentences about its use and its limits.
-        architecture: its class in Hugging Face transformers; empty without one.
-        license: an identifier such as ``apache-2.0``; None: not stated.
-        languages: codes such as ``en``; empty: not stated.
-        base_model: what it was made from, a name on the hub; None: from nothing, or from something else.
-        tags: for the hub.
         scores: runs that started from it, or itself, with their controls.
         notes: what the export left out or changed.
         versions: of the software, by name.
     """
 
     name: str
-    library: str
+    metadata: ModelCardData
     about: Sequence[str]
     facts: Mapping[str, str]
     loading: str
     limits: Sequence[str]
-    architecture: str = ""
-    license: str | None = None
-    languages: Sequence[str] = ()
-    base_model: str | None = None
-    tags: Sequence[str] = ()
     scores: Sequence[Entry] = ()
     notes: Sequence[str] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -71,9 +60,38 @@ def pipeline_of(architecture: str) -> str:
     return found[0] if found else "feature-extraction"
 
 
-def write_card(card: ModelCard) -> str:
+def metadata(
+    *,
+    library: str,
+    architecture: str = "",
+    license: str | None = None,
+    languages: Sequence[str] = (),
+    base_model: str | None = None,
+    tags: Sequence[str] = (),
+) -> ModelCardData:
+    """What the hub is told of a model.
+
+    Args:
+        library: that loads it: "transformers", "onnx" or "lmtransfer".
+        architecture: its class in Hugging Face transformers; empty without one.
+        license: an identifier such as ``apache-2.0``; None: not stated.
+        languages: codes such as ``en``; empty: not stated.
+        base_model: what it was made from, a name on the hub; None: from nothing, or from something else.
+        tags: for the hub.
+    """
+    return ModelCardData(
+        license=license,
+        language=list(languages) or None,
+        library_name=library,
+        pipeline_tag=pipeline_of(architecture) if architecture else None,
+        base_model=base_model,
+        tags=list(tags) or None,
+    )
+
+
+def write_card(card: Card) -> str:
     """The text of README.md."""
-    parts = [f"---\n{_front_matter(card)}---", f"# {_inline(card.name)}", " ".join(card.about)]
+    parts = [f"---\n{card.metadata.to_yaml()}\n---", f"# {_inline(card.name)}", " ".join(card.about)]
     if card.facts:
         rows = [f"| {_cell(name)} | {_cell(text)} |" for name, text in card.facts.items()]
         parts.append("\n".join(["## Training", "", "| | |", "| --- | --- |", *rows]))
@@ -87,19 +105,6 @@ def write_card(card: ModelCard) -> str:
         said = ", ".join(f"{name} {version}" for name, version in card.versions.items())
         parts.append(f"## Versions\n\n{said}")
     return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def _front_matter(card: ModelCard) -> str:
-    values: dict[str, Any] = {
-        "license": card.license,
-        "language": list(card.languages) or None,
-        "library_name": card.library,
-        "pipeline_tag": pipeline_of(card.architecture) if card.architecture else None,
-        "base_model": card.base_model,
-        "tags": list(card.tags) or None,
-    }
-    known = {key: value for key, value in values.items() if value is not None}
-    return yaml.safe_dump(known, sort_keys=False, allow_unicode=True)
 
 
 _SCORES_ARE = (

@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import cast
 
 import torch
 from torch import nn
-from torch.nn import functional
 
 from lmtransfer.errors import CheckpointError
 from lmtransfer.export.run import OpenRun
 from lmtransfer.interop.onnx.export import OnnxFile, export_onnx
-from lmtransfer.interop.onnx.graph import Kind
-from lmtransfer.objectives.learner import PretrainingLearner
-from lmtransfer.objectives.masked_lm import MaskedLanguageModel
 from lmtransfer.transfer.learner import TaskLearner
-
-#: The objectives whose predictions a graph can give, the first that a run has.
-_PREDICTING: tuple[Kind, ...] = ("mlm", "lm", "rtd")
 
 
 def write_onnx(run: OpenRun, folder: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -53,38 +45,31 @@ def write_onnx(run: OpenRun, folder: Path) -> tuple[tuple[str, ...], tuple[str, 
 
 @torch.no_grad()
 def _add_row_of_padding(run: OpenRun) -> None:
-    """One more row of the token embedding, and of what the head has for each token: zeros, which nothing reads."""
+    """One more row of the token embedding, and of what the heads have for each token: zeros, which nothing reads."""
     encoder = run.encoder
-    embedding = encoder.token_embedding
-    if embedding is None:
+    if encoder.token_embedding is None:
         return
-    embedding.weight = nn.Parameter(functional.pad(embedding.weight, (0, 0, 0, 1)))
-    embedding.num_embeddings += 1
+    _grow(encoder.token_embedding, "weight")
+    encoder.token_embedding.num_embeddings += 1
     encoder.vocab_size += 1
-    if isinstance(run.learner, PretrainingLearner):
-        for objective in run.learner.objectives.values():
-            if isinstance(objective, MaskedLanguageModel):
-                objective.bias = nn.Parameter(functional.pad(objective.bias, (0, 1)))
+    for objective in run.objectives:
+        for name in objective.vocabulary_sized:
+            path, _, own = name.rpartition(".")
+            _grow(objective.get_submodule(path), own)
+
+
+def _grow(module: nn.Module, name: str) -> None:
+    rows = module.get_parameter(name)
+    setattr(module, name, nn.Parameter(torch.cat([rows, rows.new_zeros(1, *rows.shape[1:])])))
 
 
 def _graph(run: OpenRun, folder: Path, notes: list[str]) -> OnnxFile:
-    learner = run.learner
-    if isinstance(learner, TaskLearner):
-        return export_onnx(
-            encoder=run.encoder,
-            kind=cast(Kind, run.kind),
-            folder=folder,
-            head=cast(nn.Module, learner.head),
-            reading=learner.reading,
-            composition=learner.composition,
-            use_pooler=learner.use_pooler,
-        )
-    losses = list(learner.objectives) if isinstance(learner, PretrainingLearner) else []
-    kind: Kind = next((kind for kind in _PREDICTING if kind in losses), "encoder")
-    head = None
-    if isinstance(learner, PretrainingLearner) and kind in ("mlm", "rtd"):
-        head = learner.objectives[kind]
-    left = [loss for loss in losses if loss != kind]
+    """Write the graph, with the head of the first objective that has something to say of each token."""
+    if isinstance(run.learner, TaskLearner):
+        return export_onnx(encoder=run.encoder, folder=folder, task=run.learner)
+    state_TD = torch.zeros(1, run.encoder.dim)
+    chosen = next((objective for objective in run.objectives if objective.token_logits(state_TD) is not None), None)
+    left = [objective.name for objective in run.objectives if objective is not chosen]
     if left:
         notes.append(f"the graph has no head of {', '.join(left)}")
-    return export_onnx(encoder=run.encoder, kind=kind, folder=folder, head=head)
+    return export_onnx(encoder=run.encoder, folder=folder, objective=chosen)

@@ -15,6 +15,7 @@ from lmtransfer.importing.opening import open_saved, trained_folders
 from lmtransfer.interop.families.index import family_of_model
 from lmtransfer.interop.tokenizers.written_tokenizer import WrittenTokenizer, write_tokenizer
 from lmtransfer.models.base import Encoder
+from lmtransfer.objectives.base import Objective
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.runs.saved import CheckpointName, SavedRun, new_encoder
 from lmtransfer.training.weights import read_weights, weights
@@ -72,6 +73,11 @@ class OpenRun:
         encoder = self.learner.encoder
         assert isinstance(encoder, Encoder)
         return encoder
+
+    @property
+    def objectives(self) -> list[Objective]:
+        """The objectives of pretraining; none for a run of a task."""
+        return self.learner.listed() if isinstance(self.learner, PretrainingLearner) else []
 
     @property
     def model_type(self) -> str:

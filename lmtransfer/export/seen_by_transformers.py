@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,7 @@ from lmtransfer.system.optional import missing
 _AUTO = {
     "ForPreTraining": "AutoModelForPreTraining",
     "ForMaskedLM": "AutoModelForMaskedLM",
+    "ForNextSentencePrediction": "AutoModelForNextSentencePrediction",
     "LMHeadModel": "AutoModelForCausalLM",
     "ForSequenceClassification": "AutoModelForSequenceClassification",
     "ForTokenClassification": "AutoModelForTokenClassification",
@@ -41,6 +44,19 @@ def auto_class(architecture: str) -> str:
     return found[0] if found else "AutoModel"
 
 
+@dataclass(frozen=True, slots=True)
+class TheirHead:
+    """A head of pretraining.
+
+    Attributes:
+        output: what the class's output calls what it says.
+        of_texts: whether that is of texts, not of tokens.
+    """
+
+    output: str
+    of_texts: bool
+
+
 class TheirModel:
     """The exported folder, loaded by AutoModel... and AutoTokenizer, over padded batches.
 
@@ -49,16 +65,22 @@ class TheirModel:
         architecture: the class that must come of it.
         max_length: texts are cut to this many tokens.
         has_pooler: whether the encoder has a pooler; transformers makes a random one for an encoder without.
-        generator: whether it is ELECTRA's generator, whose head has a name of its own.
+        heads: of pretraining, by our names.
 
     Raises:
         CheckpointError: transformers cannot load it, makes another class of it, or misses tensors.
     """
 
     def __init__(
-        self, folder: Path, *, architecture: str, max_length: int, has_pooler: bool = True, generator: bool = False
+        self,
+        folder: Path,
+        *,
+        architecture: str,
+        max_length: int,
+        has_pooler: bool = True,
+        heads: Mapping[str, TheirHead] = MappingProxyType({}),
     ) -> None:
-        self._max_length, self._architecture, self._generator = max_length, architecture, generator
+        self._max_length, self._heads = max_length, heads
         transformers: Any = importlib.import_module("transformers")
         known = {"local_files_only": True, "trust_remote_code": False}
         with _quiet(transformers):
@@ -80,7 +102,7 @@ class TheirModel:
 
     @torch.no_grad()
     def __call__(self, texts: Sequence[Text]) -> Said:
-        """See ``_exported_logits.Speaker``."""
+        """See ``logits.Speaker``."""
         pairs = [pair for _, pair in texts if pair is not None] or None
         padded = self._tokenizer(
             [text for text, _ in texts],
@@ -93,7 +115,7 @@ class TheirModel:
         output = self._model(**padded)
         real = padded["attention_mask"].bool()
         logits = {}
-        for name, values in self._heads(output).items():
+        for name, values in self._said(output).items():
             if values.dim() == 2:  # one row a text
                 logits[name] = [row[None].numpy() for row in values.float()]
             else:
@@ -101,23 +123,15 @@ class TheirModel:
         ids = [row[kept].numpy().astype(np.int64) for row, kept in zip(padded["input_ids"], real, strict=True)]
         return Said(ids, logits)
 
-    def _heads(self, output: Any) -> dict[str, torch.Tensor]:
+    def _said(self, output: Any) -> dict[str, torch.Tensor]:
         """What the class says, by our names of its heads: (B, n, K) of tokens, (B, K) of texts."""
-        name = self._architecture
-        if name.endswith("ForQuestionAnswering") or name.endswith("ForQuestionAnsweringSimple"):
+        if hasattr(output, "start_logits"):
             return {"task": torch.stack([output.start_logits, output.end_logits], dim=-1)}
-        if name.endswith(("ForSequenceClassification", "ForTokenClassification")):
+        if self._heads:
+            found = {name: getattr(output, head.output) for name, head in self._heads.items()}
+            return {n: v[..., None] if v.dim() == 2 and not self._heads[n].of_texts else v for n, v in found.items()}
+        if hasattr(output, "logits"):
             return {"task": output.logits}
-        if name == "ElectraForPreTraining":
-            return {"rtd": output.logits[..., None]}
-        if self._generator:
-            return {"generator": output.logits}
-        if name.endswith("ForPreTraining"):
-            pair = {"nsp": "seq_relationship_logits", "sop": "sop_logits"}
-            found = {ours: getattr(output, theirs) for ours, theirs in pair.items() if hasattr(output, theirs)}
-            return {"mlm": output.prediction_logits, **found}
-        if name.endswith(("ForMaskedLM", "LMHeadModel")):
-            return dict.fromkeys(("mlm", "lm", "plm"), output.logits)
         pooled = getattr(output, "pooler_output", None)
         return {"hidden": output.last_hidden_state, **({} if pooled is None else {"pooled": pooled})}
 

@@ -19,8 +19,8 @@ from lmtransfer.data.store.cache import writing
 from lmtransfer.errors import CheckpointError
 from lmtransfer.importing.objective import imported_objective
 from lmtransfer.importing.published_folder import PublishedFolder, find_published
-from lmtransfer.interop.grown import grown_weights, with_words
-from lmtransfer.interop.published import read_published
+from lmtransfer.interop.added_words import grown_weights, with_words
+from lmtransfer.interop.reading import read_published
 from lmtransfer.interop.tokenizers.tokenizer_files import read_tokenizer
 from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.learner import PretrainingLearner
@@ -29,7 +29,9 @@ from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.versions import versions
 from lmtransfer.system.cache_dir import default_cache_dir
 from lmtransfer.system.durable import staged_folder
+from lmtransfer.system.printable import short_path
 from lmtransfer.tokenizers.base import Tokenizer
+from lmtransfer.tokenizers.extended import ExtendedTokenizer
 from lmtransfer.training.state import TrainState
 from lmtransfer.training.weights import aliases, load_weights, weights
 from lmtransfer.untrusted.texts import interpolations
@@ -164,6 +166,37 @@ def write_imported(imported: Imported, run: RunDirectory, *, name: str, words: P
             more={"notes": list(imported.notes)},
         )
     )
+
+
+def imported_lines(imported: Imported) -> list[str]:
+    """What came, how large it is, and a line for each note."""
+    encoder, tokenizer = imported.encoder, imported.tokenizer
+    parameters = sum(parameter.numel() for parameter in encoder.parameters())
+    heads = f"with the heads of {' + '.join(imported.losses)}" if imported.losses else "without heads of pretraining"
+    added = f", {len(tokenizer.words)} of them added" if isinstance(tokenizer, ExtendedTokenizer) else ""
+    return [
+        f"imported {type(encoder).__name__} ({parameters / 1e6:.1f}M parameters, {encoder.num_layers} layers of width "
+        f"{encoder.dim}) from {imported.folder.source}, {heads}",
+        f"vocabulary: {tokenizer.num_pieces:,} tokens{added}; max_length: {encoder.max_length}",
+        *(f"note: {note}" for note in imported.notes),
+    ]
+
+
+def next_lines(path: Path, imported: Imported) -> list[str]:
+    """Where the run lies, and what to do with it."""
+    run = short_path(path)
+    lines = [
+        f"run: {path}",
+        f"\nnext, does it help?  lmtransfer finetune init={run} task=python_docs task.num_train=100 seeds=5 "
+        f"control=true",
+    ]
+    learner = imported.module
+    if isinstance(learner, PretrainingLearner) and any(one.predicts == "masked" for one in learner.listed()):
+        lines.append(f'                     lmtransfer predict run={run} text="The ice cream was [MASK] ."')
+    lines.append(
+        f"go on pretraining:   lmtransfer pretrain experiment=adapt init={run} corpus=text corpus.path=my/texts"
+    )
+    return lines
 
 
 def import_into_cache(given: str, *, key: str) -> tuple[Path, Imported | None]:

@@ -9,19 +9,6 @@ from omegaconf import DictConfig, OmegaConf
 
 from lmtransfer.config import paths
 
-#: The file of conf/objective for each set of losses that published models come with.
-_FILES = {
-    frozenset({"mlm"}): "mlm",
-    frozenset({"nsp"}): "nsp",
-    frozenset({"sop"}): "sop",
-    frozenset({"mlm", "nsp"}): "mlm_nsp",
-    frozenset({"mlm", "sop"}): "mlm_sop",
-    frozenset({"rtd"}): "rtd",
-    frozenset({"lm"}): "lm",
-    frozenset({"plm"}): "plm",
-    frozenset({"bilm"}): "bilm",
-}
-
 
 def imported_objective(
     losses: Sequence[str], arguments: Mapping[str, Mapping[str, Any]], *, max_length: int
@@ -36,7 +23,7 @@ def imported_objective(
     Returns:
         Plain values, interpolations resolved; None where no way of pretraining has just these losses.
     """
-    file = _FILES.get(frozenset(losses))
+    file = _file_of(losses)
     if file is None:
         return None
     composed = _composed("objective", file)
@@ -44,6 +31,15 @@ def imported_objective(
     node = cast("dict[str, Any]", OmegaConf.to_container(composed, resolve=True))
     node["losses"] = {name: {**node["losses"].get(name, {}), **dict(arguments.get(name, {}))} for name in losses}
     return node
+
+
+def _file_of(losses: Sequence[str]) -> str | None:
+    """The file of conf/objective that lists just these losses itself, not the variant of another file."""
+    for path in sorted((paths.conf_dir() / "objective").glob("*.yaml")):
+        content = OmegaConf.load(path)
+        if isinstance(content, DictConfig) and losses and set(content.get("losses") or {}) == set(losses):
+            return path.stem
+    return None
 
 
 def _composed(group: str, choice: str) -> DictConfig:

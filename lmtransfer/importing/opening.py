@@ -21,8 +21,7 @@ def run_folder(path: str | Path, *, key: str) -> RunDirectory:
     """
     if str(path).startswith(PREFIX):
         # Most runs begin from no published model, and need not wait for what reads them.
-        from lmtransfer.importing.importing import import_into_cache
-        from lmtransfer.importing.messages import imported_lines
+        from lmtransfer.importing.importing import import_into_cache, imported_lines
 
         folder, imported = import_into_cache(str(path), key=key)
         if imported is not None and distributed.is_main():

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lmtransfer.interop.families.base import Family, PretrainingHead, target_of
-from lmtransfer.interop.families.key_map import to_ours
-from lmtransfer.interop.tensor_checks import check_tensors, expected_tensors
+from lmtransfer.interop.families.key_map import check_tensors, expected_tensors, to_ours
 from lmtransfer.models.base import Encoder
+from lmtransfer.objectives.base import Objective
 
 #: Tensors that are named of those that are left out.
 _MOST_NAMED = 20
@@ -98,7 +98,7 @@ def _why_not(
     missing = [name for rewrite in head.key_map for name in rewrite.theirs if name not in own]
     if missing:
         return f"{', '.join(missing)} missing"
-    if head.uses_pooler and encoder.pooler is None:
+    if head.objective.uses_pooler and encoder.pooler is None:
         return "it reads a pooler, and the checkpoint has none"
     for name, tensor in repeats.items():
         original = {**body, **own}[head.repeats[name]]
@@ -108,9 +108,9 @@ def _why_not(
     return None
 
 
-def _skeleton(head: PretrainingHead, arguments: Mapping[str, Any], encoder: Encoder) -> nn.Module:
+def _skeleton(head: PretrainingHead, arguments: Mapping[str, Any], encoder: Encoder) -> Objective:
     """The head's objective over the encoder, without memory for its weights."""
     with torch.device("meta"):
         objective = head.objective(**arguments)
         objective.bind(encoder)
-    return cast(nn.Module, objective)
+    return objective

@@ -64,7 +64,7 @@ class Objective(nn.Module):
         masked_loss: the loss of predicting masked tokens by their context, or None where none are.
         predicts: which tokens of a text ``predict`` gives a probability: one that [MASK] stands for ("masked"), any
             one, as its prediction does not see it ("unmasked"), or None where there is no such method.
-        per_token: its parameters with a number or a row for each token of the vocabulary.
+        vocabulary_sized: its parameters with a number or a row for each token of the vocabulary.
     """
 
     name: str
@@ -82,7 +82,7 @@ class Objective(nn.Module):
     chosen_by: str = "loss"
     masked_loss: str | None = None
     predicts: Literal["masked", "unmasked"] | None = None
-    per_token: tuple[str, ...] = ()
+    vocabulary_sized: tuple[str, ...] = ()
 
     def __init__(self, *, weight: float = 1.0) -> None:
         super().__init__()

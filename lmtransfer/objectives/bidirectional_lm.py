@@ -70,7 +70,7 @@ class BidirectionalLanguageModel(Objective):
     directions = ("concatenated",)
     goes_on = True
     predicts = "unmasked"
-    per_token: tuple[str, ...] = ("output.bias",)
+    vocabulary_sized: tuple[str, ...] = ("output.bias",)
 
     def __init__(self, *, weight: float = 1.0, num_sampled: int | None = None) -> None:
         super().__init__(weight=weight)
@@ -83,7 +83,7 @@ class BidirectionalLanguageModel(Objective):
         super().bind(encoder)
         self.output = OutputEmbedding(encoder, encoder.dim // 2)
         if self.output.own is not None:
-            self.per_token = ("output.bias", "output.own.weight")
+            self.vocabulary_sized = ("output.bias", "output.own.weight")
 
     def counts(self, batch: PretrainingBatch) -> dict[str, int]:
         """See ``Objective``; tokens, less one a row where its neighbours are unknown."""

@@ -40,7 +40,7 @@ class MaskedLanguageModel(Objective):
     ties_embedding = True
     masked_loss = "mlm"
     predicts = "masked"
-    per_token = ("bias",)
+    vocabulary_sized = ("bias",)
 
     def __init__(self, *, weight: float = 1.0, activation: Activation = "gelu", norm_eps: float = 1e-12) -> None:
         super().__init__(weight=weight)

@@ -39,7 +39,7 @@ class PermutationLanguageModel(Objective):
     ties_embedding = True
     goes_on = True
     predicts = "masked"
-    per_token = ("bias",)
+    vocabulary_sized = ("bias",)
 
     def bind(self, encoder: Encoder) -> None:
         """See ``Objective``."""

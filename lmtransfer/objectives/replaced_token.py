@@ -54,7 +54,7 @@ class ReplacedTokenDetection(Objective):
     head_reads = "all"  # the discriminator's; the generator's head reads what is hidden
     chosen_by = "rtd"  # the generator's loss weighs in the total, and no task sees the generator
     masked_loss = "generator_mlm"
-    per_token = ("generator_head.bias",)
+    vocabulary_sized = ("generator_head.bias",)
 
     def __init__(
         self,

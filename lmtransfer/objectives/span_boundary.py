@@ -42,7 +42,7 @@ class SpanBoundaryObjective(Objective):
     title = "spans from their boundaries"
     directions = ("bidirectional",)
     ties_embedding = True
-    per_token = ("bias",)
+    vocabulary_sized = ("bias",)
     needs = ("left", "right")
     needs_from = "spans"
 

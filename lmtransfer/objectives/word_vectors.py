@@ -80,7 +80,7 @@ class NegativeSampling(Objective):
     directions = ("none",)
     needs = NEEDS
     needs_from = "windows"
-    per_token = ("output.weight",)
+    vocabulary_sized = ("output.weight",)
 
     def sums(self, vectors_ND: Tensor, contexts: Contexts) -> tuple[Tensor, Tensor]:
         """The sum of the losses, and how many true words score above the noise, from the words' own vectors."""

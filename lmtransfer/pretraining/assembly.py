@@ -19,7 +19,7 @@ from lmtransfer.data.documents import Corpus
 from lmtransfer.data.store.cache import PreparedCorpus, prepare, tokenizer_for
 from lmtransfer.errors import ConfigError
 from lmtransfer.importing.opening import open_saved
-from lmtransfer.interop.grown import grown_weights, with_words
+from lmtransfer.interop.added_words import grown_weights, with_words
 from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.base import Objective
 from lmtransfer.objectives.corruption.base import Corruption

@@ -15,7 +15,7 @@ from rich.table import Table
 from lmtransfer.pretraining.assembly import with_absolute_paths
 from lmtransfer.reporting.units import shown
 from lmtransfer.runs.result import RunResult
-from lmtransfer.runs.resume import MAY_CHANGE, check_resumable
+from lmtransfer.runs.resume import check_resumable
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.system.console import Console
 from lmtransfer.system.printable import short_path
@@ -46,7 +46,7 @@ def pretrain_seeds(cfg: DictConfig, name: str, train: Train, *, resume: bool) ->
     if directory.config_path.is_file():
         begun = directory.read_config()
         several = isinstance(begun.get("seeds"), int) and begun["seeds"] > 1
-        check_resumable(begun, plain, allowed=[*MAY_CHANGE, "seeds"] if several else MAY_CHANGE)
+        check_resumable(begun, plain, allowed=["seeds"] if several else [])
     directory.write_config(plain)
     runs = []
     for seed in range(cfg.seed, cfg.seed + cfg.seeds):

@@ -1,52 +1,50 @@
-"""Which settings may change when a run is resumed: those that change nothing in what is learnt."""
+"""Going on with a run: the settings that it began with, and those that may change since nothing is learnt from them."""
 
 from __future__ import annotations
 
-import fnmatch
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from omegaconf import DictConfig
+
+from lmtransfer.config.without_effect import is_without_effect
 from lmtransfer.errors import ConfigError
-
-#: Keys that may change, as patterns over dotted keys.
-MAY_CHANGE = (
-    "name",
-    "resume",
-    "control",
-    "data_root",
-    "output_root",
-    "cache_dir",
-    "hardware.device",
-    "hardware.threads",
-    "hardware.compile",
-    "tracker",
-    "tracker.*",
-    "train.save_every",
-    "train.log_every",
-    "train.num_workers",
-)
-
-#: Values of older runs that left open what is now named; any value agrees with them.
-NOT_YET_NAMED = (("hardware.precision", "auto"),)
+from lmtransfer.former_names import LEFT_OPEN, LEFT_OUT, OTHER_DEFAULT
+from lmtransfer.runs.run_directory import RunDirectory
 
 
-def resume_conflicts(
-    old: Mapping[str, Any], new: Mapping[str, Any], *, allowed: Sequence[str] = MAY_CHANGE
-) -> list[str]:
+def as_it_began(cfg: DictConfig, directory: RunDirectory) -> None:
+    """Give a configuration what its run meant by leaving out keys whose default has become another one since.
+
+    Args:
+        cfg: of the command that is to go on with the run; changed in place.
+        directory: of the run, which may not be there.
+    """
+    began = directory.read_config() if directory.config_path.is_file() else None
+    for key in OTHER_DEFAULT:
+        parent, _, name = key.rpartition(".")
+        node = None if began is None else (began.get(parent) or {})
+        if node is not None and name not in node and name in (cfg.get(parent) or {}):
+            cfg[parent][name] = LEFT_OUT[key]
+
+
+def resume_conflicts(old: Mapping[str, Any], new: Mapping[str, Any], *, allowed: Sequence[str] = ()) -> list[str]:
     """One message for every key whose value may not change on resume, but did.
 
     Args:
         old: the configuration the run was started with, as plain values.
         new: the one it is to go on with.
-        allowed: patterns of dotted keys that may change.
+        allowed: patterns of dotted keys that may change beside those without effect.
     """
-    before, after = _flat(old), _flat(new)
+    after = _flat(new)
+    before = {key: value for key, value in LEFT_OUT.items() if key in after} | _flat(old)
     problems = []
     for key in sorted(before.keys() | after.keys()):
-        if any(fnmatch.fnmatchcase(key, pattern) for pattern in allowed):
+        if is_without_effect(key, also=allowed):
             continue
         was, now = before.get(key, _Absent), after.get(key, _Absent)
-        if was != now and (key, was) not in NOT_YET_NAMED:
+        left_open = key in LEFT_OPEN and was == LEFT_OPEN[key]
+        if was != now and not left_open:
             problems.append(
                 f"{key} was {_shown(was)} when the run was started and is {_shown(now)} now: it may not change on "
                 "resume; set it back, or start a run under another name="
@@ -54,7 +52,7 @@ def resume_conflicts(
     return problems
 
 
-def check_resumable(old: Mapping[str, Any], new: Mapping[str, Any], *, allowed: Sequence[str] = MAY_CHANGE) -> None:
+def check_resumable(old: Mapping[str, Any], new: Mapping[str, Any], *, allowed: Sequence[str] = ()) -> None:
     """Refuse to resume with settings that would change what is learnt.
 
     Raises:

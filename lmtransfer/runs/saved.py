@@ -11,8 +11,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 
-from lmtransfer.config.build import build
-from lmtransfer.config.component import component_problems, is_component
+from lmtransfer.config.build import build, component_problems, is_component
 from lmtransfer.errors import ConfigError, RunDirectoryError, listed
 from lmtransfer.models.base import Encoder
 from lmtransfer.randomness import derived_seed

@@ -10,7 +10,7 @@ Shape legend: T tokens of a packed batch, B sequences, L slots of a padded row, 
 
 from __future__ import annotations
 
-from typing import Literal, Protocol
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -21,18 +21,25 @@ from lmtransfer.transfer.segments import lstm_states, segment_sum
 Tokens = Literal["first", "last", "all"]
 
 
-class Composition(Protocol):
-    """Tokens in, one vector a sequence out (always an ``nn.Module``).
+class Composition(nn.Module):
+    """Tokens in, one vector a sequence out, or one a token: the base class of what composes.
+
+    Args:
+        output_dim: E.
 
     Attributes:
         tokens: which tokens it looks at; an encoder may leave out the others in its last layer.
-        output_dim: E.
+        reads_padded: it defines ``of_rows``.
     """
 
-    tokens: Tokens
-    output_dim: int
+    tokens: Tokens = "all"
+    reads_padded: bool = True
 
-    def __call__(self, hidden: Tensor, lengths: Tensor) -> Tensor:
+    def __init__(self, *, output_dim: int) -> None:
+        super().__init__()
+        self.output_dim = output_dim
+
+    def forward(self, hidden: Tensor, lengths: Tensor) -> Tensor:
         """Compose.
 
         Args:
@@ -40,12 +47,16 @@ class Composition(Protocol):
             lengths: tokens of each sequence, int64, shape (B,).
 
         Returns:
-            float32, shape (B, E).
+            float32, shape (B, E), or (T, E).
         """
-        ...
+        raise NotImplementedError
+
+    def of_rows(self, hidden_BLD: Tensor, real_BL: Tensor) -> Tensor:
+        """The same of padded rows, for exported graphs: (B, L, D) -> (B, E), or (B, L, E)."""
+        raise NotImplementedError
 
 
-class OneToken(nn.Module):
+class OneToken(Composition):
     """The vector of a sequence's first token ([CLS]) or last one ([SEP]: all that a causal encoder can use).
 
     Args:
@@ -54,9 +65,8 @@ class OneToken(nn.Module):
     """
 
     def __init__(self, *, dim: int, which: Literal["first", "last"]) -> None:
-        super().__init__()
-        self.tokens: Tokens = which
-        self.output_dim = dim
+        super().__init__(output_dim=dim)
+        self.tokens = which
 
     def forward(self, hidden: Tensor, lengths: Tensor) -> Tensor:
         """(B, D) -> (B, D)."""
@@ -71,18 +81,15 @@ class OneToken(nn.Module):
         return hidden_BLD.gather(1, place_B1D).squeeze(1).float()
 
 
-class Mean(nn.Module):
+class Mean(Composition):
     """The mean over all tokens of a sequence, specials included.
 
     Args:
         dim: D.
     """
 
-    tokens: Tokens = "all"
-
     def __init__(self, *, dim: int) -> None:
-        super().__init__()
-        self.output_dim = dim
+        super().__init__(output_dim=dim)
 
     def forward(self, hidden: Tensor, lengths: Tensor) -> Tensor:
         """(T, D) -> (B, D)."""
@@ -94,18 +101,15 @@ class Mean(nn.Module):
         return total_BD / real_BL.sum(1, keepdim=True)
 
 
-class Max(nn.Module):
+class Max(Composition):
     """The maximum of each feature over all tokens of a sequence, specials included.
 
     Args:
         dim: D.
     """
 
-    tokens: Tokens = "all"
-
     def __init__(self, *, dim: int) -> None:
-        super().__init__()
-        self.output_dim = dim
+        super().__init__(output_dim=dim)
 
     def forward(self, hidden: Tensor, lengths: Tensor) -> Tensor:
         """(T, D) -> (B, D)."""
@@ -116,7 +120,7 @@ class Max(nn.Module):
         return hidden_BLD.float().masked_fill(~real_BL[:, :, None], float("-inf")).amax(1)
 
 
-class AttentionPooling(nn.Module):
+class AttentionPooling(Composition):
     """A mean weighted by ``softmax(v . tanh(W h))`` (Lin et al. 2017, one hop; Yang et al. 2016).
 
     Args:
@@ -124,11 +128,8 @@ class AttentionPooling(nn.Module):
         attention_dim: width of the scoring layer.
     """
 
-    tokens: Tokens = "all"
-
     def __init__(self, *, dim: int, attention_dim: int = 128) -> None:
-        super().__init__()
-        self.output_dim = dim
+        super().__init__(output_dim=dim)
         self.project = nn.Linear(dim, attention_dim)
         self.score = nn.Linear(attention_dim, 1, bias=False)
 
@@ -149,7 +150,7 @@ class AttentionPooling(nn.Module):
         return (weights_BL[:, :, None] * hidden_BLD).sum(1)
 
 
-class BiLstm(nn.Module):
+class BiLstm(Composition):
     """A bidirectional LSTM, then the maximum over its states (Conneau et al. 2017, section 3.2.2).
 
     Args:
@@ -157,11 +158,10 @@ class BiLstm(nn.Module):
         hidden_dim: units of each direction.
     """
 
-    tokens: Tokens = "all"
+    reads_padded = False
 
     def __init__(self, *, dim: int, hidden_dim: int = 256) -> None:
-        super().__init__()
-        self.output_dim = 2 * hidden_dim
+        super().__init__(output_dim=2 * hidden_dim)
         self.lstm = nn.LSTM(dim, hidden_dim, bidirectional=True)
 
     def forward(self, hidden: Tensor, lengths: Tensor) -> Tensor:
@@ -170,18 +170,15 @@ class BiLstm(nn.Module):
         return torch.segment_reduce(states_TE, "max", lengths=lengths, axis=0)
 
 
-class EveryToken(nn.Module):
+class EveryToken(Composition):
     """Each token's vector as it is.
 
     Args:
         dim: D.
     """
 
-    tokens: Tokens = "all"
-
     def __init__(self, *, dim: int) -> None:
-        super().__init__()
-        self.output_dim = dim
+        super().__init__(output_dim=dim)
 
     def forward(self, hidden: Tensor, lengths: Tensor) -> Tensor:
         """(T, D) -> (T, D), float32."""
@@ -192,7 +189,7 @@ class EveryToken(nn.Module):
         return hidden_BLD.float()
 
 
-class BiLstmStates(nn.Module):
+class BiLstmStates(Composition):
     """The states of a bidirectional LSTM, as in taggers (Huang et al. 2015; Peters et al. 2018, section 4).
 
     Args:
@@ -200,11 +197,10 @@ class BiLstmStates(nn.Module):
         hidden_dim: units of each direction.
     """
 
-    tokens: Tokens = "all"
+    reads_padded = False
 
     def __init__(self, *, dim: int, hidden_dim: int = 256) -> None:
-        super().__init__()
-        self.output_dim = 2 * hidden_dim
+        super().__init__(output_dim=2 * hidden_dim)
         self.lstm = nn.LSTM(dim, hidden_dim, bidirectional=True)
 
     def forward(self, hidden: Tensor, lengths: Tensor) -> Tensor:

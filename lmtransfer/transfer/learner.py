@@ -6,7 +6,7 @@ Shape legend: T tokens of a packed batch, B sequences, D width, E width of a com
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -46,8 +46,8 @@ class TaskLearner(nn.Module):
         self,
         *,
         encoder: Encoder,
-        reading: nn.Module,
-        composition: nn.Module,
+        reading: Reading,
+        composition: Composition,
         head: Head,
         freezing: Freezing,
         use_pooler: bool = False,
@@ -64,7 +64,7 @@ class TaskLearner(nn.Module):
         pooler = encoder.pooler
         if pooler is not None and not use_pooler:
             pooler.requires_grad_(False)  # nothing reads it, so it would never get a gradient
-        dim = cast(Composition, composition).output_dim
+        dim = composition.output_dim
         self.standardising = Standardising(dim=dim) if standardise and self.composes_once else None
         self.train()
 
@@ -77,7 +77,7 @@ class TaskLearner(nn.Module):
     @property
     def keeps_tokens(self) -> bool:
         """Whether ``fixed`` has a row a token; else it has a row a sequence."""
-        every_token = cast(Composition, self.composition).tokens == "all"
+        every_token = self.composition.tokens == "all"
         return every_token and (self.head.per == "token" or not self.composes_once)
 
     def arrange(self, sample: TaskBatch) -> None:
@@ -90,7 +90,7 @@ class TaskLearner(nn.Module):
         """
         if self.freezing.frozen:
             return
-        indices = cast(Reading, self.reading).indices
+        indices = self.reading.indices
         self.depths = depths_below_head(self.encoder, sample.packed, read=indices)
         pooler = self.encoder.pooler if self.use_pooler else None
         above = {id(parameter) for parameter in pooler.parameters()} if pooler is not None else set()
@@ -168,8 +168,8 @@ class TaskLearner(nn.Module):
     def _layers(self, batch: TaskBatch) -> Sequence[Tensor]:
         """The layers that the reading needs, at the real tokens that the composition looks at."""
         encoder = self.encoder
-        indices = cast(Reading, self.reading).indices
-        tokens = cast(Composition, self.composition).tokens
+        indices = self.reading.indices
+        tokens = self.composition.tokens
         packed = batch.packed
         if tokens == "all":
             output = encoder(packed)
@@ -184,10 +184,10 @@ class TaskLearner(nn.Module):
         return [output.layers[index] if index == last and skip else output.layers[index][wanted_B] for index in indices]
 
     def _compose(self, layers: Sequence[Tensor], batch: TaskBatch) -> Tensor:
-        composition = cast(Composition, self.composition)
+        composition = self.composition
         lengths = batch.packed.cu_seqlens[: batch.packed.num_real + 1].diff().long()
         per_token = lengths if composition.tokens == "all" else torch.ones_like(lengths)
-        return composition(cast(Reading, self.reading)(layers, per_token), lengths)
+        return composition(self.reading(layers, per_token), lengths)
 
     def _pooled(self, composed_BE: Tensor) -> Tensor:
         pooler = self.encoder.pooler

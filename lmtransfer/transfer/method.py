@@ -5,13 +5,21 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import torch
-from torch import nn
 
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import Encoder
 from lmtransfer.randomness import derived_seed
 from lmtransfer.tasks.heads import HeadSpec, RegressionSpec, SpanSpec, TaggingSpec
-from lmtransfer.transfer.composing import AttentionPooling, BiLstm, BiLstmStates, EveryToken, Max, Mean, OneToken
+from lmtransfer.transfer.composing import (
+    AttentionPooling,
+    BiLstm,
+    BiLstmStates,
+    Composition,
+    EveryToken,
+    Max,
+    Mean,
+    OneToken,
+)
 from lmtransfer.transfer.depth import rate_scales
 from lmtransfer.transfer.freezing import Freezing, Frozen, Full, Gradual
 from lmtransfer.transfer.heads.base import Head
@@ -19,7 +27,7 @@ from lmtransfer.transfer.heads.sequences import ClassificationHead, RegressionHe
 from lmtransfer.transfer.heads.span import SpanHead
 from lmtransfer.transfer.heads.tagging import Pieces, TaggingHead
 from lmtransfer.transfer.learner import TaskLearner
-from lmtransfer.transfer.reading import OneLayer, ScalarMix
+from lmtransfer.transfer.reading import OneLayer, Reading, ScalarMix
 
 Pooling = Literal["family", "cls", "last_token", "mean", "max", "bilstm", "attention"]
 #: The same with the family's settled.
@@ -191,12 +199,12 @@ class TransferMethod:
         depths = {f"encoder.{name}": depth for name, depth in learner.depths.items()}
         return rate_scales(depths, decay=self.layer_decay, gap=self.layer_decay_gap)
 
-    def _reading(self, num_layers: int) -> nn.Module:
+    def _reading(self, num_layers: int) -> Reading:
         if self.layers == "mix":
             return ScalarMix(num_layers=num_layers, layer_norm=self.mix_layer_norm)
         return OneLayer(index=num_layers if self.layers == "last" else int(self.layers), num_layers=num_layers)
 
-    def _composition(self, encoder: Encoder) -> OneToken | Mean | Max | BiLstm | AttentionPooling:
+    def _composition(self, encoder: Encoder) -> Composition:
         pooling, dim = self.resolved_pooling(encoder), encoder.dim
         if pooling == "cls":
             return OneToken(dim=dim, which="first")
@@ -208,7 +216,7 @@ class TransferMethod:
             return AttentionPooling(dim=dim, attention_dim=self.attention_dim)
         return Mean(dim=dim) if pooling == "mean" else Max(dim=dim)
 
-    def _token_states(self, encoder: Encoder) -> EveryToken | BiLstmStates:
+    def _token_states(self, encoder: Encoder) -> Composition:
         if self.pooling == "bilstm":
             return BiLstmStates(dim=encoder.dim, hidden_dim=self.lstm_dim)
         return EveryToken(dim=encoder.dim)

@@ -6,7 +6,7 @@ Shape legend: T tokens of a packed batch, D width, L layers above the embedding 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,21 +15,32 @@ from lmtransfer.errors import ConfigError
 from lmtransfer.transfer.segments import owners, segment_sum
 
 
-class Reading(Protocol):
-    """Layers in, one layer out (always an ``nn.Module``).
+class Reading(nn.Module):
+    """Layers in, one layer out: the base class of what reads an encoder.
+
+    Args:
+        indices: which layers it needs, of 0 (embeddings) to L.
 
     Attributes:
-        indices: which layers it needs, of 0 (embeddings) to L.
+        reads_padded: it reads padded rows as it reads packed sequences, token by token, as an exported graph must.
     """
 
-    indices: tuple[int, ...]
+    reads_padded: bool = True
 
-    def __call__(self, layers: Sequence[Tensor], lengths: Tensor) -> Tensor:
+    def __init__(self, *, indices: tuple[int, ...]) -> None:
+        super().__init__()
+        self.indices = indices
+
+    def forward(self, layers: Sequence[Tensor], lengths: Tensor) -> Tensor:
         """The needed layers, (T, D) each, and the sequences' lengths (B,) to one tensor (T, D)."""
-        ...
+        raise NotImplementedError
+
+    def learnt(self) -> dict[str, Any] | None:
+        """What it has learnt, as plain numbers; None: it learns nothing."""
+        return None
 
 
-class OneLayer(nn.Module):
+class OneLayer(Reading):
     """A single layer as it is.
 
     Args:
@@ -41,20 +52,19 @@ class OneLayer(nn.Module):
     """
 
     def __init__(self, *, index: int, num_layers: int) -> None:
-        super().__init__()
         if not -num_layers - 1 <= index <= num_layers:
             raise ConfigError(
                 f"transfer.layers={index}: the encoder has layers 0 (embeddings) to {num_layers}; give one of them, "
                 "last, or mix"
             )
-        self.indices = (index % (num_layers + 1),)
+        super().__init__(indices=(index % (num_layers + 1),))
 
     def forward(self, layers: Sequence[Tensor], lengths: Tensor) -> Tensor:
         """((T, D),) -> (T, D)."""
         return layers[0]
 
 
-class ScalarMix(nn.Module):
+class ScalarMix(Reading):
     """ELMo's mixture ``gamma * sum_j softmax(s)_j h_j`` over all layers (Peters et al. 2018, equation 1).
 
     The scalars start at 0 (equal weights) and gamma at 1.
@@ -69,9 +79,8 @@ class ScalarMix(nn.Module):
     """
 
     def __init__(self, *, num_layers: int, layer_norm: bool = False) -> None:
-        super().__init__()
-        self.indices = tuple(range(num_layers + 1))
-        self.layer_norm = layer_norm
+        super().__init__(indices=tuple(range(num_layers + 1)))
+        self.layer_norm, self.reads_padded = layer_norm, not layer_norm
         self.scalars = nn.Parameter(torch.zeros(num_layers + 1))
         self.gamma = nn.Parameter(torch.ones(()))
 

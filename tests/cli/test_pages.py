@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lmtransfer.config import pages, paths
-from lmtransfer.config.comments import leading_comment, summary
+from lmtransfer.config.help_page import leading_comment, summary
 
 CONFIGS = sorted(path for path in paths.conf_dir().rglob("*.yaml") if "hydra" not in path.parts)
 COMMANDS = list(pages.commands())

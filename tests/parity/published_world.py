@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from lmtransfer.config.build import build
 from lmtransfer.data.batch import PackedBatch, pack
-from lmtransfer.interop.published import Published, PublishedFiles, RunToPublish, read_published, to_published
+from lmtransfer.interop.reading import Published, read_published
+from lmtransfer.interop.writing import PublishedFiles, RunToPublish, to_published
 from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.tasks.heads import ClassificationSpec, RegressionSpec, SpanSpec, TaggingSpec

@@ -27,8 +27,8 @@ from lmtransfer.errors import CheckpointError
 from lmtransfer.interop.families.electra import DISCRIMINATOR_HEAD
 from lmtransfer.interop.families.key_map import to_ours
 from lmtransfer.interop.onnx.export import TOLERANCE, OnnxFile, export_onnx, padded_rows
-from lmtransfer.interop.published import read_published, to_published
-from lmtransfer.models.base import Encoder
+from lmtransfer.interop.reading import read_published
+from lmtransfer.interop.writing import to_published
 from lmtransfer.models.bert import BertEncoder
 from lmtransfer.models.modern import ModernEncoder
 from lmtransfer.models.xlnet import XlnetEncoder
@@ -113,20 +113,14 @@ def _same(found: np.ndarray, expected: Tensor) -> None:
 
 
 def _of_task(learner: TaskLearner) -> dict[str, Any]:
-    return {
-        "encoder": learner.encoder,
-        "head": learner.head,
-        "reading": learner.reading,
-        "composition": learner.composition,
-        "use_pooler": learner.use_pooler,
-    }
+    return {"encoder": learner.encoder, "task": learner}
 
 
 @pytest.mark.parametrize("family", PEERS)
 def test_encoders_give_the_peers_states_at_any_number_of_rows_and_tokens(tmp_path: Path, family: str) -> None:
     peer, segments = _peer(family), PEERS[family][1]
     peer.save_pretrained(tmp_path / "theirs")
-    file = export_onnx(encoder=encoder_of(read_published(tmp_path / "theirs")), kind="encoder", folder=tmp_path)
+    file = export_onnx(encoder=encoder_of(read_published(tmp_path / "theirs")), folder=tmp_path)
     assert file.path == tmp_path / "model.onnx"
     assert file.inputs == ("input_ids", "attention_mask", "token_type_ids")[: 3 if segments else 2]
     assert file.outputs == ("last_hidden_state",)
@@ -151,7 +145,7 @@ def test_published_heads_answer_as_the_peers(tmp_path: Path, kind: Any, family: 
     auto = getattr(transformers, f"AutoModelFor{names.get(kind, 'SequenceClassification')}")
     run = run_with_head(learner, model, kind, pad=1 if family == "Roberta" else 0)
     peer = auto.from_pretrained(write(to_published(run), tmp_path / "theirs")).eval()
-    file = export_onnx(kind=kind, folder=tmp_path, **_of_task(learner))
+    file = export_onnx(folder=tmp_path, **_of_task(learner))
     for lengths in BATCHES:
         outputs, real = _run(file, lengths, filler=9)
         answers = _theirs(peer, lengths, segments=segments)
@@ -177,8 +171,9 @@ def test_predicted_tokens_are_the_peers_and_the_tied_table_is_there_once(
     peer, segments = _peer(family, architecture), PEERS[family][1]
     peer.save_pretrained(tmp_path / "theirs")
     learner = learner_of(read_published(tmp_path / "theirs"))
-    head = None if kind == "lm" else learner.objectives[kind]
-    file = export_onnx(encoder=cast(Encoder, learner.encoder), kind=kind, folder=tmp_path, head=head)
+    (objective,) = learner.listed()
+    assert objective.name == kind
+    file = export_onnx(encoder=learner.encoder, folder=tmp_path, objective=objective)
     for lengths in BATCHES:
         (logits,), real = _run(file, lengths)
         _same(logits[real], torch.cat([answer.logits[0] for answer in _theirs(peer, lengths, segments=segments)]))
@@ -195,7 +190,7 @@ def test_replaced_tokens_are_told_as_the_peer_tells_them(tmp_path: Path) -> None
     told = to_ours(published, DISCRIMINATOR_HEAD)
     for layer in ("dense", "output"):
         getattr(objective, layer).load_state_dict({part: told[f"rtd.{layer}.{part}"] for part in ("weight", "bias")})
-    file = export_onnx(encoder=encoder, kind="rtd", folder=tmp_path, head=objective)
+    file = export_onnx(encoder=encoder, folder=tmp_path, objective=objective)
     for lengths in BATCHES:
         (logits,), real = _run(file, lengths)
         _same(logits[real], torch.cat([answer.logits[0] for answer in _theirs(peer, lengths, segments=True)]))
@@ -205,7 +200,7 @@ def test_replaced_tokens_are_told_as_the_peer_tells_them(tmp_path: Path) -> None
 @pytest.mark.parametrize("layers", ["mix", 1])
 def test_compositions_and_layers_answer_as_each_row_by_itself(tmp_path: Path, pooling: Any, layers: Any) -> None:
     learner = _learner("classification", pooling=pooling, layers=layers)
-    file = export_onnx(kind="classification", folder=tmp_path, **_of_task(learner))
+    file = export_onnx(folder=tmp_path, **_of_task(learner))
     for lengths in BATCHES:
         (logits,), _ = _run(file, lengths, filler=5)
         rows = zip(*_rows(lengths), strict=True)
@@ -217,7 +212,7 @@ def test_normed_queries_and_keys_answer_as_packed_sequences(tmp_path: Path) -> N
     arguments = OURS | {"num_heads": 2, "num_layers": 3}
     torch.manual_seed(4)
     encoder = perturbed(ModernEncoder(vocab_size=VOCABULARY, window=4, query_key_norm=True, **arguments))
-    file = export_onnx(encoder=encoder, kind="encoder", folder=tmp_path)
+    file = export_onnx(encoder=encoder, folder=tmp_path)
     for lengths in BATCHES:
         (states,), real = _run(file, lengths, filler=5)
         with torch.no_grad():
@@ -225,7 +220,7 @@ def test_normed_queries_and_keys_answer_as_packed_sequences(tmp_path: Path) -> N
 
 
 def test_the_file_has_free_sizes_and_names_no_path_of_this_machine(tmp_path: Path) -> None:
-    file = export_onnx(kind="tagging", folder=tmp_path, **_of_task(_learner("tagging")))
+    file = export_onnx(folder=tmp_path, **_of_task(_learner("tagging")))
     graph = onnx.load(file.path).graph
     shapes = {
         value.name: [dim.dim_param or dim.dim_value for dim in value.type.tensor_type.shape.dim]
@@ -246,36 +241,34 @@ def test_a_graph_that_differs_from_the_model_is_not_left_behind(tmp_path: Path) 
     learner = _learner("classification", pooling="mean")
     learner.composition = FirstOfRows(dim=24)
     with pytest.raises(CheckpointError, match=r"BertEncoder \(classification\) differs from the model by .*e[-+]\d\d"):
-        export_onnx(kind="classification", folder=tmp_path, **_of_task(learner))
+        export_onnx(folder=tmp_path, **_of_task(learner))
     assert not list(tmp_path.iterdir())
 
 
 def test_what_has_no_graph_over_padded_rows_is_refused_by_name(tmp_path: Path) -> None:
     xlnet = XlnetEncoder(vocab_size=VOCABULARY, memory_length=8, **OURS)
     with pytest.raises(CheckpointError, match="no ONNX export: XlnetEncoder is no plain stack"):
-        export_onnx(encoder=xlnet, kind="encoder", folder=tmp_path)
+        export_onnx(encoder=xlnet, folder=tmp_path)
     for kind in ("classification", "tagging"):
         with pytest.raises(CheckpointError, match=r"BiLstm.* \(transfer.pooling\) reads packed sequences only"):
-            export_onnx(kind=kind, folder=tmp_path, **_of_task(_learner(kind, pooling="bilstm")))
+            export_onnx(folder=tmp_path, **_of_task(_learner(kind, pooling="bilstm")))
     normed = _learner("classification", pooling="mean", layers="mix", mix_layer_norm=True)
     with pytest.raises(CheckpointError, match="transfer.mix_layer_norm=true"):
-        export_onnx(kind="classification", folder=tmp_path, **_of_task(normed))
+        export_onnx(folder=tmp_path, **_of_task(normed))
     with pytest.raises(CheckpointError, match="answers that are no spans"):
-        export_onnx(kind="span", folder=tmp_path, **_of_task(_learner("span")))
-    with pytest.raises(CheckpointError, match="kind=mlm needs a head"):
-        export_onnx(encoder=BertEncoder(vocab_size=VOCABULARY, **OURS), kind="mlm", folder=tmp_path)
+        export_onnx(folder=tmp_path, **_of_task(_learner("span")))
     assert not list(tmp_path.iterdir())
 
 
 def test_missing_packages_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     encoder = perturbed(BertEncoder(vocab_size=VOCABULARY, **OURS))
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    file = export_onnx(encoder=encoder, kind="encoder", folder=tmp_path)
+    file = export_onnx(encoder=encoder, folder=tmp_path)
     assert file.difference is None
     assert "not compared: the package onnxruntime is not installed: pip install 'lmtransfer[onnx]'" in file.notes[0]
     monkeypatch.setitem(sys.modules, "onnx", None)
     with pytest.raises(CheckpointError, match=r"the package onnx is not installed: pip install 'lmtransfer\[onnx\]'$"):
-        export_onnx(encoder=encoder, kind="encoder", folder=tmp_path)
+        export_onnx(encoder=encoder, folder=tmp_path)
 
 
 def _learner(kind: Any, **changes: Any) -> TaskLearner:

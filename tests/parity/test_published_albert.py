@@ -25,7 +25,8 @@ from published_world import (
 
 from lmtransfer.errors import CheckpointError
 from lmtransfer.interop.families.base import NoCounterpart
-from lmtransfer.interop.published import RunToPublish, read_published, to_published
+from lmtransfer.interop.reading import read_published
+from lmtransfer.interop.writing import RunToPublish, to_published
 
 transformers = pytest.importorskip("transformers")
 

@@ -30,7 +30,8 @@ from safetensors.torch import load_file, save_file
 
 from lmtransfer.config.build import build
 from lmtransfer.errors import CheckpointError
-from lmtransfer.interop.published import read_published, read_task_head, to_published
+from lmtransfer.interop.reading import read_published, read_task_head
+from lmtransfer.interop.writing import to_published
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.training.weights import weights
 

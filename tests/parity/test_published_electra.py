@@ -28,7 +28,8 @@ from published_world import (
 from safetensors.torch import load_file
 
 from lmtransfer.config.build import build
-from lmtransfer.interop.published import read_published, to_published
+from lmtransfer.interop.reading import read_published
+from lmtransfer.interop.writing import to_published
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.training.weights import weights
 

@@ -14,7 +14,8 @@ from test_elmo import FILES, OPTIONS, published, random_weights, read_hdf5, refe
 
 from lmtransfer.errors import CheckpointError
 from lmtransfer.interop.families.base import NoCounterpart
-from lmtransfer.interop.published import read_published, to_published
+from lmtransfer.interop.reading import read_published
+from lmtransfer.interop.writing import to_published
 
 
 def saved(folder: Path, options: dict[str, Any] = OPTIONS) -> Path:

@@ -26,7 +26,8 @@ from safetensors.torch import load_file, save_file
 from lmtransfer.config.build import build
 from lmtransfer.errors import CheckpointError
 from lmtransfer.interop.families.base import NoCounterpart
-from lmtransfer.interop.published import read_published, to_published
+from lmtransfer.interop.reading import read_published
+from lmtransfer.interop.writing import to_published
 
 transformers = pytest.importorskip("transformers")
 

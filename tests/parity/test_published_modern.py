@@ -29,7 +29,8 @@ from published_world import (
 from lmtransfer.config.build import build
 from lmtransfer.errors import CheckpointError
 from lmtransfer.interop.families.base import NoCounterpart
-from lmtransfer.interop.published import read_published, to_published
+from lmtransfer.interop.reading import read_published
+from lmtransfer.interop.writing import to_published
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.training.weights import weights
 

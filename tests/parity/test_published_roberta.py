@@ -25,7 +25,8 @@ from published_world import (
 )
 
 from lmtransfer.errors import CheckpointError
-from lmtransfer.interop.published import read_published, to_published
+from lmtransfer.interop.reading import read_published
+from lmtransfer.interop.writing import to_published
 
 transformers = pytest.importorskip("transformers")
 

@@ -18,7 +18,8 @@ from torch.nn import functional
 
 from lmtransfer.errors import CheckpointError
 from lmtransfer.interop.families.base import NoCounterpart
-from lmtransfer.interop.published import read_published, to_published
+from lmtransfer.interop.reading import read_published
+from lmtransfer.interop.writing import to_published
 
 DIM, HEADS, LAYERS, HIDDEN = 24, 3, 2, 40
 WIDTH = DIM // HEADS

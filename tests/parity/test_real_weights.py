@@ -17,8 +17,9 @@ from lmtransfer.config.build import build
 from lmtransfer.data.batch import pack
 from lmtransfer.data.files import find_file
 from lmtransfer.data.text_lines import read_lines
-from lmtransfer.interop.published import Published, RunToPublish, read_published, to_published
+from lmtransfer.interop.reading import Published, read_published
 from lmtransfer.interop.tokenizers.tokenizer_files import read_tokenizer
+from lmtransfer.interop.writing import RunToPublish, to_published
 from lmtransfer.tokenizers.base import Tokenizer
 
 transformers = pytest.importorskip("transformers")

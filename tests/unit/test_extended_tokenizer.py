@@ -17,7 +17,7 @@ from torch import nn
 
 from lmtransfer.data.batch import pack
 from lmtransfer.errors import CheckpointError, DataError
-from lmtransfer.interop.grown import grown, grown_rows, vocabulary_tensors
+from lmtransfer.interop.added_words import grown, grown_rows, vocabulary_tensors
 from lmtransfer.models.bert import BertEncoder
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
 from lmtransfer.tokenizers.added_words import read_words

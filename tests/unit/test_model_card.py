@@ -9,13 +9,12 @@ import pytest
 import yaml
 from reporting_fakes import pretraining, transfer
 
-from lmtransfer.export.model_card import ModelCard, pipeline_of, write_card
+from lmtransfer.export.model_card import Card, metadata, pipeline_of, write_card
 from lmtransfer.reporting.runs.collect import collect
 from lmtransfer.reporting.runs.entries import make_entries
 
 KNOWN: dict[str, Any] = {
     "name": "films",
-    "library": "transformers",
     "about": ["A model."],
     "facts": {"objective": "masked tokens"},
     "loading": "import transformers",
@@ -30,15 +29,15 @@ def front_matter(text: str) -> dict[str, object]:
 
 
 def test_everything_that_is_known_is_in_the_front_matter() -> None:
-    card = ModelCard(
-        **KNOWN,
+    told = metadata(
+        library="transformers",
         architecture="BertForSequenceClassification",
         license="apache-2.0",
         languages=["en", "de"],
         base_model="owner/name",
         tags=["bert", "yes: no"],
     )
-    assert front_matter(write_card(card)) == {
+    assert front_matter(write_card(Card(**KNOWN, metadata=told))) == {
         "license": "apache-2.0",
         "language": ["en", "de"],
         "library_name": "transformers",
@@ -49,7 +48,7 @@ def test_everything_that_is_known_is_in_the_front_matter() -> None:
 
 
 def test_what_is_not_known_is_left_out() -> None:
-    text = write_card(ModelCard(**KNOWN))
+    text = write_card(Card(**KNOWN, metadata=metadata(library="transformers")))
     assert front_matter(text) == {"library_name": "transformers"}
     assert "None" not in text
     assert "null" not in text
@@ -58,10 +57,10 @@ def test_what_is_not_known_is_left_out() -> None:
 
 
 def test_names_and_notes_cannot_break_the_page() -> None:
-    card = ModelCard(
+    card = Card(
         **{**KNOWN, "name": "a\n---\nlicense: mit <b>", "facts": {"labels": "a|b\nc"}},
         notes=["one\n# two", "<script>"],
-        license="x: {y",
+        metadata=metadata(library="transformers", license="x: {y"),
     )
     text = write_card(card)
     assert front_matter(text)["license"] == "x: {y"
@@ -76,7 +75,7 @@ def test_scores_come_with_seeds_controls_and_intervals(tmp_path: Path) -> None:
     init = str(tmp_path / "pretrain" / "films")
     transfer(tmp_path / "finetune" / "ft", [0.70, 0.72], controls=[0.60, 0.64], init=init)
     entries = [entry for entry in make_entries(collect(tmp_path)) if not entry.is_pretraining]
-    text = write_card(ModelCard(**KNOWN, scores=entries))
+    text = write_card(Card(**KNOWN, metadata=metadata(library="transformers"), scores=entries))
     (line,) = [line for line in text.splitlines() if line.startswith("| sst2 ")]
     cells = [cell.strip() for cell in line.strip("|").split("|")]
     assert cells[:6] == ["sst2", "dev", "1,000", "finetuned", "accuracy, %", "2"]

@@ -16,7 +16,7 @@ import torch
 import yaml
 from training_toys import ToyLearner, files_below, toy_trainer
 
-from lmtransfer.config.component import component_problems
+from lmtransfer.config.build import component_problems
 from lmtransfer.errors import ConfigError, RunDirectoryError, TrainingError
 from lmtransfer.runs import writer as run_writer
 from lmtransfer.runs.result import JointResult, RunResult, SeedResult

@@ -83,7 +83,6 @@ ALBERT_FAMILY = Family(
     body="AlbertModel",
     heads=(
         PretrainingHead(
-            loss="mlm",
             objective=MaskedLanguageModel,
             key_map=_MLM,
             repeats={
@@ -91,13 +90,12 @@ ALBERT_FAMILY = Family(
                 "predictions.decoder.bias": "predictions.bias",
             },
             settings=(_HIDDEN_ACT, NORM_EPS),
-            per_token=("mlm.bias",),
         ),
-        PretrainingHead(loss="sop", objective=SentenceOrderPrediction, key_map=_SOP, uses_pooler=True),
+        PretrainingHead(objective=SentenceOrderPrediction, key_map=_SOP),
     ),
     pretraining=(
-        PretrainingArchitecture("AlbertForPreTraining", ("mlm", "sop"), pooler=True),
-        PretrainingArchitecture("AlbertForMaskedLM", ("mlm",)),
+        PretrainingArchitecture("AlbertForPreTraining", {"mlm": "prediction_logits", "sop": "sop_logits"}, pooler=True),
+        PretrainingArchitecture("AlbertForMaskedLM", {"mlm": "logits"}),
     ),
     tasks={
         "classification": _CLASSIFIER,

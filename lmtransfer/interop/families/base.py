@@ -14,6 +14,8 @@ from torch import Tensor
 from lmtransfer.errors import CheckpointError
 from lmtransfer.interop.families.config_table import ConfigTable, Setting
 from lmtransfer.interop.families.key_map import Rewrite
+from lmtransfer.models.base import Encoder
+from lmtransfer.objectives.base import Objective
 
 #: Kinds of task heads.
 TaskKind = Literal["classification", "regression", "tagging", "span"]
@@ -28,28 +30,32 @@ class PretrainingHead:
     """A published head and the objective that trains one like it.
 
     Attributes:
-        loss: the objective's name; its tensors are ``<loss>.<name>``.
-        objective: its class.
+        objective: its class; its tensors are ``<loss>.<name>``.
         key_map: its tensors and theirs; none where the objective has no tensors of its own.
         repeats: published tensors that repeat others, as files of old versions have them: each with what it repeats,
             a tensor of the encoder (without prefix) or of this head. They are read only to see that they do, and never
             written.
         settings: arguments of the objective that config.json says, and under which key.
         implied: arguments that are the same in all checkpoints.
-        per_token: those of our tensors that have a number for each token of the vocabulary.
-        uses_pooler: the head reads the encoder's pooler.
         declared_by: where there are no tensors to tell it from: the architectures of config.json that have it.
     """
 
-    loss: str
-    objective: type
+    objective: type[Objective]
     key_map: Sequence[Rewrite] = ()
     repeats: Mapping[str, str] = field(default_factory=dict)
     settings: Sequence[Setting] = ()
     implied: Mapping[str, Any] = field(default_factory=dict)
-    per_token: tuple[str, ...] = ()
-    uses_pooler: bool = False
     declared_by: tuple[str, ...] = ()
+
+    @property
+    def loss(self) -> str:
+        """The objective's name."""
+        return self.objective.name
+
+    @property
+    def vocabulary_sized(self) -> list[str]:
+        """Those of our tensors that have a number for each token of the vocabulary."""
+        return [f"{self.loss}.{name}" for name in self.objective.vocabulary_sized]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +63,6 @@ class TwinFormat:
     """A smaller model that an objective owns, published in a subfolder as one of the same family: ELECTRA's generator.
 
     Attributes:
-        loss: the objective.
         objective: its class.
         folder: the subfolder.
         layers: prefix of the tensors of the twin's layers among the objective's.
@@ -65,12 +70,16 @@ class TwinFormat:
         shared: prefix of the encoder's tensors that the twin reads too.
     """
 
-    loss: str
-    objective: type
+    objective: type[Objective]
     folder: str
     layers: str
     head: str
     shared: str
+
+    @property
+    def loss(self) -> str:
+        """The objective's name."""
+        return self.objective.name
 
     @property
     def own_prefixes(self) -> tuple[str, str]:
@@ -89,12 +98,12 @@ class PretrainingArchitecture:
 
     Attributes:
         name: the class.
-        losses: the objectives whose heads it has.
+        losses: the objectives whose heads it has, and under which name its output holds what each says.
         pooler: whether it has the encoder's pooler, in families that have one.
     """
 
     name: str
-    losses: tuple[str, ...]
+    losses: Mapping[str, str]
     pooler: bool = False
 
 
@@ -181,7 +190,7 @@ class Family:
     """
 
     model_types: tuple[str, ...]
-    encoder: type
+    encoder: type[Encoder]
     prefix: str
     config: ConfigTable
     key_map: Sequence[Rewrite]

@@ -148,7 +148,6 @@ class OneSegmentRow(Quirks):
 
 
 MLM_HEAD = PretrainingHead(
-    loss="mlm",
     objective=MaskedLanguageModel,
     key_map=_MLM,
     repeats={
@@ -156,9 +155,8 @@ MLM_HEAD = PretrainingHead(
         "cls.predictions.decoder.bias": "cls.predictions.bias",
     },
     settings=(HIDDEN_ACT, NORM_EPS),
-    per_token=("mlm.bias",),
 )
-NSP_HEAD = PretrainingHead(loss="nsp", objective=NextSentencePrediction, key_map=_NSP, uses_pooler=True)
+NSP_HEAD = PretrainingHead(objective=NextSentencePrediction, key_map=_NSP)
 _OUTPUT = linear("output", "classifier")
 
 
@@ -182,9 +180,11 @@ def _tasks(kind: str) -> dict[TaskKind, TaskArchitecture | str]:
 
 def _pretraining(kind: str) -> tuple[PretrainingArchitecture, ...]:
     return (
-        PretrainingArchitecture(f"{kind}ForPreTraining", ("mlm", "nsp"), pooler=True),
-        PretrainingArchitecture(f"{kind}ForMaskedLM", ("mlm",)),
-        PretrainingArchitecture(f"{kind}ForNextSentencePrediction", ("nsp",), pooler=True),
+        PretrainingArchitecture(
+            f"{kind}ForPreTraining", {"mlm": "prediction_logits", "nsp": "seq_relationship_logits"}, pooler=True
+        ),
+        PretrainingArchitecture(f"{kind}ForMaskedLM", {"mlm": "logits"}),
+        PretrainingArchitecture(f"{kind}ForNextSentencePrediction", {"nsp": "logits"}, pooler=True),
     )
 
 

@@ -60,7 +60,6 @@ DISTILBERT_FAMILY = Family(
     body="DistilBertModel",
     heads=(
         PretrainingHead(
-            loss="mlm",
             objective=MaskedLanguageModel,
             key_map=[
                 *linear("mlm.dense", "vocab_transform"),
@@ -70,10 +69,9 @@ DISTILBERT_FAMILY = Family(
             repeats={"vocab_projector.weight": "embeddings.word_embeddings.weight"},
             settings=(_ACTIVATION,),
             implied={"norm_eps": _NORM_EPS},
-            per_token=("mlm.bias",),
         ),
     ),
-    pretraining=(PretrainingArchitecture("DistilBertForMaskedLM", ("mlm",)),),
+    pretraining=(PretrainingArchitecture("DistilBertForMaskedLM", {"mlm": "logits"}),),
     tasks={
         "classification": _CLASSIFIER,
         "regression": _CLASSIFIER,

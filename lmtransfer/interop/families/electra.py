@@ -68,24 +68,21 @@ ELECTRA_FAMILY = Family(
     body="ElectraModel",
     heads=(
         PretrainingHead(
-            loss="rtd",
             objective=ReplacedTokenDetection,
             key_map=DISCRIMINATOR_HEAD,
             settings=(HIDDEN_ACT, NORM_EPS),
         ),
         PretrainingHead(
-            loss="mlm",
             objective=MaskedLanguageModel,
             key_map=_masked("mlm"),
             repeats={"generator_lm_head.weight": "embeddings.word_embeddings.weight"},
             settings=(NORM_EPS,),
             implied={"activation": "gelu"},
-            per_token=("mlm.bias",),
         ),
     ),
     pretraining=(
-        PretrainingArchitecture("ElectraForPreTraining", ("rtd",)),
-        PretrainingArchitecture("ElectraForMaskedLM", ("mlm",)),
+        PretrainingArchitecture("ElectraForPreTraining", {"rtd": "logits"}),
+        PretrainingArchitecture("ElectraForMaskedLM", {"mlm": "logits"}),
     ),
     tasks={
         "classification": _CLASSIFIER,
@@ -98,7 +95,6 @@ ELECTRA_FAMILY = Family(
         "span": TaskArchitecture(name="ElectraForQuestionAnswering", key_map=linear("output", "qa_outputs")),
     },
     twin=TwinFormat(
-        loss="rtd",
         objective=ReplacedTokenDetection,
         folder="generator",
         layers="generator.",

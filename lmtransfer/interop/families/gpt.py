@@ -48,13 +48,12 @@ GPT_FAMILY = Family(
     body="OpenAIGPTModel",
     heads=(
         PretrainingHead(
-            loss="lm",
             objective=LanguageModel,
             repeats={"lm_head.weight": "tokens_embed.weight"},
             declared_by=("OpenAIGPTLMHeadModel",),
         ),
     ),
-    pretraining=(PretrainingArchitecture("OpenAIGPTLMHeadModel", ("lm",)),),
+    pretraining=(PretrainingArchitecture("OpenAIGPTLMHeadModel", {"lm": "logits"}),),
     tasks={"classification": NO_BIAS, "regression": NO_BIAS, "tagging": _NO_CLASS, "span": _NO_CLASS},
     specials=SPECIALS,
 )

@@ -75,13 +75,12 @@ GPT2_FAMILY = Family(
     body="GPT2Model",
     heads=(
         PretrainingHead(
-            loss="lm",
             objective=LanguageModel,
             repeats={"lm_head.weight": "wte.weight"},
             declared_by=("GPT2LMHeadModel",),
         ),
     ),
-    pretraining=(PretrainingArchitecture("GPT2LMHeadModel", ("lm",)),),
+    pretraining=(PretrainingArchitecture("GPT2LMHeadModel", {"lm": "logits"}),),
     tasks={
         "classification": NO_BIAS,
         "regression": NO_BIAS,

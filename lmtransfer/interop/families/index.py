@@ -75,7 +75,8 @@ def family_of_model(model: Mapping[str, Any]) -> tuple[Family, dict[str, Any]]:
     name = target.rpartition(".")[2]
     if not families:
         raise NoCounterpart(f"{name} has no counterpart in transformers")
-    arguments = {**_defaults(families[0].encoder), **{key: value for key, value in model.items() if key != "_target_"}}
+    given = {key: value for key, value in model.items() if key != "_target_"}
+    arguments = {**defaults_of(families[0].encoder), **given}
     if all(family.no_class for family in families):
         raise NoCounterpart(f"{name} has no counterpart in transformers: {families[0].no_class}")
     misfits = [family.config.misfits(arguments) for family in families]
@@ -86,6 +87,7 @@ def family_of_model(model: Mapping[str, Any]) -> tuple[Family, dict[str, Any]]:
     raise NoCounterpart(f"{name} with {', '.join(fewest)} has no counterpart in transformers")
 
 
-def _defaults(encoder: type) -> dict[str, Any]:
-    parameters = inspect.signature(encoder).parameters.values()
+def defaults_of(cls: type) -> dict[str, Any]:
+    """What a class takes for the arguments that a node does not name."""
+    parameters = inspect.signature(cls).parameters.values()
     return {p.name: p.default for p in parameters if p.default is not inspect.Parameter.empty}

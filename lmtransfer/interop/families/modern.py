@@ -170,15 +170,13 @@ MODERN_FAMILY = Family(
     body="ModernBertModel",
     heads=(
         PretrainingHead(
-            loss="mlm",
             objective=MaskedLanguageModel,
             key_map=MLM_HEAD,
             repeats={"decoder.weight": "embeddings.tok_embeddings.weight"},
             settings=(activation("classifier_activation"), _NORM_EPS),
-            per_token=("mlm.bias",),
         ),
     ),
-    pretraining=(PretrainingArchitecture("ModernBertForMaskedLM", ("mlm",)),),
+    pretraining=(PretrainingArchitecture("ModernBertForMaskedLM", {"mlm": "logits"}),),
     tasks=dict.fromkeys(("classification", "regression", "tagging", "span"), _OWN_HEAD),
     specials={"bos_token_id": "cls", "eos_token_id": "sep", "cls_token_id": "cls", "sep_token_id": "sep"},
     quirks=Biases(),

@@ -127,13 +127,11 @@ def _pad(config: Mapping[str, Any]) -> int | None:
 
 
 _MLM = PretrainingHead(
-    loss="mlm",
     objective=MaskedLanguageModel,
     key_map=MLM_HEAD,
     repeats={"lm_head.decoder.weight": "embeddings.word_embeddings.weight", "lm_head.decoder.bias": "lm_head.bias"},
     settings=(NORM_EPS,),
     implied={"activation": "gelu"},
-    per_token=("mlm.bias",),
 )
 _SETTINGS = (*SIZES, HIDDEN_ACT, NORM_EPS, *DROPOUTS)
 _FIXED = (
@@ -170,7 +168,7 @@ def _family(kind: str, model_types: tuple[str, ...], prefix: str, norm: str, key
         pooler=True,
         body=f"{kind}Model",
         heads=(_MLM,),
-        pretraining=(PretrainingArchitecture(f"{kind}ForMaskedLM", ("mlm",)),),
+        pretraining=(PretrainingArchitecture(f"{kind}ForMaskedLM", {"mlm": "logits"}),),
         tasks=_tasks(kind),
         specials={"bos_token_id": "cls", "eos_token_id": "sep"},
         quirks=CountedPositions(),

@@ -100,14 +100,12 @@ XLNET_FAMILY = Family(
     body="XLNetModel",
     heads=(
         PretrainingHead(
-            loss="plm",
             objective=PermutationLanguageModel,
             key_map=[Rewrite("plm.bias", ("lm_loss.bias",))],
             repeats={"lm_loss.weight": "word_embedding.weight"},
-            per_token=("plm.bias",),
         ),
     ),
-    pretraining=(PretrainingArchitecture("XLNetLMHeadModel", ("plm",)),),
+    pretraining=(PretrainingArchitecture("XLNetLMHeadModel", {"plm": "logits"}),),
     tasks={
         "classification": _CLASSIFIER,
         "regression": _CLASSIFIER,

@@ -12,17 +12,16 @@ import os
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from lmtransfer.data.batch import pack
 from lmtransfer.errors import CheckpointError
-from lmtransfer.interop.onnx.graph import OUTPUTS, DenseModel, Kind
+from lmtransfer.interop.onnx.graph import DenseModel, TaskParts
 from lmtransfer.interop.onnx.operators import missing_operators
 from lmtransfer.models.base import Encoder
+from lmtransfer.objectives.base import Objective
 from lmtransfer.system.optional import missing, optional
 
 #: Largest difference from the packed model, as a share of the output's largest magnitude (of 1, or of what cancels in a
@@ -58,12 +57,9 @@ class OnnxFile:
 def export_onnx(
     *,
     encoder: Encoder,
-    kind: Kind,
     folder: Path,
-    head: nn.Module | None = None,
-    reading: nn.Module | None = None,
-    composition: nn.Module | None = None,
-    use_pooler: bool = False,
+    objective: Objective | None = None,
+    task: TaskParts | None = None,
     name: str = "model.onnx",
 ) -> OnnxFile:
     """Write ``folder/name``, check it, and compare it with the packed model where onnxruntime is installed.
@@ -72,12 +68,9 @@ def export_onnx(
 
     Args:
         encoder: float32, on the CPU; left in evaluation mode, as all modules given.
-        kind: what is asked of it; ``onnx_graph.OUTPUTS`` has the outputs.
         folder: where; made if it is not there.
-        head: of the learner of a task, or the bound objective of kinds "mlm" and "rtd"; None for "encoder" and "lm".
-        reading: of the learner of a task.
-        composition: of the learner of a task.
-        use_pooler: of the learner of a task.
+        objective: see ``DenseModel``.
+        task: see there.
         name: of the file.
 
     Raises:
@@ -85,9 +78,7 @@ def export_onnx(
             something else than the packed model.
     """
     onnx = optional("onnx", work="ONNX export", error=CheckpointError)
-    model = DenseModel(
-        encoder=encoder, kind=kind, head=head, reading=reading, composition=composition, use_pooler=use_pooler
-    ).eval()
+    model = DenseModel(encoder=encoder, objective=objective, task=task).eval()
     size = sum(tensor.nbytes for tensor in model.state_dict().values())
     if size > _MAX_BYTES:
         raise CheckpointError(f"no ONNX export: {size / 2**30:.1f} GB of weights, and a file of one piece holds 2 GB")
@@ -101,7 +92,7 @@ def export_onnx(
         os.replace(unchecked, path)
     finally:
         unchecked.unlink(missing_ok=True)
-    return OnnxFile(path, inputs, OUTPUTS[kind], difference, notes)
+    return OnnxFile(path, inputs, model.outputs, difference, notes)
 
 
 def compare(model: DenseModel, path: Path) -> tuple[float | None, tuple[str, ...]]:
@@ -118,16 +109,16 @@ def compare(model: DenseModel, path: Path) -> tuple[float | None, tuple[str, ...
         return None, (f"{path.name} was not compared: {unavailable}",)
     runtime = optional("onnxruntime", work="ONNX export", error=CheckpointError)
     session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    encoder: Any = model.encoder
+    encoder = model.encoder
     rng, worst = np.random.default_rng(0), 0.0
-    scale = max(1.0, getattr(model.head, "cancelling", 0.0))
+    scale = max(1.0, model.cancelling)
     for lengths in _COMPARED:
-        lengths = tuple(min(length, encoder.max_length) for length in lengths)
-        tokens = [rng.integers(0, encoder.vocab_size, length) for length in lengths]
-        segments = [np.arange(length) * encoder.num_segments // length for length in lengths]
+        cut = [min(length, encoder.max_length) for length in lengths]
+        tokens = [rng.integers(0, encoder.vocab_size, length) for length in cut]
+        segments = [np.arange(length) * encoder.num_segments // length for length in cut]
         with torch.no_grad():
             expected = [output.numpy() for output in model.packed(pack(tokens, segments))]
-        fed = padded_rows(tokens, segments, filler=rng.integers(0, encoder.vocab_size))
+        fed = padded_rows(tokens, segments, filler=int(rng.integers(0, encoder.vocab_size)))
         real = fed["attention_mask"].astype(bool)
         found = session.run(None, {wanted.name: fed[wanted.name] for wanted in session.get_inputs()})
         for mine, theirs in zip(expected, found, strict=True):
@@ -138,7 +129,7 @@ def compare(model: DenseModel, path: Path) -> tuple[float | None, tuple[str, ...
                 worst = max(worst, float(np.abs(theirs - mine).max()) / max(scale, float(np.abs(mine).max())))
     if worst > TOLERANCE:
         raise CheckpointError(
-            f"the ONNX graph of {type(encoder).__name__} ({model.kind}) differs from the model by {worst:.1e} of its "
+            f"the ONNX graph of {type(encoder).__name__} ({model.what}) differs from the model by {worst:.1e} of its "
             f"largest output, more than {TOLERANCE:.0e}: nothing was written; please report it"
         )
     return worst, ()
@@ -167,7 +158,6 @@ def padded_rows(
 
 def _write(model: DenseModel, path: Path, inputs: tuple[str, ...]) -> None:
     fed = padded_rows([np.zeros(4, np.int64), np.zeros(3, np.int64)])
-    outputs = OUTPUTS[model.kind]
     sizes = {0: "batch", 1: "length"}
     with torch.no_grad(), missing_operators(OPSET), warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # see the top of this file
@@ -177,10 +167,10 @@ def _write(model: DenseModel, path: Path, inputs: tuple[str, ...]) -> None:
             tuple(torch.from_numpy(fed[name]) for name in inputs),
             str(path),
             input_names=list(inputs),
-            output_names=list(outputs),
+            output_names=list(model.outputs),
             dynamic_axes={
                 **dict.fromkeys(inputs, sizes),
-                **dict.fromkeys(outputs, {0: "batch"} if model.per_row else sizes),
+                **dict.fromkeys(model.outputs, {0: "batch"} if model.per_row else sizes),
             },
             opset_version=OPSET,
             dynamo=False,

@@ -9,7 +9,7 @@ Shape legend: T tokens or slots, B rows, L slots of a row, D width, E width of w
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, Protocol, cast, runtime_checkable
+from typing import Protocol
 
 from torch import Tensor, nn
 
@@ -17,34 +17,29 @@ from lmtransfer.data.batch import PackedBatch
 from lmtransfer.errors import CheckpointError
 from lmtransfer.models.base import Encoder
 from lmtransfer.models.padded import PaddedRows
-
-#: What is asked of an encoder: its states, a task's answer, or what a pretraining objective predicts of each token.
-Kind = Literal["encoder", "classification", "regression", "tagging", "span", "mlm", "lm", "rtd"]
-
-#: What a graph of each kind gives.
-OUTPUTS: dict[Kind, tuple[str, ...]] = {
-    "encoder": ("last_hidden_state",),
-    "classification": ("logits",),
-    "regression": ("logits",),
-    "tagging": ("logits",),
-    "span": ("start_logits", "end_logits"),
-    "mlm": ("logits",),
-    "lm": ("logits",),
-    "rtd": ("logits",),
-}
-_OF_ROWS = ("classification", "regression")
-_OF_TASKS = ("classification", "regression", "tagging", "span")
+from lmtransfer.objectives.base import Objective
 
 
-@runtime_checkable
-class ComposesRows(Protocol):
-    """What composes packed sequences and padded rows alike; see ``transfer.composing.Composition``.
+class Reading(Protocol):
+    """Which layers a task's head reads; see ``transfer.reading.Reading``."""
 
-    Attributes:
-        tokens: which tokens of packed sequences it is given: "first", "last" or "all".
-    """
+    indices: tuple[int, ...]
+    reads_padded: bool
 
-    tokens: str
+    def __call__(self, layers: Sequence[Tensor], lengths: Tensor) -> Tensor:
+        """The layers of ``indices``, (T, D) each, to (T, D)."""
+        ...
+
+
+class Composition(Protocol):
+    """How a task's head sees tokens; see ``transfer.composing.Composition``."""
+
+    @property
+    def tokens(self) -> str:
+        """Which tokens of packed sequences it is given: "first", "last" or "all"."""
+        ...
+
+    reads_padded: bool
 
     def __call__(self, hidden: Tensor, lengths: Tensor) -> Tensor:
         """Packed: (T, D), or (B, D) where ``tokens`` names one, and lengths (B,), to (B, E) or (T, E)."""
@@ -55,49 +50,92 @@ class ComposesRows(Protocol):
         ...
 
 
+class TaskHead(Protocol):
+    """What answers a task; see ``transfer.heads.base.Head``."""
+
+    cancelling: float
+
+    @property
+    def loss_name(self) -> str:
+        """What it does, in a word."""
+        ...
+
+    @property
+    def per(self) -> str:
+        """Whether it answers for each "sequence" or "token"."""
+        ...
+
+    @property
+    def graph_outputs(self) -> tuple[str, ...]:
+        """Names of the outputs of a graph: of all its logits, or of each; none where it has no graph."""
+        ...
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        """(B, E) or (T, E) to logits (B, C) or (T, C)."""
+        ...
+
+
+class TaskParts(Protocol):
+    """What a task has on its encoder; a ``transfer.learner.TaskLearner`` is one."""
+
+    use_pooler: bool  #: the encoder's pooler is part of the head
+
+    @property
+    def reading(self) -> Reading:
+        """Which layers the head reads."""
+        ...
+
+    @property
+    def composition(self) -> Composition:
+        """How it sees tokens."""
+        ...
+
+    @property
+    def head(self) -> TaskHead:
+        """The head."""
+        ...
+
+
 class DenseModel(nn.Module):
     """An encoder with what stands on it, over padded rows.
 
     Args:
-        encoder: a stack of transformer layers.
-        kind: what is asked of it.
-        head: of a task; or the pretraining objective, bound to the encoder (none for "lm", whose output is the token
-            embedding); None for "encoder".
-        reading: which layers a task's head reads (``transfer.reading``); None: the last.
-        composition: how a task's head sees tokens (``transfer.composing``, ``transfer.composing``).
-        use_pooler: the encoder's pooler is part of a task's head.
+        encoder: one that ``reads_padded``.
+        objective: of pretraining, bound to the encoder, that has something to say of each token; or None.
+        task: of finetuning or probing; or None. With neither, the graph gives the last layer.
+
+    Attributes:
+        outputs: names of what the graph gives.
+        what: what stands on the encoder, in a word.
+        per_row: whether the outputs are of rows, (B, ...), not of tokens, (B, L, ...).
+        cancelling: the largest sum of magnitudes that cancel in a head, see ``transfer.heads.base.Head``.
 
     Raises:
-        CheckpointError: what cannot be computed on padded rows, or does not belong to the kind.
+        CheckpointError: what cannot be computed on padded rows.
     """
 
-    def __init__(
-        self,
-        *,
-        encoder: Encoder,
-        kind: Kind,
-        head: nn.Module | None = None,
-        reading: nn.Module | None = None,
-        composition: nn.Module | None = None,
-        use_pooler: bool = False,
-    ) -> None:
+    def __init__(self, *, encoder: Encoder, objective: Objective | None = None, task: TaskParts | None = None) -> None:
         super().__init__()
-        problem = _problem(encoder, kind, head, reading, composition)
+        problem = _problem(encoder, task)
         if problem is not None:
             raise CheckpointError(f"no ONNX export: {problem}")
-        self.encoder, self.kind, self.head = encoder, kind, head
-        self.reading, self.composition, self.use_pooler = reading, composition, use_pooler
+        self.encoder, self.objective = encoder, objective
+        self.reading = None if task is None else task.reading
+        self.composition = None if task is None else task.composition
+        self.head = None if task is None else task.head
+        self.use_pooler = task is not None and task.use_pooler
         self.has_segments = encoder.num_segments > 1
-
-    @property
-    def per_row(self) -> bool:
-        """Whether the outputs are of rows, (B, ...), not of tokens, (B, L, ...)."""
-        return self.kind in _OF_ROWS
+        self.outputs: tuple[str, ...] = ("last_hidden_state",) if objective is None else ("logits",)
+        self.what = "encoder" if objective is None else objective.name
+        self.per_row, self.cancelling = False, 0.0
+        if self.head is not None:
+            self.outputs, self.what = self.head.graph_outputs, self.head.loss_name
+            self.per_row, self.cancelling = self.head.per == "sequence", self.head.cancelling
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
     ) -> tuple[Tensor, ...]:
-        """The outputs of the kind, in the order of ``OUTPUTS``.
+        """What ``outputs`` names.
 
         Args:
             input_ids: token ids, int64, (B, L); at least one real token a row, padding (any ids) to its right.
@@ -112,7 +150,7 @@ class DenseModel(nn.Module):
         batch = PaddedRows.of(input_ids, real_BL, token_type_ids)
         states = self._read(self.encoder(batch).layers, real_BL.sum(1))
         if self.composition is not None:
-            states = self._composition.of_rows(states.view(rows, length, -1), real_BL).flatten(0, -2)
+            states = self.composition.of_rows(states.view(rows, length, -1), real_BL).flatten(0, -2)
         outputs = self._outputs(states)
         if self.per_row:
             return outputs
@@ -123,61 +161,43 @@ class DenseModel(nn.Module):
         offsets = batch.cu_seqlens.long()
         states = self._read(self.encoder(batch).layers, offsets.diff())
         if self.composition is not None:
-            tokens = self._composition.tokens
+            tokens = self.composition.tokens
             if tokens != "all":
                 states = states[offsets[:-1] if tokens == "first" else offsets[1:] - 1]
-            states = self._composition(states, offsets.diff())
+            states = self.composition(states, offsets.diff())
         return self._outputs(states)
-
-    @property
-    def _composition(self) -> ComposesRows:
-        return cast(ComposesRows, self.composition)
 
     def _read(self, layers: Sequence[Tensor], lengths: Tensor) -> Tensor:
         if self.reading is None:
             return layers[-1]
-        indices = cast(Any, self.reading).indices
-        return self.reading([layers[index] for index in indices], lengths)
+        return self.reading([layers[index] for index in self.reading.indices], lengths)
 
     def _outputs(self, states: Tensor) -> tuple[Tensor, ...]:
         """Of tokens (T, E), or of rows (B, E)."""
-        head, encoder = cast(Any, self.head), self.encoder
-        if self.kind == "encoder":
-            return (states,)
-        if self.kind in _OF_TASKS:
-            if self.use_pooler and encoder.pooler is not None:
-                states = encoder.pooler(states)
-            logits = head(states)
-            return logits.unbind(1) if self.kind == "span" else (logits,)
-        if self.kind == "rtd":
-            return (head.logits(states),)
-        assert encoder.token_embedding is not None
-        output_VE = encoder.token_embedding.weight
-        if self.kind == "lm":  # with a bias it is one operator that transposes, and the tied table is written once
-            return (nn.functional.linear(states, output_VE, states.new_zeros(encoder.vocab_size)),)
-        return (nn.functional.linear(head.transform(states), output_VE, head.bias),)
+        if self.head is not None:
+            pooler = self.encoder.pooler if self.use_pooler else None
+            logits = self.head(states if pooler is None else pooler(states))
+            return (logits,) if len(self.outputs) == 1 else logits.unbind(1)
+        said = None if self.objective is None else self.objective.token_logits(states)
+        return (states if said is None else said,)
 
 
-def _problem(
-    encoder: Encoder, kind: Kind, head: nn.Module | None, reading: nn.Module | None, composition: nn.Module | None
-) -> str | None:
+def _problem(encoder: Encoder, task: TaskParts | None) -> str | None:
     """Why these parts cannot be computed on padded rows, or None."""
-    if kind not in OUTPUTS:
-        return f"kind={kind} is not allowed: use {', '.join(OUTPUTS)}"
     if not encoder.reads_padded:
         return (
             f"{type(encoder).__name__} is no plain stack of transformer layers, and only those compute the same on "
             "padded rows (BERT, RoBERTa, ALBERT, ELECTRA, DistilBERT, GPT, modern); export it as safetensors"
         )
-    if (head is None) != (kind in ("encoder", "lm")):
-        return f"kind={kind} {'needs a head' if head is None else 'has no head, and one was given'}"
-    if kind in _OF_TASKS and not isinstance(composition, ComposesRows):
+    if task is None:
+        return None
+    if not task.composition.reads_padded:
         return (
-            f"{type(composition).__name__} (transfer.pooling) reads packed sequences only; train the head with "
+            f"{type(task.composition).__name__} (transfer.pooling) reads packed sequences only; train the head with "
             "transfer.pooling=family, cls, last_token, mean, max or attention"
         )
-    if getattr(reading, "layer_norm", False):
+    if not task.reading.reads_padded:
         return "transfer.mix_layer_norm=true normalises over packed sequences; train with transfer.mix_layer_norm=false"
-    if kind == "span" and head is not None and cast(Any, head).num_labels:
+    if not task.head.graph_outputs:
         return "a head for answers that are no spans (yes, no, unknown) has no published counterpart"
     return None

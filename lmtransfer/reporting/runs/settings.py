@@ -2,36 +2,16 @@
 
 from __future__ import annotations
 
-import fnmatch
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from lmtransfer.config.without_effect import is_without_effect
 from lmtransfer.reporting.runs.collect import Run
 from lmtransfer.reporting.runs.labels import flatten
 
-#: Keys that change nothing in what is learnt, or that say where the weights came from, as patterns over dotted keys.
-_OF_NO_ACCOUNT = (
-    "name",
-    "init",
-    "tokenizer_from",
-    "control",
-    "seed",
-    "seeds",
-    "split",  # of the result, which says what was scored
-    "resume",
-    "data_root",
-    "output_root",
-    "cache_dir",
-    "hardware.device",
-    "hardware.threads",
-    "hardware.compile",
-    "tracker",
-    "tracker.*",
-    "train.save_every",
-    "train.log_every",
-    "train.num_workers",
-    "train.micro_batch_tokens",
-)
+#: Keys that say where the weights came from or what was scored, or that hardly change what is learnt: of no account
+#: here, beside those without any effect.
+_OF_NO_ACCOUNT = ("init", "tokenizer_from", "seed", "seeds", "split", "train.micro_batch_tokens")
 #: Stands for the rate, or the grid that it was chosen from.
 LEARNING_RATES = "learning_rates"
 #: Stands for the tokenizer, by its fingerprint.
@@ -51,7 +31,11 @@ def task_settings(run: Run, scored: Run | None = None) -> dict[str, Any]:
     optimizer = dict(config.pop("optimizer", None) or {}) if isinstance(config.get("optimizer"), Mapping) else {}
     rate, grid = optimizer.pop("learning_rate", None), config.pop(LEARNING_RATES, None)
     found = flatten({**config, "optimizer": optimizer})
-    found = {key: value for key, value in found.items() if value not in (None, {}) and not _is_of_no_account(key)}
+    found = {
+        key: value
+        for key, value in found.items()
+        if value not in (None, {}) and not is_without_effect(key, also=_OF_NO_ACCOUNT)
+    }
     rates = grid if isinstance(grid, list) and grid else [] if rate is None else [rate]
     if rates:
         found[LEARNING_RATES] = sorted(rates, key=str)
@@ -104,10 +88,6 @@ def chosen_on_what_is_scored(config: Mapping[str, Any]) -> bool:
     chooses = config.get("checkpoint") == "best" or (isinstance(rates, list) and len(rates) > 1)
     by_dev = isinstance(task, Mapping) and task.get("dev_from_train") is None
     return chooses and by_dev and config.get("split") == "dev"
-
-
-def _is_of_no_account(key: str) -> bool:
-    return any(fnmatch.fnmatchcase(key, pattern) for pattern in _OF_NO_ACCOUNT)
 
 
 def _shown(value: Any) -> str:

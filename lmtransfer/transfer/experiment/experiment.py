@@ -15,7 +15,7 @@ from lmtransfer.kept_predictions.scored import Kept
 from lmtransfer.reporting.runs.kept import examples_of, kept_answers, kept_of
 from lmtransfer.reporting.units import shown
 from lmtransfer.runs.result import JointResult, SeedResult
-from lmtransfer.runs.resume import check_resumable
+from lmtransfer.runs.resume import as_it_began, check_resumable
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.training import training_hardware
 from lmtransfer.runs.trust import seal
@@ -29,7 +29,7 @@ from lmtransfer.transfer.experiment.learning_rates import LearningRates
 from lmtransfer.transfer.experiment.messages import next_commands, print_result
 from lmtransfer.transfer.experiment.results import joint_result, majority_of, run_result
 from lmtransfer.transfer.experiment.setting import Arm, Member, Setting
-from lmtransfer.transfer.experiment.settling import as_it_began, check_transfer, open_start, settle
+from lmtransfer.transfer.experiment.settling import check_transfer, open_start, settle
 from lmtransfer.transfer.experiment.training_run import Outcome, train_once
 from lmtransfer.verdicts.arms import Examples
 

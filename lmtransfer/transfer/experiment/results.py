@@ -13,7 +13,6 @@ from lmtransfer.training.weights import num_parameters
 from lmtransfer.transfer.experiment.setting import Member, Setting
 from lmtransfer.transfer.experiment.training_run import Outcome
 from lmtransfer.transfer.learner import TaskLearner
-from lmtransfer.transfer.reading import ScalarMix
 from lmtransfer.verdicts import arms
 from lmtransfer.verdicts.difference import compare_arms
 from lmtransfer.verdicts.spread import spread
@@ -67,7 +66,8 @@ def run_result(member: Member, outcome: Outcome, *, command: str, rule: str) -> 
 
 def layer_weights(learner: TaskLearner) -> dict[str, Any]:
     """The entry ``layer_weights`` of a learner that mixes layers (Peters et al. 2018); nothing for another one."""
-    return {"layer_weights": learner.reading.learnt()} if isinstance(learner.reading, ScalarMix) else {}
+    learnt = learner.reading.learnt()
+    return {} if learnt is None else {"layer_weights": learnt}
 
 
 def joint_result(

@@ -13,7 +13,6 @@ from lmtransfer.config.build import build
 from lmtransfer.config.check import check
 from lmtransfer.errors import ConfigError
 from lmtransfer.importing.opening import open_saved
-from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.saved import SavedRun, hold_encoder, new_encoder, pretraining_seed, pretraining_seeds
 from lmtransfer.system.cache_dir import default_cache_dir
 from lmtransfer.system.console import Console
@@ -83,14 +82,6 @@ def open_start(cfg: DictConfig) -> SavedRun:
         if key == "init":
             cfg.model = source.model_node
     return source
-
-
-def as_it_began(cfg: DictConfig, directory: RunDirectory) -> None:
-    """A probe that was begun before there was ``transfer.standardise`` goes on without it."""
-    began = directory.read_config().get("transfer", {}) if directory.config_path.is_file() else None
-    if began is not None and "standardise" not in began and "standardise" in cfg.transfer:
-        with open_dict(cfg):
-            del cfg.transfer.standardise
 
 
 def settle(cfg: DictConfig, source: SavedRun, *, command: str, hardware: Hardware, console: Console) -> list[Setting]:

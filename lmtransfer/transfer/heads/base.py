@@ -47,6 +47,7 @@ class Head(nn.Module):
     Attributes:
         loss_name: its loss's name in logs.
         per: whether it sees one vector a sequence, (B, E), or one a real token, (T, E), sequences end to end.
+        graph_outputs: names of what an exported graph gives: all its logits, or each by itself; none: it has no graph.
         cancelling: the largest sum of magnitudes that cancel in its first layer, where a scale was folded into it: what
             rounding there is to be measured by.
     """
@@ -76,6 +77,11 @@ class Head(nn.Module):
             if layer is not None:
                 nn.init.normal_(layer.weight, std=INITIAL_DEVIATION)
                 nn.init.zeros_(layer.bias)
+
+    @property
+    def graph_outputs(self) -> tuple[str, ...]:
+        """See above."""
+        return ("logits",)
 
     @property
     def num_logits(self) -> int:

@@ -77,6 +77,11 @@ class SpanHead(Head):
         self.null = null
 
     @property
+    def graph_outputs(self) -> tuple[str, ...]:
+        """See ``Head``; with other kinds of answer there is no published head to be like."""
+        return () if self.num_labels else ("start_logits", "end_logits")
+
+    @property
     def num_logits(self) -> int:
         """Start, end, and where there are other kinds of answer, a span and each of them."""
         return 2 + (self.num_labels + 1 if self.num_labels else 0)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
 
 from lmtransfer.errors import CheckpointError
-from lmtransfer.interop.families.base import Family, PretrainingArchitecture, PretrainingHead, TaskKind
-from lmtransfer.interop.families.index import family_of_model
+from lmtransfer.interop.families.base import Family, PretrainingArchitecture, PretrainingHead, TaskKind, TwinFormat
+from lmtransfer.interop.families.index import defaults_of, family_of_model
 from lmtransfer.interop.families.key_map import to_theirs
-from lmtransfer.interop.generator import apart_twin
+from lmtransfer.models.twin import twin_shape
 
 _TASK_NAMES = {"classification": "labels", "regression": "a number", "tagging": "labels of words", "span": "spans"}
 
@@ -60,6 +60,7 @@ class PublishedFiles:
         architecture: the class of transformers that loads it.
         config: config.json.
         tensors: what ``save_pretrained`` of that class writes; tensors that repeat others are left out.
+        outputs: by the name of each objective whose head is there, how the class's output calls what it says.
         more: further models, for subfolders: ELECTRA's generator.
         notes: what was left out or written otherwise, for the user.
     """
@@ -67,6 +68,7 @@ class PublishedFiles:
     architecture: str
     config: dict[str, Any]
     tensors: dict[str, Tensor]
+    outputs: Mapping[str, str] = field(default_factory=dict)
     more: tuple[PublishedFiles, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -92,17 +94,21 @@ def to_published(run: RunToPublish) -> PublishedFiles:
     family.quirks.write(body, head, config, arguments=arguments, pad_id=run.pad_id)
     prefix = "" if made.architecture == family.body else family.prefix
     tensors = {f"{prefix}{name}": tensor for name, tensor in body.items()} | head
-    return PublishedFiles(made.architecture, config, _separate(tensors), made.more, tuple(notes))
+    return PublishedFiles(made.architecture, config, _separate(tensors), made.outputs, made.more, tuple(notes))
 
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """A choice of class: its name, whether it has the pooler, its head's published tensors and keys of config.json."""
+    """A choice of class: its name, whether it has the pooler, its head's published tensors and keys of config.json.
+
+    ``outputs`` and ``more`` as in ``PublishedFiles``.
+    """
 
     architecture: str
     pooler: bool
     tensors: dict[str, Tensor]
     config: dict[str, Any]
+    outputs: Mapping[str, str] = field(default_factory=dict)
     more: tuple[PublishedFiles, ...] = ()
 
 
@@ -144,7 +150,7 @@ def _pretraining(family: Family, arguments: Mapping[str, Any], run: RunToPublish
     fitting = [head for head in family.heads if head.loss in losses and _fits(head, arguments, run, notes)]
     known = {head.loss for head in fitting}
     choices = [architecture for architecture in family.pretraining if known.issuperset(architecture.losses)]
-    chosen = max(choices, key=lambda choice: len(choice.losses), default=PretrainingArchitecture(family.body, ()))
+    chosen = max(choices, key=lambda choice: len(choice.losses), default=PretrainingArchitecture(family.body, {}))
     left = [loss for loss in losses if loss not in chosen.losses]
     if left:
         notes.append(f"{chosen.name} has no head of {', '.join(left)}: left out")
@@ -154,11 +160,40 @@ def _pretraining(family: Family, arguments: Mapping[str, Any], run: RunToPublish
         if head.loss in chosen.losses:
             own = {name: tensor for name, tensor in run.head.items() if name.startswith(f"{head.loss}.")}
             if family.twin is not None and family.twin.loss == head.loss:
-                own, small = apart_twin(family.twin, run, arguments, own)
+                own, small = _apart_twin(family.twin, run, arguments, own)
                 more = () if small is None else (to_published(small),)
-            own |= {name: _with_row_of_padding(own[name], run) for name in head.per_token}
+            own |= {name: _with_row_of_padding(own[name], run) for name in head.vocabulary_sized if name in own}
             tensors |= to_theirs(own, head.key_map, num_heads=arguments.get("num_heads"))
-    return _Made(chosen.name, chosen.pooler or not chosen.losses, tensors, {}, more)
+    return _Made(chosen.name, chosen.pooler or not chosen.losses, tensors, {}, chosen.losses, more)
+
+
+def _apart_twin(
+    twin: TwinFormat, run: RunToPublish, arguments: Mapping[str, Any], own: Mapping[str, Tensor]
+) -> tuple[dict[str, Tensor], RunToPublish | None]:
+    """The objective's tensors without the generator's, and the generator as a run of its own.
+
+    Args:
+        twin: the names.
+        run: the discriminator's.
+        arguments: of its encoder, defaults included.
+        own: the objective's tensors.
+    """
+    layers, head = f"{twin.loss}.{twin.layers}", f"{twin.loss}.{twin.head}"
+    rest = {name: tensor for name, tensor in own.items() if not name.startswith((layers, head))}
+    if len(rest) == len(own):
+        return rest, None
+    node = {**defaults_of(twin.objective), **run.loss_arguments.get(twin.loss, {})}
+    shape = twin_shape(dim=arguments["dim"], hidden_dim=arguments["hidden_dim"], size=node["generator_size"])
+    shared = {name: tensor for name, tensor in run.encoder.items() if name.startswith(twin.shared)}
+    body = {name.removeprefix(layers): tensor for name, tensor in own.items() if name.startswith(layers)}
+    small = replace(
+        run,
+        model={**run.model, **shape._asdict()},
+        encoder={**shared, **body},
+        head={f"mlm.{name.removeprefix(head)}": own[name] for name in own if name.startswith(head)},
+        loss_arguments={"mlm": {key: node[key] for key in ("activation", "norm_eps")}},
+    )
+    return rest, small
 
 
 def _fits(head: PretrainingHead, arguments: Mapping[str, Any], run: RunToPublish, notes: list[str]) -> bool:

@@ -1,4 +1,4 @@
-"""Words of the user's as tokens of their own: in the tokenizer, and as rows of a model's embeddings.
+"""Words of the user's as tokens of their own: in the tokenizer, and as rows of the embeddings.
 
 Shape legend: V rows of the vocabulary, E width of an embedding.
 """
@@ -15,6 +15,37 @@ from lmtransfer.errors import CheckpointError
 from lmtransfer.tokenizers.added_words import read_words
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.tokenizers.extended import ExtendedTokenizer
+
+
+def with_words(tokenizer: Tokenizer, file: Path) -> tuple[Tokenizer, tuple[str, ...]]:
+    """The tokenizer with the words of a file, one a line, each as one token; and what there is to say of them.
+
+    Raises:
+        DataError: the file cannot be read, or a line is no word.
+        CheckpointError: the tokenizer can have no further words.
+    """
+    found = read_words(file, tokenizer)
+    return ExtendedTokenizer(tokenizer, found.words), found.notes
+
+
+def grown_weights(
+    tensors: Mapping[str, Tensor], *, base: Tokenizer, tokenizer: Tokenizer, module_of: Callable[[int], nn.Module]
+) -> dict[str, Tensor]:
+    """The weights of a checkpoint, with rows for the words that the tokenizer has beyond that of the checkpoint.
+
+    Args:
+        tensors: by name.
+        base: the checkpoint's tokenizer.
+        tokenizer: the same, or with words added.
+        module_of: makes the module, with those names, for a vocabulary of so many rows.
+
+    Raises:
+        CheckpointError: the model depends on the vocabulary in another way than by a row a token.
+    """
+    if tokenizer.fingerprint == base.fingerprint:
+        return dict(tensors)
+    assert isinstance(tokenizer, ExtendedTokenizer), "made by with_words"
+    return grown(tensors, vocabulary_tensors(module_of), base=base, extended=tokenizer)
 
 
 def grown_rows(tensor_VE: Tensor, base: Tokenizer, extended: ExtendedTokenizer) -> Tensor:
@@ -84,34 +115,3 @@ def vocabulary_tensors(module_of: Callable[[int], nn.Module]) -> frozenset[str]:
             "by a row for each token; leave out tokenizer.add"
         )
     return frozenset(following)
-
-
-def with_words(tokenizer: Tokenizer, file: Path) -> tuple[Tokenizer, tuple[str, ...]]:
-    """The tokenizer with the words of a file, one a line, each as one token; and what there is to say of them.
-
-    Raises:
-        DataError: the file cannot be read, or a line is no word.
-        CheckpointError: the tokenizer can have no further words.
-    """
-    found = read_words(file, tokenizer)
-    return ExtendedTokenizer(tokenizer, found.words), found.notes
-
-
-def grown_weights(
-    tensors: Mapping[str, Tensor], *, base: Tokenizer, tokenizer: Tokenizer, module_of: Callable[[int], nn.Module]
-) -> dict[str, Tensor]:
-    """The weights of a checkpoint, with rows for the words that the tokenizer has beyond that of the checkpoint.
-
-    Args:
-        tensors: by name.
-        base: the checkpoint's tokenizer.
-        tokenizer: the same, or with words added.
-        module_of: makes the module, with those names, for a vocabulary of so many rows.
-
-    Raises:
-        CheckpointError: the model depends on the vocabulary in another way than by a row a token.
-    """
-    if tokenizer.fingerprint == base.fingerprint:
-        return dict(tensors)
-    assert isinstance(tokenizer, ExtendedTokenizer), "made by with_words"
-    return grown(tensors, vocabulary_tensors(module_of), base=base, extended=tokenizer)
