@@ -18,8 +18,8 @@ from lmtransfer.errors import CheckpointError
 from lmtransfer.interop.families.index import family_of_config
 from lmtransfer.interop.tokenizers.written_tokenizer import WrittenTokenizer, tokens_differ, write_tokenizer
 from lmtransfer.tasks.heads import LabelTargets
-from lmtransfer.tasks.text.text_encoding import encode_texts
-from lmtransfer.tasks.text.text_example import TextExample
+from lmtransfer.tasks.text.encoding import encode_texts
+from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.tokenizers.extended import ExtendedTokenizer
 from lmtransfer.tokenizers.published import PublishedTokenizer
