@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from lmtransfer.config.build import build
 from lmtransfer.data.files import find_file
 from lmtransfer.errors import LmtransferError
 from lmtransfer.export.logits import Text
 from lmtransfer.export.run import OpenRun
-from lmtransfer.tasks.qa.example import QuestionExample
-from lmtransfer.tasks.tagging.example import TaggedExample
-from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.transfer.experiment.trained import task_of
 
 #: Lines of the run's own corpus or task, at most, and characters of each.
@@ -108,15 +105,11 @@ def _of_task(node: Mapping[str, Any], data_root: str | None, run: OpenRun) -> It
         given: Sequence[str] = [files[split]] if isinstance(files[split], str) else files[split] or []
         if any(find_file(folder / name) for folder in folders for name in given):
             task = task_of(run.saved, data_root=data_root)
-            yield from (_shown(example) for example in task.examples(split))
+            yield from (_shown(example.content, is_words=run.kind == "tagging") for example in task.examples(split))
             return
 
 
-def _shown(example: Any) -> Text:
-    """The text or the two texts of an example of any kind of task."""
-    if isinstance(example, TaggedExample):
-        return " ".join(example.words)[:OWN_CHARACTERS], None
-    if isinstance(example, QuestionExample):
-        return example.question[:OWN_CHARACTERS], example.passage[:OWN_CHARACTERS]
-    text = cast(TextExample, example)
-    return text.text[:OWN_CHARACTERS], None if text.text_pair is None else text.text_pair[:OWN_CHARACTERS]
+def _shown(content: Sequence[str], *, is_words: bool) -> Text:
+    """The text or the two texts of an example."""
+    first, *more = (" ".join(content),) if is_words else content
+    return first[:OWN_CHARACTERS], more[0][:OWN_CHARACTERS] if more else None
