@@ -2,63 +2,19 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
 
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig
 
 from lmtransfer.config.build import build
 from lmtransfer.config.check import check
-from lmtransfer.config.parts import settle_parts
-from lmtransfer.config.sweep import in_sweep, sweep_name
+from lmtransfer.config.in_short import settle_parts
 from lmtransfer.errors import ConfigError
-from lmtransfer.importing.opening import is_pretrained, open_saved, trained_folders
-from lmtransfer.kept_predictions.file import file_name, write_predictions
-from lmtransfer.kept_predictions.scored import Kept
+from lmtransfer.importing.opening import is_pretrained
 from lmtransfer.pretraining.evaluation import evaluate_pretrained
-from lmtransfer.reporting.runs.kept import examples_of
-from lmtransfer.runs.result import JointResult, SeedResult
-from lmtransfer.runs.run_directory import RunDirectory
-from lmtransfer.runs.saved import SavedRun, folders_with_checkpoints, pretraining_seed
-from lmtransfer.runs.training import eager_hardware
-from lmtransfer.runs.versions import versions
-from lmtransfer.system.console import Console
-from lmtransfer.system.printable import short_path
-from lmtransfer.tasks.answers import LabelAnswer
-from lmtransfer.tasks.base import Example, Task
-from lmtransfer.tasks.source import TaskSource
-from lmtransfer.training import distributed
-from lmtransfer.training.hardware import Hardware
-from lmtransfer.training.weights import num_parameters
-from lmtransfer.transfer.evaluation import evaluate
-from lmtransfer.transfer.experiment.data import encode_split
-from lmtransfer.transfer.experiment.results import compare, layer_weights, summary
-from lmtransfer.transfer.experiment.table import print_result
-from lmtransfer.transfer.experiment.trained import asked_task, open_trained
+from lmtransfer.tasks.base import Task
+from lmtransfer.transfer.experiment.scoring import evaluate_trained
 from lmtransfer.zero_shot.minimal_pairs import evaluate_zero_shot
-
-#: Settings that mean something for a pretraining run only.
-_OF_TEXT = ("memory_lengths", "segment_length", "clamp_length", "same_length")
-
-
-@dataclass(frozen=True, slots=True)
-class _Scoring:
-    """What is scored, and where.
-
-    Attributes:
-        task: the task, whose label order counts.
-        split: of the task.
-        examples: of the split.
-        hardware: where to compute.
-    """
-
-    task: Task
-    split: str
-    examples: Sequence[Example]
-    hardware: Hardware
 
 
 def run(cfg: DictConfig) -> Path:
@@ -67,40 +23,10 @@ def run(cfg: DictConfig) -> Path:
     Returns:
         The run directory.
     """
-    chosen_task = cfg.get("task") is not None
     settle_parts(cfg)
     data = {"data_root", "cache_dir"}
     check(cfg, primary="evaluate", nodes={group: data for group in ("task", "corpus") if cfg.get(group) is not None})
-    if is_pretrained(cfg.run):
-        return _evaluate_as_it_is(cfg)
-    if cfg.get("corpus") is not None:
-        raise ConfigError(f"corpus: run={cfg.run} answers a task, and is scored on the task's data: leave corpus out")
-    idle = [key for key in _OF_TEXT if cfg[key]]
-    if idle:
-        raise ConfigError([f"{key}={cfg[key]}: is about the text of a pretraining run; leave it out" for key in idle])
-    members, controls, parent = _members(cfg.run, trust=cfg.trust)
-    hardware = eager_hardware(cfg)
-    task = asked_task(members[0], node=cfg.get("task"), data_root=cfg.data_root)
-    with distributed.process_group():
-        console = Console(highlight=False, quiet=not distributed.is_main())
-        scoring = _Scoring(task, cfg.split, task.examples(cfg.split), hardware)
-        scored = [_score(member, scoring) for member in [*members, *controls]]
-        results = [result for result, _ in scored[: len(members)]]
-        control_results = [result for result, _ in scored[len(members) :]]
-        with open_dict(cfg):
-            cfg.run, cfg.task = str(parent), cfg.task if chosen_task else members[0].config["task"]
-        name = sweep_name(cfg.name or _default_name(parent, task.name, cfg.split, own_task=not chosen_task))
-        directory = RunDirectory.create(cfg.output_root, "evaluate", name, resume=cfg.overwrite or in_sweep())
-        directory.write_config(cast("dict[str, Any]", OmegaConf.to_container(cfg, resolve=True)))
-        directory.write_versions(versions())
-        kept = [replace(one, is_control=place >= len(members)) for place, (_, one) in enumerate(scored) if one]
-        result = _joint(results, control_results, members[0], scoring, kept)
-        if distributed.is_main():
-            write_predictions(directory.path, {file_name(one, alone=len(scored) == 1): one for one in kept})
-        directory.write_result(result)
-        root = short_path(directory.path.parent.parent)
-        print_result(console, result.values(), name=parent.name, next_commands=[f"lmtransfer report {root}"])
-    return directory.path
+    return _evaluate_as_it_is(cfg) if is_pretrained(cfg.run) else evaluate_trained(cfg)
 
 
 def _evaluate_as_it_is(cfg: DictConfig) -> Path:
@@ -119,100 +45,3 @@ def _evaluate_as_it_is(cfg: DictConfig) -> Path:
             "(task=blimp)"
         )
     return evaluate_zero_shot(cfg)
-
-
-def _members(path: str, *, trust: bool) -> tuple[list[SavedRun], list[SavedRun], Path]:
-    """The runs to score: the one named, or its seeds; the same for its control; and the folder of them all.
-
-    Raises:
-        RunDirectoryError: no run of a task there, or none that has a checkpoint.
-    """
-    folders, parent = trained_folders(path), RunDirectory.open(Path(path).expanduser()).path
-    controls = folders_with_checkpoints(parent / "control")
-    members, control_members = (
-        [open_saved(folder, key="run", trust=trust) for folder in part] for part in (folders, controls)
-    )
-    return members, control_members, parent
-
-
-def _score(saved: SavedRun, scoring: _Scoring) -> tuple[SeedResult, Kept | None]:
-    """The metrics of one run, and what it answered to each example, where that is to be kept."""
-    task, hardware = scoring.task, scoring.hardware
-    learner = open_trained(saved, task, hardware)
-    encoder = learner.encoder
-    encoded = encode_split(task, scoring.examples, saved.tokenizer, encoder, split=scoring.split)
-    began = time.monotonic()
-    evaluation = evaluate(
-        learner, task, TaskSource(encoded), device=hardware.device, autocast=hardware.precision.autocast, keep=True
-    )
-    seed, behind = saved.config.get("seed"), pretraining_seed(saved)
-    result = SeedResult(
-        command="evaluate",
-        task=task.name,
-        split=scoring.split,
-        metrics=evaluation.metrics,
-        main_metric=task.main_metric,
-        seconds=time.monotonic() - began,
-        tokens=int(encoded.lengths.sum()),
-        num_parameters=num_parameters(learner),
-        seed=seed,
-        pretraining_seed=behind,
-        collapsed=evaluation.collapsed,
-        more={"num_truncated": encoded.num_truncated, **layer_weights(learner)},
-    )
-    if evaluation.answers is None:
-        return result, None
-    return result, Kept(
-        task=task.name,
-        split=scoring.split,
-        main_metric=task.main_metric,
-        seed=seed,
-        pretraining_seed=behind,
-        is_control=False,
-        examples=evaluation.answers,
-    )
-
-
-def _joint(
-    results: list[SeedResult], controls: list[SeedResult], member: SavedRun, scoring: _Scoring, kept: list[Kept]
-) -> JointResult:
-    """The result over seeds, with the control's if there is one."""
-    first, majority = results[0], _majority(member, scoring)
-    joint: dict[str, Any] = {
-        "command": "evaluate",
-        "task": scoring.task.name,
-        "split": scoring.split,
-        "main_metric": first.main_metric,
-        **summary(results),
-        "control": summary(controls) if controls else None,
-        "majority": majority,
-        "seconds": sum(result.seconds or 0.0 for result in results),
-        "tokens": sum(result.tokens or 0 for result in results),
-        "num_parameters": first.num_parameters,
-        "labels": list(scoring.task.labels),
-        "num_scored": len(scoring.examples),
-        "num_truncated": {scoring.split: first.more["num_truncated"]},
-    }
-    if controls:
-        whole = len(kept) == len(results) + len(controls)
-        arms = (kept[: len(results)], kept[len(results) :]) if whole else ([], [])
-        examples = (examples_of(arms[0], first.main_metric), examples_of(arms[1], first.main_metric))
-        joint["difference"] = compare(results, controls, majority, examples=examples)
-    return JointResult.of(joint)
-
-
-def _majority(member: SavedRun, scoring: _Scoring) -> dict[str, float] | None:
-    """Metrics of the label that was most frequent in training, where the run says which."""
-    task = scoring.task
-    said = member.directory.read_result().more.get("majority_label") if member.directory.is_finished else None
-    if said not in task.labels:
-        return None
-    answer = LabelAnswer(label=task.labels.index(said), name=said)
-    return task.score(scoring.examples, [answer] * len(scoring.examples))
-
-
-def _default_name(path: Path, task: str, split: str, *, own_task: bool) -> str:
-    """Such as ``finetune-imdb-ft-test``; with the task's name where it is not the run's own."""
-    parts = path.parts[-4:]
-    start = max((i for i, part in enumerate(parts) if part in ("probe", "finetune")), default=len(parts) - 1)
-    return "-".join([*parts[start:], *([] if own_task else [task]), split])

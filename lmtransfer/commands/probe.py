@@ -7,7 +7,7 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from lmtransfer.transfer.experiment.experiment import run_transfer
-from lmtransfer.transfer.experiment.table import print_sweep
+from lmtransfer.transfer.experiment.messages import print_sweep
 
 
 def run(cfg: DictConfig) -> Path:

@@ -7,13 +7,13 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 from rich import box
 from rich.table import Table
-from torch import nn
 
+from lmtransfer.config.plain import resolved
 from lmtransfer.config.schema import TrainSettings
 from lmtransfer.config.sweep import in_sweep, sweep_name
 from lmtransfer.data.store.store import TokenStore
@@ -39,7 +39,7 @@ from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.training import distributed
 from lmtransfer.training.evaluation import evaluate_losses
 from lmtransfer.training.hardware import Hardware
-from lmtransfer.training.learner import Loss
+from lmtransfer.training.learner import Learner, Loss
 from lmtransfer.training.weights import num_parameters
 
 #: Stretches of the text that are read side by side, at most.
@@ -101,7 +101,7 @@ def evaluate_pretrained(cfg: DictConfig) -> Path:
             cfg.run = str(saved.path)
         name = sweep_name(cfg.name or _default_name(cfg, saved, lengths))
         directory = RunDirectory.create(cfg.output_root, "evaluate", name, resume=cfg.overwrite or in_sweep())
-        plain = cast("dict[str, Any]", OmegaConf.to_container(cfg, resolve=True))
+        plain = resolved(cfg)
         if plain.get("corpus") is not None:
             plain["corpus"] = absolute_corpus(plain["corpus"])
         directory.write_config(plain)
@@ -259,7 +259,7 @@ def _mean_loss(measuring: _Measuring, batches: Iterable[Any], *, warm_up: int) -
     return loss
 
 
-class _AfterWarmUp(nn.Module):
+class _AfterWarmUp(Learner):
     """A learner that counts nothing in the first windows, which only fill its memory."""
 
     def __init__(self, learner: PretrainingLearner, *, windows: int) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
+from lmtransfer.config.plain import resolved
 from lmtransfer.config.schema import TrainSettings
 from lmtransfer.data.store.token_shares import part_shares, unigram_entropy
 from lmtransfer.errors import ConfigError
@@ -55,7 +56,7 @@ def pretrain(cfg: DictConfig, train: TrainSettings, name: str, hardware: Hardwar
         ConfigError: settings or text that may not change on resume did.
         Interrupted: SIGTERM or Ctrl-C; all is saved.
     """
-    plain = with_absolute_paths(cast(dict[str, Any], OmegaConf.to_container(cfg, resolve=True)))
+    plain = with_absolute_paths(resolved(cfg))
     found = _found(cfg, name, plain, resume=resume)
     if found is not None and found.is_finished:
         print(f"{found.path} is finished; nothing is left to do")

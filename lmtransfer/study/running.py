@@ -16,7 +16,7 @@ from lmtransfer.study.process import last_words, run_apart
 from lmtransfer.system.console import Console
 from lmtransfer.system.durable import clear_abandoned, made, write_text
 from lmtransfer.system.printable import short_path
-from lmtransfer.transfer.experiment.experiment import check_transfer
+from lmtransfer.transfer.experiment.settling import check_transfer
 from lmtransfer.untrusted.documents import read_json
 from lmtransfer.untrusted.schema import Entries, Items, Text
 

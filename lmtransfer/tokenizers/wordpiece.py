@@ -13,14 +13,14 @@ from __future__ import annotations
 import os
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import tokenizers
-from tokenizers import models, normalizers, pre_tokenizers, trainers
+from tokenizers import models, normalizers, pre_tokenizers
 
 from lmtransfer.errors import CheckpointError
 from lmtransfer.tokenizers.base import Encoding, Tokenizer
@@ -28,7 +28,8 @@ from lmtransfer.tokenizers.saved import SPECIALS, padded_size, read_model
 from lmtransfer.tokenizers.spans import without_surrogates
 
 _VERSION = 1  # raise it when the same pieces would give other ids or word starts
-_INSIDE = "##"
+#: Before a piece that goes on within a word.
+INSIDE: Final = "##"
 _LONGEST_WORD = 100
 _RESERVED = re.compile(r"\[(?:PAD|UNK|CLS|SEP|MASK|unused\d+)\]")
 
@@ -70,11 +71,11 @@ class WordPieceTokenizer(Tokenizer):
         self.is_special = np.ones(self.vocab_size, dtype=bool)
         self.is_special[: self.num_pieces] = [_RESERVED.fullmatch(piece) is not None for piece in self.pieces]
         self.starts_word = np.zeros(self.vocab_size, dtype=bool)
-        self.starts_word[: self.num_pieces] = [not piece.startswith(_INSIDE) for piece in self.pieces]
+        self.starts_word[: self.num_pieces] = [not piece.startswith(INSIDE) for piece in self.pieces]
         described = b"%s %d %d " % (self.kind.encode(), _VERSION, lowercase)
         self.fingerprint = sha256(described + self.model_bytes()).hexdigest()
         model = models.WordPiece(ids, unk_token=SPECIALS[0], max_input_chars_per_word=_LONGEST_WORD)
-        self._library = _library(model, lowercase=lowercase)
+        self._library = library_of(model, lowercase=lowercase)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _made, (self.pieces, self.lowercase, self.training)
@@ -113,8 +114,8 @@ class WordPieceTokenizer(Tokenizer):
         words: list[str] = []
         for token_id in map(int, ids):
             piece = self.piece(token_id)
-            if piece.startswith(_INSIDE) and words:
-                words[-1] += piece.removeprefix(_INSIDE)
+            if piece.startswith(INSIDE) and words:
+                words[-1] += piece.removeprefix(INSIDE)
             else:
                 words.append(piece)
         return " ".join(words)
@@ -129,38 +130,8 @@ class WordPieceTokenizer(Tokenizer):
         return "".join(f"{piece}\n" for piece in self.pieces).encode()
 
 
-def train_wordpiece(
-    lines: Iterable[str], *, vocab_size: int, lowercase: bool = True, min_frequency: int = 2
-) -> WordPieceTokenizer:
-    """A vocabulary of the pieces that merging the most frequent neighbours gives, in the way of byte-pair encoding.
-
-    Google's own trainer, which weighs pairs by likelihood, was never published.
-
-    Args:
-        lines: text, sentences or paragraphs.
-        vocab_size: most pieces, the four specials included.
-        lowercase: fold the case and drop the accents.
-        min_frequency: merge only pairs that occur as often as this.
-    """
-    library = _library(models.WordPiece(unk_token=SPECIALS[0]), lowercase=lowercase)
-    clean = [library.normalizer.normalize_str(without_surrogates(line)) for line in lines]
-    words = {word for line in clean for word, _ in library.pre_tokenizer.pre_tokenize_str(line)}
-    # The library would number these in an order that changes from run to run, and with it break ties in another way.
-    inside = sorted({_INSIDE + character for word in words for character in word[1:]})
-    library.train_from_iterator(
-        clean,
-        trainers.WordPieceTrainer(
-            vocab_size=vocab_size,
-            min_frequency=min_frequency,
-            special_tokens=[*SPECIALS, *inside],
-            show_progress=False,
-        ),
-    )
-    vocabulary = library.get_vocab()
-    return WordPieceTokenizer(sorted(vocabulary, key=vocabulary.__getitem__), lowercase=lowercase)
-
-
-def _library(model: models.WordPiece, *, lowercase: bool) -> tokenizers.Tokenizer:
+def library_of(model: models.WordPiece, *, lowercase: bool) -> tokenizers.Tokenizer:
+    """A tokenizer of the library that cleans and splits text as BERT does."""
     library = tokenizers.Tokenizer(model)
     library.normalizer = normalizers.BertNormalizer(
         clean_text=True, handle_chinese_chars=True, strip_accents=lowercase, lowercase=lowercase

@@ -29,16 +29,18 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parents[1]), str(HERE.parents[1] / "scripts")]
-os.environ |= {"OMP_NUM_THREADS": "1", "LMTRANSFER_ALLOW": "kills", "HF_HUB_OFFLINE": "1", "COLUMNS": "120"}
+_PATHS = [str(HERE), str(HERE.parents[1]), str(HERE.parents[1] / "scripts")]
+sys.path[:0] = _PATHS
+os.environ |= {"PYTHONPATH": ":".join(_PATHS), "OMP_NUM_THREADS": "1", "COLUMNS": "120"}
+os.environ |= {"LMTRANSFER_ALLOW": "kills", "HF_HUB_OFFLINE": "1"}
 
-from old_plan import BACKWARD, BEGUN, EVALUATED, ONWARDS, PLACE, PRETRAINED, STUDY, TEXT, TRANSFERRED, Made  # noqa: E402
+from old_plan import BACKWARD, BEGUN, EVALUATED, IMPORTED, ONWARDS, PLACE, PRETRAINED, STUDY, TEXT, TRANSFERRED, Made  # noqa: E402
 from old_reading import final, run_folders  # noqa: E402
 from old_world import write_published, write_world  # noqa: E402
 
 #: What is packed together, by the archive's name. Like files lie together, so that they take their room once.
 ARCHIVES = {
-    "world": ("data", "imdb_unsup", "multilingual", "own", "blimp", "conf", "masked.txt", "expected"),
+    "world": ("data", "coqa", "imdb_unsup", "multilingual", "own", "blimp", "conf", "masked.txt", "expected"),
     "pretrained": ("runs/pretrain", "runs/import", "runs/evaluate"),
     "transferred": ("runs/probe", "runs/finetune", "runs/study"),
     "begun": ("unfinished",),
@@ -76,9 +78,15 @@ def make() -> None:
         path = Path("conf", f"{name}.yaml")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="ascii")
-    for made in (Made("bert", ("source=published/bert",), "import"), *PRETRAINED, *TRANSFERRED):
-        if not Path("runs", made.command, made.name).exists():
-            _say(made.command, *made.words, f"name={made.name}")
+    _make(Made("bert", ("source=published/bert",), "import"))
+    for made in PRETRAINED:
+        _make(made)
+    for name in IMPORTED:
+        if not Path("published", name).exists():
+            _say("export", f"run=runs/pretrain/{name}", f"to=published/{name}")
+        _make(Made(name.partition("_")[0], (f"source=published/{name}",), "import"))
+    for made in TRANSFERRED:
+        _make(made)
     _say(*_OF_STUDY)
     index: dict[str, Any] = {
         "begun": [_begun(made) for made in BEGUN],
@@ -93,7 +101,23 @@ def make() -> None:
             _say("evaluate", *words, f"name={name}", "hardware=exact")
         metrics = json.loads(Path("runs/evaluate", name, "result.json").read_text())["metrics"]
         index["evaluated"].append({"path": f"runs/evaluate/{name}", "words": list(words), "metrics": metrics})
-    Path("index.json").write_text(json.dumps(index, indent=1) + "\n", encoding="ascii")
+    Path("index.json").write_text(_a_run_a_line(index), encoding="ascii")
+
+
+def _a_run_a_line(index: dict[str, Any]) -> str:
+    """As JSON, with a line for each run."""
+    parts = []
+    for key, runs in index.items():
+        lines = runs.items() if isinstance(runs, dict) else ((None, run) for run in runs)
+        texts = [(f"{json.dumps(name)}: " if name else "") + json.dumps(run) for name, run in lines]
+        opening, closing = "{}" if isinstance(runs, dict) else "[]"
+        parts.append(f"{json.dumps(key)}: {opening}\n" + ",\n".join(texts) + f"\n{closing}")
+    return "{" + ",\n".join(parts) + "}\n"
+
+
+def _make(made: Made) -> None:
+    if not Path("runs", made.command, made.name).exists():
+        _say(made.command, *made.words, f"name={made.name}")
 
 
 def _noted(folder: Path) -> dict[str, Any]:
@@ -105,7 +129,9 @@ def _noted(folder: Path) -> dict[str, Any]:
     if folder.name == "own_text":
         data = ["corpus=text", "corpus.path=own/text.txt", "corpus.validation_fraction=0.2"]
     data += ["eval_tokens=100000"] if of_text else []
-    if _say("evaluate", f"run={folder}", *data, "hardware=exact", *_TO_SCRATCH, may_fail=True) == 0:
+    may_evaluate = folder.name != "python_docs"  # whose texts are those of the packages that are installed
+    evaluation = ("evaluate", f"run={folder}", *data, "hardware=exact", *_TO_SCRATCH)
+    if may_evaluate and _say(*evaluation, may_fail=True) == 0:
         found = json.loads(Path(_SCRATCH, "evaluate/x/result.json").read_text())
         noted["evaluate"] = {"words": data, "metrics": found["metrics"]}
         if command != "import" and result["metrics"]:
@@ -114,6 +140,7 @@ def _noted(folder: Path) -> dict[str, Any]:
     expected = Path("expected", f"{'-'.join(folder.parts[1:])}.jsonl")
     expected.parent.mkdir(exist_ok=True)
     asked = ["input=masked.txt", "top_k=12"] if of_text else ["split=test"]
+    asked = {"python_docs": ["input=masked.txt"], "coqa": ["split=dev"]}.get(folder.name, asked)
     answers = [*asked, "hardware=exact", f"output={expected}", "overwrite=true"]
     if _say("predict", f"run={folder}", *answers, may_fail=True) == 0:
         noted["predict"] = {"words": asked, "expected": str(expected)}
@@ -146,7 +173,7 @@ def _report() -> None:
         arms = "runs=[runs/finetune/single,runs/finetune/single/control]"
         compared = _said("compare", arms, f"to={_SCRATCH}/compared")
         shutil.copyfile(f"{_SCRATCH}/report/report.json", "expected/report.json")
-        Path("expected/compared.txt").write_text(compared.replace(str(elsewhere), ""))
+        Path("expected/compared.txt").write_text(compared.partition("As a page")[0])
         figures = sorted(path.name for path in Path(_SCRATCH, "report/figures").glob("*.png"))
         Path("expected/figures.json").write_text(json.dumps(figures))
         shutil.rmtree(_SCRATCH)

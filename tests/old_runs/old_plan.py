@@ -75,14 +75,13 @@ PRETRAINED = (
     _pretrained("bert_spans", _BERT, ("objective=mlm_spans", "objective.losses.sbo.position_dim=4"), _UNIGRAM, _ADAMW),
     _pretrained("bert_entities", _BERT, ("objective=mlm_entities", "tokenizer.lowercase=false"), _BPE, _ADAMW,
                 ("schedule=constant",)),
-    _pretrained("bert_byte_fallback", _BERT, ("objective=mlm_laptop", "tokenizer.byte_fallback=true"), _UNIGRAM, _ADAMW,
-                more=("tokenizer.vocab_size=320", "schedule=inverse_sqrt", "schedule.warmup_steps=2")),
+    _pretrained("bert_laptop_rows", _BERT, ("objective=mlm_laptop",), _UNIGRAM, _ADAMW,
+                ("schedule=inverse_sqrt", "schedule.warmup_steps=2")),
     _pretrained("roberta", ("model=roberta_base", *_WIDTH), ("objective=mlm", "objective/rows=full_sentences"), _BYTES,
                 _ADAMW, ("objective.losses.mlm.norm_eps=1e-5", "model.dropout=0.0")),
-    _pretrained("roberta_pre_norm", ("model=roberta_laptop", *_WIDTH), ("objective=mlm",), _BYTES, _ADAMW),
+    _pretrained("roberta_pre_norm", ("model=roberta_laptop", *_WIDTH), ("objective=mlm",), _BPE, _ADAMW),
     _pretrained("albert_mlm_sop", _ALBERT, ("objective=mlm_sop",), _PAIRS, _UNIGRAM, _LAMB),
     _pretrained("albert_sop_unshared", _ALBERT, ("objective=sop", "model.share=ffn"), _PAIRS, _UNIGRAM, _LAMB),
-    _pretrained("albert_pre_norm", _ALBERT, ("objective=mlm",), _UNIGRAM, _LAMB, more=("model=albert_laptop",)),
     _pretrained("electra", ("model=electra_laptop", *_ELECTRA), _UNIGRAM, _ADAMW),
     _pretrained("electra_post_norm", ("model=electra_small", *_ELECTRA), _BPE, _ADAMW),
     _pretrained("gpt", ("model=gpt_mini", *_GPT), _UNIGRAM, _MUON),
@@ -96,7 +95,7 @@ PRETRAINED = (
     _pretrained("transformer_xl", _XL, _UNIGRAM, _ADAMW),
     _pretrained("transformer_xl_post_norm", _XL, _UNIGRAM, _ADAMW,
                 more=("model=transformer_xl_base", "model.clamp_length=6", "model.same_length=true")),
-    _pretrained("xlnet", _XLNET, _UNIGRAM, _ADAMW, more=("model.memory_length=0",)),
+    _pretrained("xlnet", _XLNET, _UNIGRAM, _ADAMW, more=("model=xlnet_base", "model.memory_length=0")),
     _pretrained("xlnet_lanes", _XLNET, _LANES, _UNIGRAM, _ADAMW),
     _pretrained("skipgram", ("model=word_embeddings_laptop", "model.dim=8", "objective=skipgram"), _WORDS, _ADAGRAD),
     _pretrained("cbow", ("model=word_embeddings", "model.dim=8", "objective=cbow"), _WORDS, _ADAMW,
@@ -128,6 +127,8 @@ _FILES = {
     "tags": ("task=tagging", "task.scheme=bio", *(f"task.files.{split}=data/tags_{split}.conll" for split in _SPLITS)),
     "questions": ("task=span_qa", "task.no_answer=true", "task.stride=4", "task.max_question_tokens=6",
                   *(f"task.{split}=data/questions_{split}.jsonl" for split in _SPLITS)),
+    "coqa": ("task=coqa", "data_root=.", "task.stride=4", "task.max_question_tokens=8"),
+    "python_docs": ("task=python_docs", "task.max_length=16", "task.num_train=20", "task.max_per_library=8"),
 }  # fmt: skip
 _LEARN = ("hardware=exact", "train.epochs=4", "optimizer.learning_rate=0.02", "train.log_every=2")
 
@@ -137,6 +138,9 @@ def _transferred(command: str, name: str, task: str, init: str, *more: str) -> M
     words = {word.partition("=")[0]: word for word in (*_FILES[task], *_LEARN, *start, *more)}
     return Made(name, tuple(words.values()), command)
 
+
+#: Imported from what an export of these was, in ``runs/import``; a BERT with them.
+IMPORTED = ("albert_mlm_sop", "gpt2")
 
 #: Probed and finetuned to the end, in ``runs/probe`` and ``runs/finetune``.
 TRANSFERRED = (
@@ -161,11 +165,14 @@ TRANSFERRED = (
                  "transfer.lstm_dim=4"),
     _transferred("finetune", "last_token", "single", "pretrain/gpt", "transfer.pooling=last_token"),
     *(_transferred("finetune", f"head_of_{family}", "single", f"pretrain/{family}", "train.epochs=2")
-      for family in ("roberta", "albert_mlm_sop", "electra", "distilbert", "modern", "xlnet", "gpt2",
+      for family in ("roberta", "albert_mlm_sop", "electra_post_norm", "distilbert", "modern", "xlnet", "gpt2",
                      "bert_pre_norm_whole_words")),
     *(_transferred("finetune", f"mean_of_{family}", "single", f"pretrain/{family}", "train.epochs=2",
                    "transfer.pooling=mean") for family in ("elmo_subword", "bi_gpt", "transformer_xl_post_norm")),
     _transferred("finetune", "questions_of_xlnet", "questions", "pretrain/xlnet", "train.epochs=2"),
+    _transferred("finetune", "coqa", "coqa", "pretrain/bert_mlm", "train.epochs=2"),
+    _transferred("finetune", "python_docs", "python_docs", "pretrain/bert_mlm", "train.epochs=1"),
+    _transferred("finetune", "of_gpt2", "single", "import/gpt2", "train.epochs=1"),
     _transferred("finetune", "each_seed", "single", "pretrain/seeds", "seeds=2", "train.epochs=2"),
     _transferred("finetune", "twice", "pairs", "finetune/single/seed-1", "train.epochs=2"),
     _transferred("finetune", "published", "single", "import/bert", "control=true"),

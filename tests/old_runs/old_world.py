@@ -28,6 +28,8 @@ def write_world(folder: Path) -> None:
         _write(folder / "data" / f"scores_{split}.csv", _table("text,score", [_scored(rng) for _ in range(num)]))
         _write(folder / "data" / f"tags_{split}.conll", "\n\n".join(_tagged(rng) for _ in range(num)) + "\n")
         _write(folder / "data" / f"questions_{split}.jsonl", "".join(_question(rng, i) for i in range(num)))
+    for split, num in (("train", 24), ("dev", 12)):
+        _write(folder / "coqa" / f"coqa-{split}-v1.0.json", _conversations(random.Random(num), num))
     rng = random.Random(20)
     for paradigm in ("order", "agreement"):
         _write(folder / "blimp" / f"{paradigm}.jsonl", "".join(_minimal_pair(rng, paradigm) for _ in range(12)))
@@ -104,6 +106,23 @@ def _question(rng: random.Random, number: int) -> str:
         answers = [{"text": answer, "start": " ".join(words).index(answer)}]
     row = {"id": f"q{number}", "question": "which one", "context": " ".join(words), "answers": answers}
     return json.dumps(row) + "\n"
+
+
+def _conversations(rng: random.Random, num: int) -> str:
+    """Stories of a sentence, with one question each: what is seen, whether it is there, or what nobody knows."""
+    data = []
+    for number in range(num):
+        thing, kind = rng.choice(THINGS), rng.choice(KIND)
+        story = f"Anna saw the {kind} {thing} and left"
+        start = story.index(kind)
+        answers = [(kind, start, kind), ("yes", 0, "Anna"), ("no", 0, "Anna"), ("unknown", -1, "unknown")]
+        text, start, span = answers[number % 4]
+        question = ("which one", "did Anna see it", "did Boris see it", "when was it")[number % 4]
+        end = -1 if start < 0 else start + len(span)
+        answer = {"span_start": start, "span_end": end, "span_text": span, "input_text": text, "turn_id": 1}
+        turn = {"input_text": question, "turn_id": 1}
+        data.append({"id": f"s{number}", "story": story, "source": "own", "questions": [turn], "answers": [answer]})
+    return json.dumps({"version": "1.0", "data": data}) + "\n"
 
 
 def _minimal_pair(rng: random.Random, paradigm: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import lzma
+from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,16 @@ from lmtransfer.tokenizers.extended import ExtendedTokenizer
 from lmtransfer.tokenizers.published import PublishedTokenizer
 from lmtransfer.tokenizers.train import SentencePieceTrainer
 from lmtransfer.tokenizers.train_byte_bpe import ByteBpeTrainer
-from lmtransfer.tokenizers.wordpiece import WordPieceTokenizer, train_wordpiece
+from lmtransfer.tokenizers.train_wordpiece import WordPieceTrainer
+from lmtransfer.tokenizers.trainer import LineCounts
+from lmtransfer.tokenizers.wordpiece import WordPieceTokenizer
 from lmtransfer.tokenizers.words import WordTokenizer
+
+
+def train_wordpiece(lines: Iterable[str], **settings: Any) -> WordPieceTokenizer:
+    """A vocabulary of all these lines, of as many pieces as they support."""
+    return WordPieceTrainer(allow_fewer=True, **settings).train_on(list(lines), LineCounts())
+
 
 CORPUS = [
     "the quick brown fox jumps over the lazy dog, and the dog doesn't mind; it's 12.5 metres away (or 13)!",

@@ -39,7 +39,7 @@ QUICK = {
                  "finetune/questions", "probe/tags"],
     "predict": ["pretrain/bert_mlm", "pretrain/adapted", "finetune/single", "finetune/scores", "finetune/tags",
                 "finetune/questions", "probe/single_mix"],
-    "export": ["pretrain/bert_mlm", "pretrain/elmo", "finetune/single"],
+    "export": ["pretrain/bert_mlm", "pretrain/elmo"],
     "resume": ["pretrain/mlm_muon", "pretrain/lm_lanes", "finetune/single"],
 }  # fmt: skip
 
@@ -173,10 +173,9 @@ def test_it_goes_on_to_where_it_would_have_come(name: str, tmp_path: Path, place
     if known["moved"]:  # names the run that it began from, by a place that is no more
         _name_the_place(run, place)
     before = final(run)
-    words = [word for word in known["words"] if word != "hardware=exact"] + ["hardware=exact"]
-    going_on = [] if "-m" in words else ["resume=true"]
+    words = [*known["words"], *([] if "-m" in known["words"] else ["resume=true"])]
     called = [f"name={name.partition('/')[2]}", f"output_root={tmp_path}"]
-    assert lmtransfer(known["command"], *words, *called, *going_on) == 0
+    assert lmtransfer(known["command"], *words, *called) == 0
     after = final(run)
     assert_alike(after, known["ends"])
     for log, losses in before["losses"].items():
@@ -213,7 +212,7 @@ def test_a_third_seed_is_added(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_study_goes_on(tmp_path: Path, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.copytree("runs/study", tmp_path / "study")
-    table = (tmp_path / "study/own/table.md").read_bytes()
+    table = (tmp_path / "study/own/own.md").read_bytes()
     _name_the_place(tmp_path / "study", place)
     noted = tmp_path / "study/own/study.json"
     noted.write_text(noted.read_text().replace(f"{place}/runs", str(tmp_path)))
@@ -224,7 +223,7 @@ def test_a_study_goes_on(tmp_path: Path, place: Path, capsys: pytest.CaptureFixt
         (tmp_path / "study/own/probe/masked" / gone / "result.json").unlink()
     assert lmtransfer(*INDEX["study"], f"output_root={tmp_path}") == 0
     assert capsys.readouterr().out.count(": finished") == 3
-    assert (tmp_path / "study/own/table.md").read_bytes() == table
+    assert (tmp_path / "study/own/own.md").read_bytes() == table
 
 
 def test_all_of_them_are_reported(tmp_path: Path) -> None:
@@ -247,10 +246,10 @@ def test_all_of_them_are_drawn(tmp_path: Path) -> None:
 def test_two_of_them_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runs = "runs=[runs/finetune/single,runs/finetune/single/control]"
     assert lmtransfer("compare", runs, f"to={tmp_path}/page") == 0
-    assert capsys.readouterr().out.split() == Path("expected/compared.txt").read_text().split()
+    assert capsys.readouterr().out.partition("As a page")[0] == Path("expected/compared.txt").read_text()
 
 
-@pytest.mark.parametrize("number", range(len(INDEX["onwards"])))
+@pytest.mark.parametrize("number", [0, 3, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2, 4, 5))])
 def test_another_run_begins_from_it(number: int, tmp_path: Path) -> None:
     known = INDEX["onwards"][number]
     command, *words = known["words"]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pickle
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import published_toys as toys
@@ -25,8 +26,16 @@ from lmtransfer.tokenizers.extended import ExtendedTokenizer
 from lmtransfer.tokenizers.load import load_tokenizer
 from lmtransfer.tokenizers.train import SentencePieceTrainer
 from lmtransfer.tokenizers.train_byte_bpe import ByteBpeTrainer
-from lmtransfer.tokenizers.wordpiece import train_wordpiece
+from lmtransfer.tokenizers.train_wordpiece import WordPieceTrainer
+from lmtransfer.tokenizers.trainer import LineCounts
+from lmtransfer.tokenizers.wordpiece import WordPieceTokenizer
 from lmtransfer.tokenizers.words import WordTokenizer
+
+
+def train_wordpiece(lines: Iterable[str], **settings: Any) -> WordPieceTokenizer:
+    """A vocabulary of all these lines, of as many pieces as they support."""
+    return WordPieceTrainer(allow_fewer=True, **settings).train_on(list(lines), LineCounts())
+
 
 WORDS = ["seaboat", "Covid-19", "covid", "C++", ".net", "caf\u00e9s", "\u4e2d\u6587\u5b57", "\u1e9e\u00df"]
 

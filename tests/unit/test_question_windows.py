@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,8 +20,16 @@ from lmtransfer.tasks.qa.windows import encode_questions, window_starts
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.tokenizers.characters import spell
 from lmtransfer.tokenizers.train import SentencePieceTrainer
-from lmtransfer.tokenizers.wordpiece import train_wordpiece
+from lmtransfer.tokenizers.train_wordpiece import WordPieceTrainer
+from lmtransfer.tokenizers.trainer import LineCounts
+from lmtransfer.tokenizers.wordpiece import WordPieceTokenizer
 from lmtransfer.tokenizers.words import WordTokenizer
+
+
+def train_wordpiece(lines: Iterable[str], **settings: Any) -> WordPieceTokenizer:
+    """A vocabulary of all these lines, of as many pieces as they support."""
+    return WordPieceTrainer(allow_fewer=True, **settings).train_on(list(lines), LineCounts())
+
 
 WORDS = ["ann", "bob", "ran", "to", "the", "sea", "and", "back", "in", "two", "days", ".", ","]
 

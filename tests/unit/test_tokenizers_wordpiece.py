@@ -5,15 +5,25 @@ from __future__ import annotations
 import pickle
 import random
 import unicodedata
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from lmtransfer.errors import CheckpointError
+from lmtransfer.errors import CheckpointError, ConfigError, DataError
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.tokenizers.load import load_tokenizer
-from lmtransfer.tokenizers.wordpiece import WordPieceTokenizer, train_wordpiece
+from lmtransfer.tokenizers.train_wordpiece import WordPieceTrainer
+from lmtransfer.tokenizers.trainer import LineCounts
+from lmtransfer.tokenizers.wordpiece import WordPieceTokenizer
+
+
+def train_wordpiece(lines: Iterable[str], **settings: Any) -> WordPieceTokenizer:
+    """A vocabulary of all these lines, of as many pieces as they support."""
+    return WordPieceTrainer(allow_fewer=True, **settings).train_on(list(lines), LineCounts())
+
 
 TEXT = [
     "The old man said that the sea was calm, and the boat went out at dawn.",
@@ -141,3 +151,44 @@ def test_a_trained_vocabulary_is_saved_and_loaded(tmp_path: Path, lowercase: boo
 def test_other_vocabularies_are_refused(pieces: list[str], message: str) -> None:
     with pytest.raises(CheckpointError, match=message):
         WordPieceTokenizer(pieces, lowercase=True)
+
+
+LINES = ["The man sees the old sea, and the Sea sees him.", "An older man sails; older seas wait."] * 40
+
+
+def test_a_trained_vocabulary_reads_as_bert_does(tmp_path: Path, lowercase: bool) -> None:
+    """The published tokenizer with the same ``vocab.txt`` gives the same pieces."""
+    transformers = pytest.importorskip("transformers")
+    tokenizer = WordPieceTrainer(vocab_size=50, lowercase=lowercase).train(iter(LINES), tmp_path)
+    assert tokenizer.num_pieces == 50
+    theirs = transformers.BertTokenizer(str(tmp_path / "vocab.txt"), do_lower_case=lowercase, pad_token="[UNK]")
+    for text in [*LINES[:2], "seaman", "The manold sees: na\u00efve sailors?", "x" * 101 + " sea"]:
+        assert [tokenizer.piece(i) for i in tokenizer.encode(text).ids] == theirs.tokenize(text)
+
+
+def test_the_first_merges_are_of_the_most_frequent_neighbours(tmp_path: Path) -> None:
+    lines = ["ab ab ab ab abc abc xyz xyz xyz"] * 2
+    tokenizer = WordPieceTrainer(vocab_size=16, allow_fewer=True).train(iter(lines), tmp_path)
+    assert tokenizer.pieces[:8] == ("[UNK]", "[CLS]", "[SEP]", "[MASK]", "##b", "##c", "##y", "##z")
+    assert tokenizer.pieces[8:14] == ("a", "b", "c", "x", "y", "z")
+    assert tokenizer.pieces[14] == "ab"  # 12 times; x with ##y and ##y with ##z 6 times each
+
+
+def test_rare_characters_make_a_word_unknown(tmp_path: Path) -> None:
+    lines = ["sea sea sea sea s\u0113a", "sea \u4e2d"]
+    tokenizer = WordPieceTrainer(max_alphabet=3, lowercase=False, allow_fewer=True).train(iter(lines), tmp_path)
+    assert tokenizer.decode(tokenizer.encode("sea s\u0113a \u4e2d").ids) == "sea [UNK] [UNK]"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({}, r"supports at most (\d+) pieces; set tokenizer.vocab_size=\1"),
+        ({"vocab_size": 9}, "needs .* its characters"),
+    ],
+)
+def test_too_little_text_says_what_would_do(settings: dict[str, int], message: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=message):
+        WordPieceTrainer(**settings).train(iter(LINES), tmp_path)
+    with pytest.raises(ConfigError, match=r"tokenizer\.max_alphabet=0"):
+        WordPieceTrainer(max_alphabet=0)

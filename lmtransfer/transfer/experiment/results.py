@@ -10,7 +10,8 @@ from lmtransfer.reporting.runs.learning_rates import edge_of_grid
 from lmtransfer.runs.result import JointResult, SeedResult
 from lmtransfer.tasks.answers import LabelAnswer
 from lmtransfer.training.weights import num_parameters
-from lmtransfer.transfer.experiment.one_run import Arm, Outcome, Setting
+from lmtransfer.transfer.experiment.setting import Member, Setting
+from lmtransfer.transfer.experiment.training_run import Outcome
 from lmtransfer.transfer.learner import TaskLearner
 from lmtransfer.verdicts import arms
 from lmtransfer.verdicts.difference import compare_arms
@@ -19,21 +20,17 @@ from lmtransfer.verdicts.spread import spread
 BothExamples = tuple[arms.Examples | None, arms.Examples | None]
 
 
-def run_result(
-    setting: Setting, outcome: Outcome, *, command: str, arm: Arm, seed: int, learning_rate: float, rule: str
-) -> SeedResult:
+def run_result(member: Member, outcome: Outcome, *, command: str, rule: str) -> SeedResult:
     """What one training run came to.
 
     Args:
-        setting: what all runs share.
-        outcome: what the run came to; it was scored.
+        member: the run.
+        outcome: what it came to; it was scored.
         command: "probe" or "finetune".
-        arm: pretrained, or from random initialisation.
-        seed: of the run.
-        learning_rate: peak rate.
         rule: how the checkpoint was chosen, in words.
     """
-    evaluation, state, task, data = outcome.evaluation, outcome.state, setting.task, setting.data
+    setting, evaluation, state = member.setting, outcome.evaluation, outcome.state
+    task, data = setting.task, setting.data
     if evaluation is None:
         raise ValueError("a try of a learning rate has no result of its own")
     return SeedResult(
@@ -42,13 +39,13 @@ def run_result(
         split=data.split,
         metrics=evaluation.metrics,
         main_metric=task.main_metric,
-        control=True if arm == "control" else None,
+        control=True if member.is_control else None,
         seconds=state.seconds,
         tokens=state.tokens,
         num_parameters=num_parameters(outcome.learner),
-        seed=seed,
-        pretraining_seed=setting.pretraining_seed if arm == "pretrained" else None,
-        learning_rate=learning_rate,
+        seed=member.seed,
+        pretraining_seed=member.pretraining_seed,
+        learning_rate=member.learning_rate,
         collapsed=evaluation.collapsed,
         more={
             "labels": list(task.labels),

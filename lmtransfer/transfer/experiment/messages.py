@@ -14,8 +14,10 @@ from lmtransfer.reporting.runs.learning_rates import edge_text, searched_text
 from lmtransfer.reporting.runs.scores import difference_in
 from lmtransfer.reporting.units import count, duration, in_percent, shown
 from lmtransfer.reporting.verdict_text import brief, told
+from lmtransfer.runs.result import JointResult
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.system.console import Console
+from lmtransfer.system.printable import short_path
 from lmtransfer.verdicts.holm import corrected
 
 Result = Mapping[str, Any]
@@ -50,6 +52,26 @@ def print_result(console: Console, result: Result, *, name: str, next_commands: 
     console.print(f"next: {next_commands[0]}", soft_wrap=True)
     for command in next_commands[1:]:
         console.print(f"      {command}", soft_wrap=True)
+
+
+def next_commands(run: Path, result: JointResult, others: Sequence[str], *, root: Path, init: bool) -> list[str]:
+    """What the user might do after training.
+
+    Args:
+        run: the run directory.
+        result: what it came to.
+        others: splits of the task that were not scored.
+        root: the folder of all runs.
+        init: whether it began from a pretrained run.
+    """
+    path = short_path(run)
+    commands = []
+    if init and not result.control:
+        commands.append("the same with control=true resume=true: what does it score without pretraining?")
+    if others:
+        commands.append(f"lmtransfer evaluate run={path} split={'test' if 'test' in others else others[0]}")
+    commands.append(f"lmtransfer report {short_path(root.absolute())}")
+    return commands
 
 
 def print_sweep(run_dirs: Sequence[Path]) -> None:

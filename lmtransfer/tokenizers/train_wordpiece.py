@@ -1,0 +1,107 @@
+"""Train a WordPiece vocabulary from a corpus."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import tokenizers
+from tokenizers import models, trainers
+
+from lmtransfer.errors import DataError
+from lmtransfer.tokenizers.saved import SPECIALS
+from lmtransfer.tokenizers.spans import without_surrogates
+from lmtransfer.tokenizers.trainer import LineCounts, TokenizerTrainer, trained_on
+from lmtransfer.tokenizers.wordpiece import INSIDE, WordPieceTokenizer, library_of
+
+_VERSION = 1  # raise it when the same settings and text would give another vocabulary
+
+
+class WordPieceTrainer(TokenizerTrainer):
+    """Settings of a WordPiece vocabulary to be trained, as BERT and ELECTRA read them (Schuster and Nakajima 2012).
+
+    The result depends on the settings and the lines only. Pieces come of merging the most frequent neighbours, as in
+    the ``tokenizers`` library; where this differs: Google's own trainer, which weighs pairs by likelihood, was never
+    published.
+
+    Args:
+        vocab_size: number of pieces, the four specials included.
+        lowercase: fold the case and drop the accents, as BERT's uncased models do.
+        max_alphabet: most different characters that get pieces; words with a rarer one are [UNK].
+        min_frequency: merge only pairs that occur as often as this.
+        max_sentences: most lines to train on; a seeded sample of a larger corpus.
+        max_characters: most characters to train on; bounds memory and time.
+        allow_fewer: settle for fewer pieces where the text does not support ``vocab_size``; otherwise an error.
+        seed: seed of the sample.
+
+    Raises:
+        ConfigError: a value out of its range.
+    """
+
+    def __init__(
+        self,
+        *,
+        vocab_size: int = 8192,
+        lowercase: bool = True,
+        max_alphabet: int = 1000,
+        min_frequency: int = 2,
+        max_sentences: int = 1_000_000,
+        max_characters: int = 5_000_000,
+        allow_fewer: bool = False,
+        seed: int = 0,
+    ) -> None:
+        self.vocab_size = vocab_size
+        self.lowercase = lowercase
+        self.max_alphabet = max_alphabet
+        self.min_frequency = min_frequency
+        self.max_sentences = max_sentences
+        self.max_characters = max_characters
+        self.allow_fewer = allow_fewer
+        self.seed = seed
+        self.check(vocab_size=len(SPECIALS) + 1, max_alphabet=1, min_frequency=1)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Everything but the text that decides the vocabulary."""
+        return {"kind": "wordpiece", **vars(self), "tokenizers": tokenizers.__version__, "version": _VERSION}
+
+    def train_on(self, sample: Sequence[str], counts: LineCounts) -> WordPieceTokenizer:
+        """See ``TokenizerTrainer``."""
+        library = library_of(models.WordPiece(unk_token=SPECIALS[0]), lowercase=self.lowercase)
+        clean = [library.normalizer.normalize_str(without_surrogates(line)) for line in sample]
+        words = Counter(word for line in clean for word, _ in library.pre_tokenizer.pre_tokenize_str(line))
+        alphabet = self._alphabet(words)
+        # The library would number these in an order that changes from run to run, and break ties in that order.
+        inside = sorted({INSIDE + character for word in words for character in word[1:] if character in alphabet})
+        smallest = len(SPECIALS) + len(inside) + len(alphabet)
+        if smallest > self.vocab_size:
+            raise DataError(
+                f"tokenizer.vocab_size={self.vocab_size}: {trained_on(counts)} needs {smallest} pieces for "
+                f"its characters alone; set tokenizer.vocab_size={smallest} or more, or a lower "
+                f"tokenizer.max_alphabet={self.max_alphabet}"
+            )
+        library.train_from_iterator(
+            clean,
+            trainers.WordPieceTrainer(
+                vocab_size=self.vocab_size,
+                min_frequency=self.min_frequency,
+                special_tokens=[*SPECIALS, *inside],
+                initial_alphabet=sorted(alphabet),
+                limit_alphabet=len(alphabet),
+                show_progress=False,
+            ),
+        )
+        vocabulary = library.get_vocab()
+        if len(vocabulary) < self.vocab_size and not self.allow_fewer:
+            raise self.too_few(len(vocabulary), counts)
+        return WordPieceTokenizer(sorted(vocabulary, key=vocabulary.__getitem__), lowercase=self.lowercase)
+
+    def _alphabet(self, words: Counter[str]) -> set[str]:
+        """The most frequent characters; of equally frequent ones those that come first in Unicode."""
+        frequencies: Counter[str] = Counter()
+        for word, count in words.items():
+            for character in word:
+                frequencies[character] += count
+        ranked = sorted(frequencies, key=lambda character: (-frequencies[character], character))
+        return set(ranked[: self.max_alphabet])

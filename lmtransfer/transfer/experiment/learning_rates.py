@@ -1,0 +1,82 @@
+"""The search of a learning rate: an arm's own choice by held-out examples, remembered for ``resume``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from lmtransfer.errors import RunDirectoryError
+from lmtransfer.system.durable import write_text
+from lmtransfer.training import distributed
+from lmtransfer.training.progress import Progress
+from lmtransfer.transfer.experiment.setting import Member
+from lmtransfer.transfer.experiment.training_run import train_once
+from lmtransfer.untrusted.documents import read_json
+from lmtransfer.untrusted.schema import Fields, Items, Real, Text, Whole
+
+#: What ``learning_rate_tries.json`` holds.
+_TRIES = Items(
+    Fields({"arm": Text(("pretrained", "control")), "seed": Whole(), "learning_rate": Real(), "score": Real()})
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LearningRates:
+    """The rates that are tried.
+
+    Attributes:
+        rates: one at least; a single one is taken as it is.
+        path: where the tries are remembered.
+    """
+
+    rates: Sequence[float]
+    path: Path
+
+    @property
+    def are_searched(self) -> bool:
+        """Whether there is a choice."""
+        return len(self.rates) > 1
+
+    def choose(self, members: Callable[[float], Sequence[Member]], say: Callable[[float, float], None]) -> float:
+        """The rate whose main metric is best in the mean over an arm's runs, on held-out examples.
+
+        Args:
+            members: the runs of the arm at a rate.
+            say: told each rate and its mean.
+        """
+        if not self.are_searched:
+            return self.rates[0]
+        means = {}
+        for rate in self.rates:
+            runs = members(rate)
+            nested = len({member.pretraining_seed for member in runs}) > 1
+            scores = [self._try(member, nested=nested) for member in runs]
+            means[rate] = sum(scores) / len(scores)
+            say(rate, means[rate])
+        return max(means, key=lambda rate: means[rate])
+
+    def tries(self) -> list[dict[str, Any]]:
+        """What was tried so far."""
+        if not self.path.exists():
+            return []
+        return cast("list[dict[str, Any]]", read_json(self.path, _TRIES, error=RunDirectoryError))
+
+    def _try(self, member: Member, *, nested: bool) -> float:
+        """The main metric on held-out examples of a run that is not kept."""
+        tries = self.tries()
+        which: dict[str, Any] = {"arm": member.arm, "seed": member.seed, "learning_rate": member.learning_rate}
+        if nested:
+            which["pretraining_seed"] = member.pretraining_seed
+        for tried in tries:
+            if all(tried.get(key) == value for key, value in which.items()):
+                return float(tried["score"])
+        outcome = train_once(member, run=None, progress=Progress(quiet=True))
+        assert outcome.choosing_score is not None
+        tries.append({**which, "score": outcome.choosing_score})
+        if distributed.is_main():
+            write_text(self.path, json.dumps(tries, indent=1) + "\n")
+        distributed.barrier()
+        return outcome.choosing_score

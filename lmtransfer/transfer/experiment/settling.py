@@ -1,0 +1,143 @@
+"""The configuration of a probe or of finetuning, checked and made whole: all that its training runs have in common."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from lmtransfer.config.budget import effective_train
+from lmtransfer.config.build import build
+from lmtransfer.config.check import check
+from lmtransfer.errors import ConfigError
+from lmtransfer.importing.opening import open_saved
+from lmtransfer.runs.saved import SavedRun, hold_encoder, new_encoder, pretraining_seed, pretraining_seeds
+from lmtransfer.system.cache_dir import default_cache_dir
+from lmtransfer.system.console import Console
+from lmtransfer.system.printable import short_path
+from lmtransfer.tasks.base import Task
+from lmtransfer.training.hardware import Hardware
+from lmtransfer.transfer.experiment.data import noted, read_task_data
+from lmtransfer.transfer.experiment.setting import Member, Setting
+from lmtransfer.transfer.experiment.start_token import with_trained_start
+from lmtransfer.transfer.method import TransferMethod
+
+
+def check_transfer(cfg: DictConfig, command: str) -> None:
+    """Check all that can be told from the configuration alone.
+
+    Raises:
+        ConfigError: every problem.
+    """
+    nodes = {
+        "task": {"data_root", "cache_dir"},
+        "transfer": set[str](),
+        "optimizer": {"learner", "lr_scales"},
+        "schedule": set[str](),
+        "tracker": {"folder"},
+        **({"model": {"vocab_size"}} if cfg.get("model") is not None else {}),
+    }
+    check(cfg, primary=command, nodes=nodes)
+    problems = []
+    if cfg.get("init") and cfg.get("model") is not None:
+        problems.append("model= and init= are both given: the model is that of the run; leave model= out")
+    if cfg.get("init") and cfg.get("tokenizer_from"):
+        problems.append(
+            "tokenizer_from= and init= are both given: the tokenizer is that of the run; leave tokenizer_from= out"
+        )
+    if not cfg.get("init") and (cfg.get("model") is None or not cfg.get("tokenizer_from")):
+        problems.append(
+            "init: give the run directory of a pretrained encoder (init=runs/pretrain/<name>); to train from random "
+            "initialisation alone, give model=<model> tokenizer_from=<run directory>"
+        )
+    if not cfg.get("init") and cfg.control:
+        problems.append("control=true without init: the run itself starts from random initialisation already")
+    if cfg.checkpoint not in ("best", "last"):
+        problems.append(f"checkpoint={cfg.checkpoint}: must be best or last")
+    if cfg.checkpoint == "last" and cfg.train.patience is not None:
+        problems.append("train.patience stops training by the examples to choose by: it needs checkpoint=best")
+    rates = cfg.learning_rates
+    if rates is not None and not (OmegaConf.is_list(rates) and len(rates) and all(map(_is_rate, rates))):
+        problems.append(f"learning_rates={rates}: give a list of positive numbers, such as [1e-4,3e-4], or null")
+    if "learning_rate" not in cfg.optimizer:
+        problems.append("optimizer.learning_rate: the optimiser has no such setting; choose another optimizer=")
+    if problems:
+        raise ConfigError(problems)
+    for group in ("transfer", "schedule"):
+        build(cfg[group])  # they need nothing but their settings, and say what is wrong with them
+
+
+def _is_rate(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+
+
+def open_start(cfg: DictConfig) -> SavedRun:
+    """The run that is started from, or whose tokenizer it is; the configuration gets its path and its model."""
+    key = "init" if cfg.get("init") else "tokenizer_from"
+    source = open_saved(cfg[key], key=key)
+    with open_dict(cfg):
+        cfg[key] = str(source.path)
+        if key == "init":
+            cfg.model = source.model_node
+    return source
+
+
+def settle(cfg: DictConfig, source: SavedRun, *, command: str, hardware: Hardware, console: Console) -> list[Setting]:
+    """Read all that the runs have in common; a probe's or task's mistakes come out here, before any training.
+
+    Args:
+        cfg: the configuration; what is found out about it is put into it.
+        source: the run that is started from, or whose tokenizer it is.
+        command: "probe" or "finetune".
+        hardware: where to compute.
+        console: where notes go.
+
+    Returns:
+        One for each pretraining seed, which differ in their weights; a single one without ``init``.
+    """
+    train = effective_train(cfg, primary=command)
+    cache_dir = default_cache_dir() if cfg.cache_dir is None else Path(cfg.cache_dir).expanduser().absolute()
+    task: Task = build(cfg.task, data_root=cfg.data_root, cache_dir=str(cache_dir))
+    if task.zero_shot:
+        _ = task.head  # says that there is nothing to train
+    if cfg.task.get("labels", "") is None:
+        cfg.task.labels = list(task.labels)  # as found in the training file: they travel with the run by name
+    method: TransferMethod = build(cfg.transfer)
+    # Held against their configurations before an encoder of that size is made.
+    held = [(one, hold_encoder(one)) for one in pretraining_seeds(source)] if cfg.get("init") else []
+    encoder = new_encoder(cfg.model, source.tokenizer, seed=0)
+    begun = []
+    for one, weights in held:
+        console.print(f"encoder: {short_path(one.checkpoint())}, on {hardware}", soft_wrap=True)
+        begun.append((one, with_trained_start(weights, encoder, one.tokenizer, one.config)))
+    if "pieces" in cfg.transfer:
+        cfg.transfer.pieces = method.resolved_pieces(encoder)  # what the run reads, and will be read with
+    seeds = range(cfg.seed, cfg.seed + cfg.seeds)
+    with console.status(f"reading {task.name}"):
+        data = read_task_data(task, source.tokenizer, encoder, seeds=seeds, split=cfg.split)
+    for line in noted(task):
+        console.print(f"note: {line}", markup=False, soft_wrap=True)
+    setting = Setting(
+        task=task,
+        tokenizer=source.tokenizer,
+        model_node=cfg.model,
+        weights=None,
+        method=method,
+        data=data,
+        optimizer=cfg.optimizer,
+        schedule=cfg.schedule,
+        tracker=cfg.tracker,
+        train=train,
+        hardware=hardware,
+        checkpoint=cfg.checkpoint,
+        cache_dir=cache_dir,
+    )
+    settings = [
+        replace(setting, weights=weights, init=str(one.path), pretraining_seed=pretraining_seed(one), features={})
+        for one, weights in begun
+    ] or [setting]
+    for begun_from in settings:
+        Member(begun_from, "pretrained", cfg.seed, 0.0).new_learner()  # whether method and weights fit the encoder
+    return settings

@@ -1,0 +1,180 @@
+"""One training run of a probe or of finetuning."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+import torch
+
+from lmtransfer.config.build import build
+from lmtransfer.data.stream.stream import PlannedStream
+from lmtransfer.models.compilation import compile_blocks
+from lmtransfer.runs.run_directory import RunDirectory
+from lmtransfer.runs.training import TrainingSetup
+from lmtransfer.tasks.source import TaskSource
+from lmtransfer.training import distributed
+from lmtransfer.training.checkpoint import open_checkpoint
+from lmtransfer.training.loop import Trainer
+from lmtransfer.training.model_selection import SelectionWithTies, Validation
+from lmtransfer.training.progress import Progress
+from lmtransfer.training.state import TrainState
+from lmtransfer.training.weights import load_weights
+from lmtransfer.transfer.evaluation import Evaluation, evaluate
+from lmtransfer.transfer.experiment.setting import Member, Setting
+from lmtransfer.transfer.experiment.sources import Examples
+from lmtransfer.transfer.features import FeatureTable
+from lmtransfer.transfer.learner import TaskLearner
+from lmtransfer.transfer.used_rows import learn_used_rows
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one training run came to.
+
+    Attributes:
+        learner: as it was at the chosen checkpoint.
+        state: where training stood at its end.
+        evaluation: of the split that is scored; None for a try of a learning rate.
+        choosing_score: the main metric on the examples to choose by, at the chosen checkpoint; None without any.
+        num_held_out: examples to choose by.
+        num_train: examples trained on.
+    """
+
+    learner: TaskLearner
+    state: TrainState
+    evaluation: Evaluation | None
+    choosing_score: float | None
+    num_held_out: int
+    num_train: int
+
+
+def train_once(member: Member, *, run: RunDirectory | None, progress: Progress) -> Outcome:
+    """Train one encoder and head, and score it.
+
+    Args:
+        member: which run.
+        run: where checkpoints and metrics go, resumed if it has begun; None for a try of a learning rate, which is
+            neither saved nor scored on the evaluation split.
+        progress: what the user sees.
+
+    Raises:
+        Interrupted: SIGTERM or Ctrl-C.
+    """
+    setting, seed = member.setting, member.seed
+    data, train, hardware = setting.data, setting.train, setting.hardware
+    learner = member.new_learner().to(hardware.device)
+    choose = run is None or setting.checkpoint == "best"
+    part = (data.parts if choose else data.whole)[seed]
+    examples = Examples(member, learner)
+    source, held_out = examples.training(part.train), examples.training(part.held_out)
+    if learner.standardising is not None:
+        learner.standardising.fit(cast(FeatureTable, source.features).parts())
+    choosing = held_out if data.choosing is None else examples.split("choosing", data.choosing)
+    setup = TrainingSetup(
+        train=train,
+        hardware=hardware,
+        optimizer=setting.optimizer,
+        schedule=setting.schedule,
+        tracker=setting.tracker,
+    )
+    stream = PlannedStream(
+        source,
+        seed=seed,
+        batch_examples=train.batch_examples,
+        micro_batch_tokens=train.micro_batch_tokens,
+        num_workers=train.num_workers,
+        rank=distributed.rank(),
+        world_size=distributed.world_size(),
+        pin_memory=hardware.device.type == "cuda",
+    )
+    ties = SelectionWithTies(metric=setting.task.main_metric, higher_is_better=True, patience=train.patience)
+    validation = Validation(
+        measure=lambda: _score(setting, learner, choosing).metrics,
+        every=train.eval_every or stream.steps_per_epoch,
+        selection=ties if setting.checkpoint == "best" else None,
+    )
+    trainer = Trainer(
+        learner=learner,
+        stream=stream,
+        optimizer=_optimizer(member, learner, source),
+        plan=setup.plan(stream, seed=seed),
+        validation=validation if choose else None,
+        output=setup.output(run, progress=progress),
+    )
+    if hardware.compile and not learner.freezing.frozen:
+        compile_blocks(learner)
+    begun = run is not None and (run.metrics_path.exists() or run.checkpoints.exists())
+    if distributed.from_main(begun):
+        trainer.resume()
+    state = trainer.train()
+    if run is not None:
+        _use_chosen(learner, run, setting.checkpoint)
+    return Outcome(
+        learner=learner,
+        state=state,
+        evaluation=None
+        if run is None
+        else _score(setting, learner, examples.split("evaluation", data.evaluation), keep=True),
+        choosing_score=_choosing_score(setting, state) if choose else None,
+        num_held_out=len(choosing.encoded.examples) if choose else 0,
+        num_train=len(source.encoded.examples),
+    )
+
+
+def _optimizer(member: Member, learner: TaskLearner, source: TaskSource) -> Any:
+    """The optimiser of what is to learn, each layer at its rate.
+
+    Where word vectors do not decay, those that the examples do not use are left out: they would stay as they are.
+    """
+    setting = member.setting
+    sample = source.build(0, source.plan(0), [0]).to(setting.hardware.device)
+    node = {**setting.optimizer, "learning_rate": member.learning_rate}
+
+    def arranged() -> Any:
+        learner.arrange(sample)
+        return build(node, learner=learner, lr_scales=setting.method.lr_scales(learner))
+
+    optimizer = arranged()
+    table = learner.encoder.token_embedding
+    decays = table is None or optimizer.decay_of(table.weight) != 0.0
+    if not decays and learn_used_rows(learner.encoder, source.encoded.tokens_T):
+        optimizer = arranged()
+    return optimizer
+
+
+def _score(setting: Setting, learner: TaskLearner, source: TaskSource, *, keep: bool = False) -> Evaluation:
+    """The task's metrics of a learner; with ``keep``, and what it answers to each example."""
+    hardware = setting.hardware
+    with torch.compiler.set_stance("force_eager"):  # each batch is of another shape, and met once
+        return evaluate(
+            learner,
+            setting.task,
+            source,
+            device=hardware.device,
+            autocast=hardware.precision.autocast,
+            keep=keep,
+        )
+
+
+def _choosing_score(setting: Setting, state: TrainState) -> float | None:
+    if setting.checkpoint == "best":
+        return state.best
+    return state.metrics.get(setting.task.main_metric)
+
+
+def _use_chosen(learner: TaskLearner, run: RunDirectory, checkpoint: Literal["best", "last"]) -> None:
+    """Put the chosen checkpoint's weights into the learner, and keep no optimiser state of a finished run."""
+    names = ["best", "last"] if checkpoint == "best" else ["last"]
+    for name in names:
+        folder = run.path / "checkpoints" / name
+        if not folder.is_dir():
+            continue
+        saved = open_checkpoint(folder)
+        tensors = saved.tensors("model")
+        if name == checkpoint:
+            load_weights(learner, tensors, source=str(folder))
+        distributed.barrier()
+        if distributed.is_main() and saved.tensors("optimizer"):
+            run.checkpoints.save(name, tensors={"model": tensors}, state={**saved.state, "files": ["model"]})
+        distributed.barrier()
