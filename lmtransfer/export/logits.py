@@ -19,8 +19,8 @@ from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.heads import LabelTargets
 from lmtransfer.tasks.source import TaskSource
-from lmtransfer.tasks.text.text_encoding import encode_texts
-from lmtransfer.tasks.text.text_example import TextExample
+from lmtransfer.tasks.text.encoding import encode_texts
+from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.transfer.learner import TaskLearner
 

@@ -13,8 +13,8 @@ from lmtransfer.data.files import find_file
 from lmtransfer.errors import LmtransferError
 from lmtransfer.export.run import OpenRun
 from lmtransfer.tasks.qa.example import QuestionExample
-from lmtransfer.tasks.tagging.tagged_example import TaggedExample
-from lmtransfer.tasks.text.text_example import TextExample
+from lmtransfer.tasks.tagging.example import TaggedExample
+from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.transfer.experiment.trained import task_of
 
 #: Lines of the run's own corpus or task, at most, and characters of each.

@@ -1,4 +1,4 @@
-"""What every metric promises: it streams, it merges, and it declares its direction."""
+"""What every metric promises: it streams, and higher is better."""
 
 from __future__ import annotations
 
@@ -11,28 +11,17 @@ import numpy as np
 class Metric(Protocol):
     """A number computed from predictions and gold answers that arrive batch by batch.
 
-    The state is one small array of sums wherever the definition allows it, so that memory does not grow with the
-    evaluation set; states of several ranks are merged before ``compute``, which is why F1 and correlations are
-    never averages of averages.
+    What is kept is one small array of sums wherever the definition allows it, so that memory does not grow with the
+    evaluation set, and F1 and correlations are never averages of averages.
 
     Attributes:
         name: the key in ``result.json``.
-        higher_is_better: its direction, for choosing checkpoints and for verdicts.
     """
 
     name: str
-    higher_is_better: bool
 
     def update(self, predictions: np.ndarray, targets: np.ndarray) -> None:
         """Take in one batch; both arrays have shape (B,)."""
-        ...
-
-    def state(self) -> np.ndarray:
-        """Everything seen so far, float64."""
-        ...
-
-    def merge(self, state: np.ndarray) -> None:
-        """Take in what another metric of the same kind has seen."""
         ...
 
     def compute(self) -> float:

@@ -21,7 +21,6 @@ class ConfusionMetric:
     """
 
     name: str
-    higher_is_better = True
 
     def __init__(self, *, num_labels: int) -> None:
         self.num_labels = num_labels
@@ -31,14 +30,6 @@ class ConfusionMetric:
         """Count one batch of label indices, both of shape (B,)."""
         cells = targets.astype(np.int64) * self.num_labels + predictions.astype(np.int64)
         self.matrix_CC += np.bincount(cells, minlength=self.num_labels**2).reshape(self.matrix_CC.shape)
-
-    def state(self) -> np.ndarray:
-        """The matrix so far."""
-        return self.matrix_CC.copy()
-
-    def merge(self, state: np.ndarray) -> None:
-        """Add the matrix of another rank."""
-        self.matrix_CC += state
 
     def compute(self) -> float:
         """The metric's value.

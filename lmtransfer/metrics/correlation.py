@@ -17,7 +17,6 @@ class Pearson:
     """
 
     name = "pearson"
-    higher_is_better = True
 
     def __init__(self) -> None:
         self._state = np.zeros(6)  # count, mean x, mean y, sum (x - mx)^2, sum (y - my)^2, sum (x - mx)(y - my)
@@ -29,13 +28,9 @@ class Pearson:
         x, y = predictions.astype(np.float64), targets.astype(np.float64)
         mean_x, mean_y = x.mean(), y.mean()
         dx, dy = x - mean_x, y - mean_y
-        self.merge(np.array([len(x), mean_x, mean_y, dx @ dx, dy @ dy, dx @ dy]))
+        self._add(np.array([len(x), mean_x, mean_y, dx @ dx, dy @ dy, dx @ dy]))
 
-    def state(self) -> np.ndarray:
-        """Count, means, and centred sums so far."""
-        return self._state.copy()
-
-    def merge(self, state: np.ndarray) -> None:
+    def _add(self, state: np.ndarray) -> None:
         """Combine with the moments of another part."""
         ours, total = self._state, self._state[0] + state[0]
         if total == 0:
@@ -64,7 +59,6 @@ class Spearman:
     """
 
     name = "spearman"
-    higher_is_better = True
 
     def __init__(self) -> None:
         self._parts: list[np.ndarray] = []
@@ -73,21 +67,13 @@ class Spearman:
         """Keep one batch, both of shape (B,)."""
         self._parts.append(np.stack([predictions.astype(np.float64), targets.astype(np.float64)]))
 
-    def state(self) -> np.ndarray:
-        """All values so far, shape (2, number of examples)."""
-        return np.concatenate([np.zeros((2, 0)), *self._parts], axis=1)
-
-    def merge(self, state: np.ndarray) -> None:
-        """Add the values of another rank."""
-        self._parts.append(state)
-
     def compute(self) -> float:
         """The correlation, -1 to 1; 0 where one side is constant.
 
         Raises:
             ValueError: nothing was seen.
         """
-        values = self.state()
+        values = np.concatenate([np.zeros((2, 0)), *self._parts], axis=1)
         check_seen(self.name, values.shape[1])
         pearson = Pearson()
         pearson.update(mean_ranks(values[0]), mean_ranks(values[1]))

@@ -70,30 +70,6 @@ def quac_questions(
     }
 
 
-def mark_accuracy(
-    marks: Mapping[str, str],
-    gold: Mapping[str, str],
-    references: Mapping[str, Sequence[str]],
-    *,
-    min_f1: float = 0.4,
-) -> float:
-    """Share of right marks (the files' ``yesno`` or ``followup``) over the questions on which people agree, 0 to 1.
-
-    Args:
-        marks: predicted mark by question id.
-        gold: the right one by question id.
-        references: each person's text by question id, as for :func:`quac_scores`.
-        min_f1: least human F1 of a question that counts.
-
-    Raises:
-        DataError: a question without mark, one too many, or people agree on none.
-    """
-    check_same_questions(marks, references, what="mark")
-    check_same_questions(gold, references, what="gold mark")
-    counted = agreed_questions(references, min_f1=min_f1)
-    return mean(marks[question] == gold[question] for question in counted)
-
-
 def agreed_questions(references: Mapping[str, Sequence[str]], *, min_f1: float = 0.4) -> list[str]:
     """Ids of the questions whose human F1 is at least ``min_f1``, in order.
 

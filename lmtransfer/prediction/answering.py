@@ -11,8 +11,8 @@ from lmtransfer.importing.opening import open_saved, trained_folders
 from lmtransfer.runs.saved import SavedRun
 from lmtransfer.tasks.base import Answer, Example, Task
 from lmtransfer.tasks.source import TaskSource
+from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.tasks.text.reader import TextReader
-from lmtransfer.tasks.text.text_example import TextExample
 from lmtransfer.training.hardware import Hardware
 from lmtransfer.transfer.evaluation import run_head
 from lmtransfer.transfer.experiment.data import encode_examples

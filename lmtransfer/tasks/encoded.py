@@ -6,7 +6,7 @@ R rows of targets, K columns.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,8 @@ import numpy as np
 
 from lmtransfer.errors import ConfigError
 from lmtransfer.tasks.heads import Targets
+from lmtransfer.tokenizers.base import CharacterTokenizer, Tokenizer
+from lmtransfer.tokenizers.characters import spell
 
 
 def room_beside(num_specials: int, *, max_length: int) -> int:
@@ -41,6 +43,49 @@ class Spelling:
 
     table: np.ndarray
     rows_T: np.ndarray
+
+
+class Speller:
+    """Spells the tokens of examples, in a table that grows by each word outside the vocabulary.
+
+    Args:
+        tokenizer: of whole words.
+    """
+
+    def __init__(self, tokenizer: CharacterTokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._added: dict[str, int] = {}
+
+    def rows(self, ids: np.ndarray, text: str) -> np.ndarray:
+        """The row of each token of the beginning of a text, int32."""
+        num_unknown = int((ids == self._tokenizer.unk_id).sum())
+        return self.rows_of(ids, self._tokenizer.unknown_words(text)[:num_unknown] if num_unknown else ())
+
+    def rows_of(self, ids: np.ndarray, unknown: Sequence[str]) -> np.ndarray:
+        """The row of each token, int32.
+
+        Args:
+            ids: of the tokens.
+            unknown: the words that are [UNK] among them, in order.
+        """
+        rows = ids.astype(np.int32)
+        size, added = self._tokenizer.vocab_size, self._added
+        rows[ids == self._tokenizer.unk_id] = [added.setdefault(word, size + len(added)) for word in unknown]
+        return rows
+
+    def spelling(self, rows: Iterable[np.ndarray]) -> Spelling:
+        """The table as it is now, for the tokens of these rows end to end."""
+        return Spelling(np.concatenate([self._tokenizer.characters, spell(list(self._added))]), joined(rows))
+
+
+def joined(arrays: Iterable[np.ndarray]) -> np.ndarray:
+    """Arrays of tokens end to end, int32; of none, an empty one."""
+    return np.concatenate([np.zeros(0, np.int32), *arrays])
+
+
+def speller_of(tokenizer: Tokenizer) -> Speller | None:
+    """What spells the tokens of a tokenizer of whole words; None of others."""
+    return Speller(tokenizer) if isinstance(tokenizer, CharacterTokenizer) else None
 
 
 @dataclass(frozen=True, slots=True)

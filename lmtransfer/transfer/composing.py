@@ -1,4 +1,6 @@
-"""What makes one vector of a sequence: its first or last token, mean, maximum, a BiLSTM, or attention pooling.
+"""What a head sees of the encoder's tokens: one vector a sequence, or one a token.
+
+Of a sequence: its first or last token, mean, maximum, a BiLSTM, or attention pooling.
 
 All of it works on packed sequences; no padding exists that could be pooled by mistake. What can be said of padded rows
 too has ``of_rows``, for exported graphs.
@@ -20,7 +22,7 @@ Tokens = Literal["first", "last", "all"]
 
 
 class Composition(nn.Module):
-    """Tokens in, one vector a sequence out, or one a token (``token_states``): the base class of what composes.
+    """Tokens in, one vector a sequence out, or one a token: the base class of what composes.
 
     Args:
         output_dim: E.
@@ -166,3 +168,41 @@ class BiLstm(Composition):
         """(T, D) -> (B, 2 * hidden_dim)."""
         states_TE = lstm_states(self.lstm, hidden, lengths)
         return torch.segment_reduce(states_TE, "max", lengths=lengths, axis=0)
+
+
+class EveryToken(Composition):
+    """Each token's vector as it is.
+
+    Args:
+        dim: D.
+    """
+
+    def __init__(self, *, dim: int) -> None:
+        super().__init__(output_dim=dim)
+
+    def forward(self, hidden: Tensor, lengths: Tensor) -> Tensor:
+        """(T, D) -> (T, D), float32."""
+        return hidden.float()
+
+    def of_rows(self, hidden_BLD: Tensor, real_BL: Tensor) -> Tensor:
+        """The same of padded rows, (B, L, D) -> (B, L, D)."""
+        return hidden_BLD.float()
+
+
+class BiLstmStates(Composition):
+    """The states of a bidirectional LSTM, as in taggers (Huang et al. 2015; Peters et al. 2018, section 4).
+
+    Args:
+        dim: D.
+        hidden_dim: units of each direction.
+    """
+
+    reads_padded = False
+
+    def __init__(self, *, dim: int, hidden_dim: int = 256) -> None:
+        super().__init__(output_dim=2 * hidden_dim)
+        self.lstm = nn.LSTM(dim, hidden_dim, bidirectional=True)
+
+    def forward(self, hidden: Tensor, lengths: Tensor) -> Tensor:
+        """(T, D) -> (T, 2 * hidden_dim)."""
+        return lstm_states(self.lstm, hidden, lengths)

@@ -10,7 +10,16 @@ from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import Encoder
 from lmtransfer.randomness import derived_seed
 from lmtransfer.tasks.heads import HeadSpec, RegressionSpec, SpanSpec, TaggingSpec
-from lmtransfer.transfer.composing import AttentionPooling, BiLstm, Composition, Max, Mean, OneToken
+from lmtransfer.transfer.composing import (
+    AttentionPooling,
+    BiLstm,
+    BiLstmStates,
+    Composition,
+    EveryToken,
+    Max,
+    Mean,
+    OneToken,
+)
 from lmtransfer.transfer.depth import rate_scales
 from lmtransfer.transfer.freezing import Freezing, Frozen, Full, Gradual
 from lmtransfer.transfer.heads.base import Head
@@ -19,7 +28,6 @@ from lmtransfer.transfer.heads.span import SpanHead
 from lmtransfer.transfer.heads.tagging import Pieces, TaggingHead
 from lmtransfer.transfer.learner import TaskLearner
 from lmtransfer.transfer.reading import OneLayer, Reading, ScalarMix
-from lmtransfer.transfer.token_states import BiLstmStates, EveryToken
 
 Pooling = Literal["family", "cls", "last_token", "mean", "max", "bilstm", "attention"]
 #: The same with the family's settled.

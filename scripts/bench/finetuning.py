@@ -14,8 +14,8 @@ from lmtransfer.data.files import find_file
 from lmtransfer.data.text_lines import read_lines
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.heads import LabelTargets, SpanTargets
-from lmtransfer.tasks.text.text_encoding import encode_texts
-from lmtransfer.tasks.text.text_example import TextExample
+from lmtransfer.tasks.text.encoding import encode_texts
+from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.tokenizers.base import Tokenizer
 
 from .setting import Setting

@@ -22,7 +22,7 @@ from lmtransfer.errors import ConfigError, RunDirectoryError
 from lmtransfer.importing.opening import open_saved
 from lmtransfer.kept_predictions.file import read_predictions
 from lmtransfer.prediction.answering import FilledMasks
-from lmtransfer.tasks.text.text_example import TextExample
+from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.training.hardware import setup
 from lmtransfer.zero_shot.minimal_pairs import evaluate_zero_shot
 

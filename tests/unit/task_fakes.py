@@ -13,8 +13,8 @@ from lmtransfer.models.bert import BertEncoder
 from lmtransfer.models.gpt import GptEncoder
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.heads import ClassificationSpec, HeadSpec, LabelTargets
-from lmtransfer.tasks.text.text_encoding import encode_texts
-from lmtransfer.tasks.text.text_example import TextExample
+from lmtransfer.tasks.text.encoding import encode_texts
+from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.tokenizers.base import Encoding
 
 

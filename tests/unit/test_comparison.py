@@ -19,7 +19,7 @@ from lmtransfer.reporting.comparison.tables import headline, remarks, sections, 
 from lmtransfer.reporting.comparison.task import compare_sides
 from lmtransfer.reporting.runs.collect import Run
 from lmtransfer.reporting.runs.entries import make_entries
-from lmtransfer.tasks.text.text_example import TextExample
+from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.verdicts.arms import Arm, Examples, Score
 from lmtransfer.verdicts.difference import compare_arms
 

@@ -20,7 +20,7 @@ from lmtransfer.tasks.heads import (
     TagTargets,
 )
 from lmtransfer.tasks.source import TaskSource
-from lmtransfer.tasks.tagging.tagged_example import TaggedExample
+from lmtransfer.tasks.tagging.example import TaggedExample
 from lmtransfer.transfer.evaluation import is_collapsed, run_head
 from lmtransfer.transfer.features import compute_features
 from lmtransfer.transfer.method import TransferMethod

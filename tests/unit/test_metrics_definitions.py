@@ -89,29 +89,7 @@ def test_spearman_is_pearson_of_ranks_and_sees_only_order() -> None:
     assert _stream(Spearman(), np.exp(x), y, 50) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("name", ["accuracy", "f1", "macro_f1", "matthews", "pearson", "spearman"])
-def test_two_ranks_merged_equal_one(name: str) -> None:
-    predictions, targets = np.array([0, 1, 1, 2, 1]), np.array([0, 1, 2, 2, 0])
-    whole, first, second = (make_metric(name, num_labels=3) for _ in range(3))
-    assert whole.name == name
-    whole.update(predictions, targets)
-    first.update(predictions[:3], targets[:3])
-    second.update(predictions[3:], targets[3:])
-    first.merge(second.state())
-    assert first.compute() == pytest.approx(whole.compute(), abs=1e-12)
-
-
 @pytest.mark.parametrize("name", ["accuracy", "f1", "matthews", "pearson", "spearman"])
 def test_nothing_seen_is_no_number(name: str) -> None:
     with pytest.raises(ValueError, match=name):
         make_metric(name, num_labels=2).compute()
-
-
-def test_confusion_metrics_and_pearson_hold_constant_memory() -> None:
-    for name in ("accuracy", "f1", "matthews", "pearson"):
-        metric = make_metric(name, num_labels=2)
-        sizes = []
-        for _ in range(10):
-            metric.update(RNG.integers(0, 2, 1000), RNG.integers(0, 2, 1000))
-            sizes.append(metric.state().size)
-        assert len(set(sizes)) == 1

@@ -29,12 +29,12 @@ from lmtransfer.tasks.answers import LabelAnswer, ScoreAnswer, SpanAnswer, TagsA
 from lmtransfer.tasks.formats.blimp import MinimalPair
 from lmtransfer.tasks.qa.example import GoldSpan, QuestionExample
 from lmtransfer.tasks.qa.task import SpanQa
-from lmtransfer.tasks.tagging.tagged_example import TaggedExample
+from lmtransfer.tasks.tagging.example import TaggedExample
 from lmtransfer.tasks.tagging.task import Tagging
 from lmtransfer.tasks.text.classification import TextClassification
+from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.tasks.text.minimal_pairs import MinimalPairs
 from lmtransfer.tasks.text.regression import TextRegression
-from lmtransfer.tasks.text.text_example import TextExample
 
 NUM = 60
 WORDS = ["the red sea", "a red sea", "Ann", "ann ran", "sea", "the", "Bob stayed", "of red"]

@@ -9,9 +9,9 @@ from task_fakes import WordTokenizer, bert
 
 from lmtransfer.tasks.base import Task
 from lmtransfer.tasks.qa.example import GoldSpan, QuestionExample
-from lmtransfer.tasks.tagging.tagged_example import TaggedExample
+from lmtransfer.tasks.tagging.example import TaggedExample
 from lmtransfer.tasks.text.classification import TextClassification
-from lmtransfer.tasks.text.phrases import sentences_of
+from lmtransfer.tasks.text.example import sentences_of
 from lmtransfer.transfer.experiment.data import read_task_data
 
 

@@ -12,8 +12,8 @@ from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.tasks.answers import ScoreAnswer
 from lmtransfer.tasks.base import Task
 from lmtransfer.tasks.heads import RegressionSpec
+from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.tasks.text.regression import TextRegression
-from lmtransfer.tasks.text.text_example import TextExample
 
 ROWS = "a\tb\tscore\nfirst\tone\t3.25\nsecond\ttwo\t-1\nthird\tthree\t1e-1\n"
 

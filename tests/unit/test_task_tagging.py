@@ -19,7 +19,7 @@ from lmtransfer.tasks.answers import TagsAnswer
 from lmtransfer.tasks.base import Task
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.heads import TaggingSpec, TagTargets
-from lmtransfer.tasks.tagging.tagged_example import TaggedExample
+from lmtransfer.tasks.tagging.example import TaggedExample
 from lmtransfer.tasks.tagging.task import UNMARKED, Tagging
 
 needs_data = pytest.mark.skipif("LMTRANSFER_DATA" not in os.environ, reason="LMTRANSFER_DATA names no data folder")
@@ -113,14 +113,14 @@ def test_ids_must_be_different(tmp_path: Path) -> None:
         toy.examples("dev")
 
 
-def test_tags_may_be_missing_in_test_and_where_predictions_are_asked_for(tmp_path: Path) -> None:
+def test_tags_may_be_missing_in_test(tmp_path: Path) -> None:
     (tmp_path / "new.conll").write_text("a\nb\n\nc\n")
     toy = task(tmp_path, files={"train": "train.conll", "dev": "new.conll", "test": "new.conll"})
     expected = [("a", "b"), ("c",)]
-    for examples in (toy.examples("test"), toy.read(tmp_path / "new.conll", split="input")):
-        assert [example.words for example in examples] == expected
-        assert not any(example.has_gold for example in examples)
-    assert examples[1].id == "input:1"
+    examples = toy.examples("test")
+    assert [example.words for example in examples] == expected
+    assert not any(example.has_gold for example in examples)
+    assert examples[1].id == "test:1"
     with pytest.raises(DataError, match="new.conll:1: 1 column, so there are no tags"):
         toy.examples("dev")
     with pytest.raises(DataError, match="test:0: has no gold tags"):

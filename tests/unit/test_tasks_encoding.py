@@ -9,8 +9,8 @@ from lmtransfer.errors import ConfigError
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.heads import LabelTargets
 from lmtransfer.tasks.source import TOKENS_MULTIPLE, TaskSource
-from lmtransfer.tasks.text.text_encoding import encode_texts, longest_first
-from lmtransfer.tasks.text.text_example import TextExample
+from lmtransfer.tasks.text.encoding import encode_texts, longest_first
+from lmtransfer.tasks.text.example import TextExample
 
 
 def _encode(

@@ -16,8 +16,8 @@ from lmtransfer.objectives.rows.stream import LanguageStream
 from lmtransfer.objectives.source import PretrainingSource
 from lmtransfer.tasks.heads import LabelTargets
 from lmtransfer.tasks.source import TaskSource
-from lmtransfer.tasks.text.text_encoding import encode_texts
-from lmtransfer.tasks.text.text_example import TextExample
+from lmtransfer.tasks.text.encoding import encode_texts
+from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.tokenizers.base import CharacterTokenizer, Tokenizer, characters_of
 from lmtransfer.tokenizers.load import load_tokenizer
 from lmtransfer.tokenizers.train_words import WordTokenizerTrainer

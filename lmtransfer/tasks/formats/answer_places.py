@@ -57,6 +57,20 @@ class AnswerPlaces:
             return GoldSpan(text)
         return GoldSpan(text, start, end)
 
+    def kept(self, question: str, golds: Iterable[GoldSpan | None]) -> tuple[GoldSpan, ...]:
+        """The answers of a question that are of use, those without a span last; of one that is left out there are none.
+
+        Args:
+            question: its id.
+            golds: as of ``gold``.
+        """
+        found = list(golds)
+        kept = sorted((gold for gold in found if gold is not None), key=lambda gold: gold.start is None)
+        if found and (not kept or kept[0].start is None):
+            self.left_out.append(question)
+            return ()
+        return tuple(kept)
+
     def complain(self, question: str, complaint: str) -> None:
         """Count a bad answer.
 

@@ -7,6 +7,7 @@ https://rajpurkar.github.io/SQuAD-explorer.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,6 +58,29 @@ class SquadFile:
     examples: list[QuestionExample]
     counts: SquadCounts
 
+    @classmethod
+    def of(cls, examples: Sequence[QuestionExample], places: AnswerPlaces, *, num_passages: int) -> SquadFile:
+        """What is left of all the questions that were read.
+
+        Raises:
+            DataError: answers are bad and refused.
+        """
+        places.settle()
+        left_out = frozenset(places.left_out)
+        kept = [example for example in examples if example.id not in left_out]
+        return cls(
+            kept,
+            SquadCounts(
+                num_passages=num_passages,
+                num_questions=len(examples),
+                num_unanswerable=sum(example.answers == () for example in kept),
+                num_hidden=sum(example.answers is None for example in kept),
+                num_answers=places.num_answers,
+                bad_answers=tuple(places.bad),
+                left_out=tuple(places.left_out),
+            ),
+        )
+
 
 def read_squad(path: Path, *, bad_answers: BadAnswersPolicy = "refuse") -> SquadFile:
     """Read a file of version 1.1 or 2.0, or of another set in this format.
@@ -87,20 +111,7 @@ def read_squad(path: Path, *, bad_answers: BadAnswersPolicy = "refuse") -> Squad
                 question = asked.field("question").filled_text()
                 answers = _answers(asked, passage, question_id, places)
                 examples.append(QuestionExample(question_id, question, passage, answers))
-    places.settle()
-    left_out = frozenset(places.left_out)
-    return SquadFile(
-        [example for example in examples if example.id not in left_out],
-        SquadCounts(
-            num_passages=num_passages,
-            num_questions=len(examples),
-            num_unanswerable=sum(example.answers == () and example.id not in left_out for example in examples),
-            num_hidden=sum(example.answers is None for example in examples),
-            num_answers=places.num_answers,
-            bad_answers=tuple(places.bad),
-            left_out=tuple(places.left_out),
-        ),
-    )
+    return SquadFile.of(examples, places, num_passages=num_passages)
 
 
 def _answers(asked: JsonNode, passage: str, question_id: str, places: AnswerPlaces) -> tuple[GoldSpan, ...] | None:
@@ -119,8 +130,4 @@ def _answers(asked: JsonNode, passage: str, question_id: str, places: AnswerPlac
         places.gold(question_id, answer.field("text").text(), answer.field("answer_start").number(), passage)
         for answer in items
     ]
-    kept = sorted((gold for gold in golds if gold is not None), key=lambda gold: gold.start is None)
-    if items and (not kept or kept[0].start is None):
-        places.left_out.append(question_id)
-        return ()
-    return tuple(kept)
+    return places.kept(question_id, golds)

@@ -10,10 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lmtransfer.tasks.encoded import Spelling
+from lmtransfer.tasks.encoded import Spelling, speller_of
 from lmtransfer.tasks.qa.example import QuestionExample
-from lmtransfer.tokenizers.base import CharacterTokenizer, Tokenizer
-from lmtransfer.tokenizers.characters import spell
+from lmtransfer.tokenizers.base import Tokenizer
 
 
 class Piece(NamedTuple):
@@ -43,7 +42,7 @@ class QuestionPieces:
     ) -> None:
         self._tokenizer = tokenizer
         self._room, self._turns = max_question_tokens, history_turns
-        self._speller = _Speller(tokenizer) if isinstance(tokenizer, CharacterTokenizer) else None
+        self._speller = speller_of(tokenizer)
         self._passages: dict[str, tuple[Piece, np.ndarray]] = {}
         distinct: dict[str, None] = {}
         for example in examples:
@@ -87,31 +86,4 @@ class QuestionPieces:
 
     def _spelt(self, text: str, ids: np.ndarray) -> Piece:
         ids = ids.astype(np.int32, copy=False)
-        return Piece(ids, None if self._speller is None else self._speller.rows(text, ids))
-
-
-class _Speller:
-    """A table of spellings that grows by each word outside the vocabulary."""
-
-    def __init__(self, tokenizer: CharacterTokenizer) -> None:
-        self._tokenizer = tokenizer
-        self._added: dict[str, int] = {}
-
-    def rows(self, text: str, ids: np.ndarray) -> np.ndarray:
-        """The row of each token of a whole text, int32."""
-        rows = ids.copy()
-        unknown = np.flatnonzero(ids == self._tokenizer.unk_id)
-        if len(unknown):
-            size, added = self._tokenizer.vocab_size, self._added
-            words = self._tokenizer.unknown_words(text)
-            rows[unknown] = [added.setdefault(word, size + len(added)) for word in words]
-        return rows
-
-    def spelling(self, rows: Iterable[np.ndarray]) -> Spelling:
-        """The table as it is now, for all tokens."""
-        return Spelling(np.concatenate([self._tokenizer.characters, spell(list(self._added))]), joined(rows))
-
-
-def joined(arrays: Iterable[np.ndarray]) -> np.ndarray:
-    """Arrays of tokens end to end, int32; of none, an empty one."""
-    return np.concatenate([np.zeros(0, np.int32), *arrays])
+        return Piece(ids, None if self._speller is None else self._speller.rows(ids, text))

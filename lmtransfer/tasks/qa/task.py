@@ -23,14 +23,13 @@ from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.formats.answer_places import BadAnswersPolicy, listed
 from lmtransfer.tasks.formats.coqa import KINDS, CoqaFile, read_coqa
 from lmtransfer.tasks.formats.quac import QuacFile, read_quac
+from lmtransfer.tasks.formats.span_rows import read_span_hub, read_span_rows
 from lmtransfer.tasks.formats.squad import SquadFile, read_squad
 from lmtransfer.tasks.heads import HeadSpec, SpanSpec
-from lmtransfer.tasks.hub_table import HubSource
-from lmtransfer.tasks.located import LocatedFiles
+from lmtransfer.tasks.places import HubSource, LocatedFiles
 from lmtransfer.tasks.qa.example import QuestionExample
 from lmtransfer.tasks.qa.reader import QuestionReader
 from lmtransfer.tasks.qa.span_decoding import decode_spans
-from lmtransfer.tasks.qa.span_rows import read_span_hub, read_span_rows
 from lmtransfer.tasks.qa.windows import STRIDE, encode_questions
 from lmtransfer.tokenizers.base import Tokenizer
 
@@ -45,7 +44,7 @@ class SpanQa(Task):
     Args:
         name: the task's name in tables and results.
         file_format: ``squad`` (1.1 and 2.0), ``quac``, ``coqa``, or ``jsonl``: one question a line (see
-            ``tasks.qa.span_rows``), or SQuAD's format where a file's name ends in ``.json``.
+            ``tasks.formats.span_rows``), or SQuAD's format where a file's name ends in ``.json``.
         hub: ``datasets`` name to fall back on, with SQuAD's columns; null: files only.
         hub_config: its configuration.
         hub_splits: hub split of each split; by the same name where it says nothing.
@@ -121,7 +120,7 @@ class SpanQa(Task):
             for split, given in {**(files or {}), **named}.items()
             if given
         }
-        self.hub = None if hub is None else HubSource(hub, hub_config, dict(hub_splits or {}))
+        self.hub = HubSource.of(hub, hub_config, hub_splits)
         self.splits = tuple(dict.fromkeys([*self.files, *(hub_splits or {})]))
         self.notes: dict[str, Notes] = {}
         problems = [

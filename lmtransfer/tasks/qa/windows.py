@@ -10,11 +10,11 @@ from dataclasses import dataclass, field, fields
 
 import numpy as np
 
-from lmtransfer.tasks.encoded import EncodedExamples, ragged_offsets, room_beside
+from lmtransfer.tasks.encoded import EncodedExamples, joined, ragged_offsets, room_beside
 from lmtransfer.tasks.heads import SpanTargets
 from lmtransfer.tasks.qa.example import QuestionExample
 from lmtransfer.tasks.qa.gold_tokens import NOWHERE, GoldTokens
-from lmtransfer.tasks.qa.pieces import Piece, QuestionPieces, joined
+from lmtransfer.tasks.qa.pieces import Piece, QuestionPieces
 from lmtransfer.tokenizers.base import Tokenizer
 
 #: Tokens from the start of a window to that of the next, where nothing else is said; less in short windows.

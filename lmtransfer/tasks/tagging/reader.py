@@ -9,7 +9,7 @@ from lmtransfer.errors import DataError
 from lmtransfer.tasks.asking import Asked, Given, Reader, json_object
 from lmtransfer.tasks.formats.conll import read_conll
 from lmtransfer.tasks.formats.conllu import read_conllu
-from lmtransfer.tasks.tagging.tagged_example import TaggedExample
+from lmtransfer.tasks.tagging.example import TaggedExample
 
 
 class SentenceReader(Reader):

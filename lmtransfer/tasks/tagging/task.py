@@ -17,21 +17,18 @@ from lmtransfer.data.documents import Notes
 from lmtransfer.data.files import plain_name
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.kept_predictions.scored import Ratio, ScoredExamples, scored_examples
-from lmtransfer.metrics.chunks import OUTSIDE, ChunkScores, split_tag
+from lmtransfer.metrics.chunks import OUTSIDE, Chunks, chunk_scores, split_tag
 from lmtransfer.tasks.answers import TagsAnswer
 from lmtransfer.tasks.base import Task
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.formats.conll import iob1_to_bio, read_conll, unmarked_begins
 from lmtransfer.tasks.formats.conllu import TagColumn, read_conllu
-from lmtransfer.tasks.formats.tagged_hub import read_tagged_hub
-from lmtransfer.tasks.formats.tagged_json import read_tagged_json
-from lmtransfer.tasks.formats.tagged_sentence import TaggedSentence
+from lmtransfer.tasks.formats.tagged import TaggedSentence, read_tagged_hub, read_tagged_json
 from lmtransfer.tasks.found_labels import check_label, check_labels, listed
 from lmtransfer.tasks.heads import HeadSpec, TaggingSpec
-from lmtransfer.tasks.hub_table import HubSource
-from lmtransfer.tasks.located import LocatedFiles
+from lmtransfer.tasks.places import HubSource, LocatedFiles
+from lmtransfer.tasks.tagging.example import TaggedExample
 from lmtransfer.tasks.tagging.reader import SentenceReader
-from lmtransfer.tasks.tagging.tagged_example import TaggedExample
 from lmtransfer.tasks.tagging.word_encoding import encode_words
 from lmtransfer.tokenizers.base import Tokenizer
 
@@ -106,7 +103,7 @@ class Tagging(Task):
         default_word, default_tag = _DEFAULT_COLUMNS[file_format]
         self.word_column = default_word if word_column is None else word_column
         self.tag_column = default_tag if tag_column is None else tag_column
-        self.hub = None if hub is None else HubSource(hub, hub_config, dict(hub_splits or {}))
+        self.hub = HubSource.of(hub, hub_config, hub_splits)
         self.hub_columns = tuple(hub_columns)
         self.splits = tuple(dict.fromkeys([*self.files.splits, *(hub_splits or {})]))
         self.notes: dict[str, Notes] = {}
@@ -193,19 +190,6 @@ class Tagging(Task):
         if not found:
             raise DataError(f"{self.origin(split)}: holds no sentences")
         return found
-
-    def read(self, path: Path, *, split: str) -> list[TaggedExample]:
-        """The sentences of another file in the format of this task's; they need no tags.
-
-        Args:
-            path: the file.
-            split: what they are called, as in ``split:number``.
-
-        Raises:
-            DataError: it is malformed, with ``file:line``.
-        """
-        notes = Notes()
-        return self._examples(self._sentences_of(path, notes, with_gold=False), split, notes)
 
     def _examples(self, sentences: Iterator[TaggedSentence], split: str, notes: Notes) -> list[TaggedExample]:
         self.notes[split] = notes
@@ -301,25 +285,23 @@ class Tagging(Task):
         return TagsAnswer(tuple(tags), tuple(self.labels[tag] for tag in tags), probabilities)
 
     def score(self, examples: Sequence[TaggedExample], answers: Iterable[TagsAnswer]) -> dict[str, float]:
-        """``accuracy`` over words; for spans ``f1``, ``precision`` and ``recall`` of spans before it (``ChunkScores``).
+        """``accuracy`` over words; for spans ``f1``, ``precision`` and ``recall`` of spans before it (``Chunks``).
 
         Raises:
             DataError: a sentence without gold tags.
         """
-        spans = None if self.scheme == "words" else ChunkScores(labels=self.labels)
+        chunks = None if self.scheme == "words" else Chunks(labels=self.labels)
+        counts = np.zeros(3)
         num_right = num_words = 0
         for example, answer in zip(examples, answers, strict=True):
             if example.tags is None:
                 raise DataError(f"{example.id}: has no gold tags, so it cannot be scored")
             num_right += sum(gold == tag for gold, tag in zip(example.tags, answer.tags, strict=True))
             num_words += len(example.tags)
-            if spans is not None:
-                spans.update(answer.tags, example.tags)
+            if chunks is not None:
+                counts += chunks.counts(answer.tags, example.tags)
         accuracy = {"accuracy": num_right / num_words if num_words else 0.0}
-        if spans is None:
-            return accuracy
-        found = spans.compute()
-        return {name: found[name] for name in ("f1", "precision", "recall")} | accuracy
+        return accuracy if chunks is None else chunk_scores(*counts.tolist()) | accuracy
 
     def scored_examples(self, examples: Sequence[TaggedExample], answers: Sequence[TagsAnswer]) -> ScoredExamples:
         """The tags, said and gold, and how many words and spans of each sentence are right; see ``Task``."""
@@ -328,8 +310,8 @@ class Tagging(Task):
         right = np.array([sum(a == b for a, b in zip(*pair, strict=True)) for pair in pairs], dtype=np.float64)
         ratios = {"accuracy": Ratio(right, words)}
         if self.scheme != "words":
-            spans = ChunkScores(labels=self.labels)
-            counts = np.array([spans.counts(*pair) for pair in pairs], dtype=np.float64).reshape(-1, 3)
+            chunks = Chunks(labels=self.labels)
+            counts = np.array([chunks.counts(*pair) for pair in pairs], dtype=np.float64).reshape(-1, 3)
             right, said, gold = counts.T
             ratios |= {
                 "f1": Ratio(2 * right, said + gold),

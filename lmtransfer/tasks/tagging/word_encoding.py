@@ -11,11 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from lmtransfer.data.documents import Notes
-from lmtransfer.tasks.encoded import EncodedExamples, Spelling, ragged_offsets, room_beside
+from lmtransfer.tasks.encoded import EncodedExamples, joined, ragged_offsets, room_beside, speller_of
 from lmtransfer.tasks.heads import NO_LABEL, TagTargets
-from lmtransfer.tasks.tagging.tagged_example import TaggedExample
+from lmtransfer.tasks.tagging.example import TaggedExample
 from lmtransfer.tokenizers.base import CharacterTokenizer, Tokenizer
-from lmtransfer.tokenizers.characters import spell
 
 NO_TOKEN = "words that the tokenizer makes nothing of, read as [UNK]"
 
@@ -70,7 +69,7 @@ def encode_words(
         ConfigError: ``max_length`` leaves no room for words.
     """
     room = room_beside(2, max_length=max_length)
-    speller = _Speller(tokenizer) if isinstance(tokenizer, CharacterTokenizer) else None
+    speller = speller_of(tokenizer)
     cls, sep = np.array([tokenizer.cls_id], np.int32), np.array([tokenizer.sep_id], np.int32)
     tokens: list[np.ndarray] = []
     spelt: list[np.ndarray] = []
@@ -82,7 +81,7 @@ def encode_words(
         if pieces.missing_W.any():
             notes.add(NO_TOKEN, example.id, int(pieces.missing_W.sum()))
         ids_T, counts_W = pieces.ids_T, pieces.counts_W
-        spelt_T = ids_T if speller is None else speller.rows_of(pieces, example.words)
+        spelt_T = ids_T if speller is None else speller.rows_of(ids_T, _unknown(pieces, example.words, tokenizer))
         if len(counts_W) and counts_W.max() > room:
             kept = np.arange(len(ids_T)) - np.repeat(ragged_offsets(counts_W)[:-1], counts_W) < room
             ids_T, spelt_T, counts_W = ids_T[kept], spelt_T[kept], np.minimum(counts_W, room)
@@ -98,7 +97,7 @@ def encode_words(
             first_W = 1 + edges[:-1][asked] - edges[window.start]
             rows.append(np.stack([first_W, counts_W[asked], tags_W[asked]], axis=1))
             owners.append(number)
-    tokens_T = np.concatenate(tokens) if tokens else np.zeros(0, np.int32)
+    tokens_T = joined(tokens)
     return EncodedExamples(
         examples=tuple(examples),
         owners=np.array(owners, dtype=np.int64),
@@ -199,27 +198,11 @@ def _read_apart(words: Sequence[str], tokenizer: Tokenizer) -> tuple[np.ndarray,
     return np.concatenate(ids), np.repeat(np.arange(len(words)), [len(part) for part in ids])
 
 
-class _Speller:
-    """Gives each word outside the vocabulary a row of its own in the table of spellings."""
-
-    def __init__(self, tokenizer: CharacterTokenizer) -> None:
-        self._tokenizer = tokenizer
-        self._added: dict[str, int] = {}
-
-    def rows_of(self, pieces: WordPieces, words: Sequence[str]) -> np.ndarray:
-        """The row of each token, int32; a word that the tokenizer makes nothing of is spelt as it is."""
-        unknown = [
-            part
-            for word, missing in zip(words, pieces.missing_W, strict=True)
-            for part in ([word] if missing else self._tokenizer.unknown_words(word))
-        ]
-        rows_T = pieces.ids_T.copy()
-        size = self._tokenizer.vocab_size
-        added = [self._added.setdefault(word, size + len(self._added)) for word in unknown]
-        rows_T[pieces.ids_T == self._tokenizer.unk_id] = added
-        return rows_T
-
-    def spelling(self, rows: Sequence[np.ndarray]) -> Spelling:
-        """The spelling of all tokens."""
-        table = np.concatenate([self._tokenizer.characters, spell(list(self._added))])
-        return Spelling(table, np.concatenate(rows) if rows else np.zeros(0, np.int32))
+def _unknown(pieces: WordPieces, words: Sequence[str], tokenizer: Tokenizer) -> list[str]:
+    """The words that are [UNK] among the tokens; a word that the tokenizer makes nothing of is one as it is."""
+    assert isinstance(tokenizer, CharacterTokenizer)
+    return [
+        part
+        for word, missing in zip(words, pieces.missing_W, strict=True)
+        for part in ([word] if missing else tokenizer.unknown_words(word))
+    ]

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -14,27 +13,21 @@ from lmtransfer.data.documents import Notes
 from lmtransfer.data.text_lines import EncodingErrors
 from lmtransfer.errors import ConfigError
 from lmtransfer.kept_predictions.scored import Ratio, ScoredExamples, scored_examples
-from lmtransfer.metrics.base import Metric
-from lmtransfer.metrics.names import make_metric
 from lmtransfer.tasks.answers import LabelAnswer
-from lmtransfer.tasks.base import Answer, Task
+from lmtransfer.tasks.base import Answer
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.found_labels import check_label, check_labels, listed, short
 from lmtransfer.tasks.heads import NO_LABEL, ClassificationSpec, HeadSpec, LabelTargets
-from lmtransfer.tasks.hub_table import HubSource
-from lmtransfer.tasks.text.phrases import with_sentences
-from lmtransfer.tasks.text.reader import TextReader
+from lmtransfer.tasks.places import HubSource
+from lmtransfer.tasks.text.example import TextExample, with_sentences
+from lmtransfer.tasks.text.files import TextColumns, TextRow
 from lmtransfer.tasks.text.tables import BadRowsPolicy, TableFormat, TableLayout
-from lmtransfer.tasks.text.text_encoding import encode_texts
-from lmtransfer.tasks.text.text_example import TextExample
-from lmtransfer.tasks.text.text_files import TextColumns, TextFiles, TextRow
-from lmtransfer.tasks.text.text_scoring import CHUNK, score_numbers
-from lmtransfer.tokenizers.base import Tokenizer
+from lmtransfer.tasks.text.task import CHUNK, TextFileTask, TextTask
 
 LabelMetric = Literal["accuracy", "f1", "macro_f1", "matthews"]
 
 
-class Classification(Task):
+class Classification(TextTask):
     """What all classification tasks share: label names, metrics, encoding, and the choice of training examples.
 
     A task with a source of its own derives from this and gives ``splits`` and ``examples``; one that reads files
@@ -54,7 +47,7 @@ class Classification(Task):
             three or more labels without saying of which; for labels that are found in the data, when they are needed.
     """
 
-    splits: tuple[str, ...]
+    kind = ClassificationSpec.kind
 
     def __init__(
         self,
@@ -67,17 +60,12 @@ class Classification(Task):
         num_train: int | None = None,
         dev_from_train: float | None = None,
     ) -> None:
-        self.name = name
-        if not metrics:
-            raise ConfigError("task.metrics=[]: name at least one metric; the first decides")
-        self.metric_names = tuple(metrics)
-        self.main_metric: str = self.metric_names[0]
+        super().__init__(
+            name=name, metrics=metrics, max_length=max_length, num_train=num_train, dev_from_train=dev_from_train
+        )
         self._positive_label = positive_label
         if labels is not None:
             self.labels = self._checked([str(label) for label in labels])
-        self.max_length = max_length
-        self.num_train = num_train
-        self.dev_from_train = dev_from_train
 
     @cached_property
     def labels(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -101,31 +89,19 @@ class Classification(Task):
             )
         return tuple(labels)
 
-    def reader(self) -> TextReader:
-        """Makes texts of what users ask."""
-        return TextReader(ClassificationSpec.kind, who=f"task {self.name}")
-
     @property
     def head(self) -> HeadSpec:
         """One of the labels."""
         return ClassificationSpec(len(self.labels))
 
-    def examples(self, split: str) -> list[TextExample]:
-        """All examples of a split."""
-        raise NotImplementedError
-
-    def encode(
-        self, examples: Sequence[TextExample], tokenizer: Tokenizer, *, max_length: int, num_segments: int
-    ) -> EncodedExamples:
-        """Examples as [CLS] text [SEP], or [CLS] a [SEP] b [SEP]; see ``Task.encode``."""
+    def gold(self, examples: Sequence[TextExample]) -> LabelTargets[np.ndarray]:
+        """The labels."""
         labels = [NO_LABEL if example.label is None else example.label for example in examples]
-        return encode_texts(
-            examples,
-            LabelTargets(np.array(labels, dtype=np.int64)),
-            tokenizer,
-            max_length=max_length,
-            num_segments=num_segments,
-        )
+        return LabelTargets(np.array(labels, dtype=np.int64))
+
+    def number_of(self, answer: LabelAnswer) -> float:
+        """The label's index."""
+        return answer.label
 
     def answers(self, encoded: EncodedExamples, outputs: np.ndarray) -> Iterator[LabelAnswer]:
         """The most probable label of each example.
@@ -141,18 +117,10 @@ class Classification(Task):
             for label, row in zip(logits.argmax(1).tolist(), probabilities.tolist(), strict=True):
                 yield LabelAnswer(label, self.labels[label], dict(zip(self.labels, row, strict=True)))
 
-    def score(self, examples: Sequence[TextExample], answers: Iterable[LabelAnswer]) -> dict[str, float]:
-        """The metrics, the main one first; see ``Task.score``.
-
-        Raises:
-            DataError: an example has no gold label.
-        """
-        return score_numbers(examples, (answer.label for answer in answers), self.metrics())
-
     def scored_examples(self, examples: Sequence[TextExample], answers: Sequence[LabelAnswer]) -> ScoredExamples:
         """The labels, said and gold; see ``Task``."""
         said = np.array([answer.label for answer in answers], dtype=np.int64)
-        gold = np.array([NO_LABEL if example.label is None else example.label for example in examples], dtype=np.int64)
+        gold = self.gold(examples).labels
         return scored_examples(
             examples,
             kind="classification",
@@ -162,7 +130,7 @@ class Classification(Task):
             ratios={"accuracy": Ratio.mean(said == gold)},
             classes=gold,
             class_names=self.labels,
-            positive=self._positive,
+            positive=self.positive,
         )
 
     def baseline(self, train: Sequence[TextExample], examples: Sequence[TextExample]) -> list[Answer]:
@@ -171,16 +139,13 @@ class Classification(Task):
         label = int(np.bincount(known, minlength=len(self.labels)).argmax())
         return [LabelAnswer(label, self.labels[label])] * len(examples)
 
-    def metrics(self) -> list[Metric]:
-        """Fresh metrics, the main one first."""
-        return [make_metric(name, num_labels=len(self.labels), positive=self._positive) for name in self.metric_names]
-
     @property
-    def _positive(self) -> int:
+    def positive(self) -> int:
+        """Index of the label whose F1 counts: the second one, unless another is named."""
         return 1 if self._positive_label is None else self.labels.index(self._positive_label)
 
 
-class TextClassification(Classification):
+class TextClassification(TextFileTask, Classification):
     """Single texts or pairs with a label each, from one file a split or from a ``datasets`` name.
 
     Files come first: a relative path is looked for below ``data_root``, then below the working directory; ``.gz``,
@@ -219,11 +184,6 @@ class TextClassification(Classification):
         num_train: size of the seeded subset of the training split; null: all of it.
         dev_from_train: fraction of the training examples held out to choose by; null: the dev split chooses.
         data_root: folder that holds the data folders.
-
-    Attributes:
-        columns: which columns its files have.
-        layout: how they are written.
-        notes: of each split that was read: empty texts, and what was left out, with the first place of each.
 
     Raises:
         ConfigError: ``label_values`` and ``labels`` differ in number, or there is neither a file nor a hub name.
@@ -274,58 +234,30 @@ class TextClassification(Classification):
             wanted = "task.labels too" if labels is None else f"one value for each of the {len(labels)} labels"
             raise ConfigError(f"task.label_values={list(label_values)}: give {wanted}")
         self._label_values = None if label_values is None else [str(value) for value in label_values]
-        named = {split: file for split, file in {"train": train, "dev": dev, "test": test}.items() if file is not None}
-        self._files = TextFiles(
-            task=name,
-            files={**(files or {}), **named},
+        self.read_from(
+            files,
+            train=train,
+            dev=dev,
+            test=test,
             columns=TextColumns.of(
                 text_column=text_column,
                 text_pair_column=text_pair_column,
                 id_column=id_column,
                 label_column=label_column,
             ),
-            layout=TableLayout(
-                file_format=file_format,
-                columns=None if columns is None else tuple(columns),
-                optional_columns=optional_columns,
-                bad_rows=bad_rows,
-                encoding_errors=encoding_errors,
-            ),
+            layout=TableLayout(file_format, columns, optional_columns, bad_rows, encoding_errors),
+            hub=HubSource.of(hub, hub_config, hub_splits),
             hidden_values=set(hidden_values) - set(self._label_values or labels or ()),
             dropped_values=dropped_values,
-            hub=None if hub is None else HubSource(hub, hub_config, dict(hub_splits or {})),
             data_root=data_root,
         )
         self.phrases = phrases
-        self.splits = self._files.splits
-        self.notes = self._files.notes
-        self.columns, self.layout = self._files.columns, self._files.layout
         self._label_column = " or ".join([label_column] if isinstance(label_column, str) else label_column)
-
-    def origin(self, split: str) -> str:
-        """The file or the hub split that a split is read from; see ``TextFiles.origin``."""
-        return self._files.origin(split)
-
-    def reader(self) -> TextReader:
-        """Makes texts, or pairs, of what users ask."""
-        return TextReader(ClassificationSpec.kind, who=f"task {self.name}", columns=self.columns, layout=self.layout)
 
     def examples(self, split: str) -> list[TextExample]:
         """All examples of a split, in the order of the source; see ``Task.examples``."""
-        examples = self._files.examples(split, self._example)
+        examples = super().examples(split)
         return with_sentences(examples) if self.phrases and split == "train" else examples
-
-    def read(self, path: Path, *, split: str) -> list[TextExample]:
-        """The examples of another file in the format of this task's; they need no labels.
-
-        Args:
-            path: the file.
-            split: what they are called, as in ``split:number``.
-
-        Raises:
-            DataError: it is malformed, with ``file:line``.
-        """
-        return self._files.examples_of(path, split, self._example)
 
     def discover_labels(self) -> list[str]:
         """The labels of the training split: numbers by size, others by alphabet."""
@@ -335,7 +267,7 @@ class TextClassification(Classification):
                 "them by task.labels=[...], or the file by task.files.train="
             )
         column, counts = f"task.label_column={self._label_column}", Counter[str]()
-        for row in self._files.rows("train", Notes()):
+        for row in self.files.rows("train", Notes()):
             if row.gold:  # no label at all is refused where the examples are read, with its line
                 check_label(row.gold, row.where, column)
                 counts[row.gold] += 1
@@ -353,7 +285,8 @@ class TextClassification(Classification):
             for named, values in ((True, self.labels), (False, self._label_values or self.labels))
         }
 
-    def _example(self, row: TextRow) -> TextExample:
+    def example_of(self, row: TextRow) -> TextExample:
+        """The example of a row; see ``TextFileTask``."""
         known = self._index_of[row.named]
         if row.gold is not None and row.gold not in known:
             meaning = "task.labels" if row.named or self._label_values is None else "task.label_values"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lmtransfer.errors import DataError
-from lmtransfer.tasks.hub_table import HubSource, load_hub_table
+from lmtransfer.tasks.places import HubSource, load_hub_table
 from lmtransfer.tasks.text.tables import Column, Row
 
 

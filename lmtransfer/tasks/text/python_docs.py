@@ -8,7 +8,7 @@ from lmtransfer.data.corpora.libraries import LIBRARIES
 from lmtransfer.data.corpora.python_docs import SPLITS, Split, docstring_examples
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.tasks.text.classification import Classification
-from lmtransfer.tasks.text.text_example import TextExample
+from lmtransfer.tasks.text.example import TextExample
 
 
 class PythonDocsTask(Classification):

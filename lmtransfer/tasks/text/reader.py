@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from lmtransfer.data.documents import Notes, clean
 from lmtransfer.errors import ConfigError
 from lmtransfer.tasks.asking import SEPARATOR, Asked, Given, Reader, two_texts
+from lmtransfer.tasks.text.example import TextExample
+from lmtransfer.tasks.text.files import TextColumns
 from lmtransfer.tasks.text.tables import BadRows, Column, TableFormat, TableLayout, rows_of_lines
-from lmtransfer.tasks.text.text_example import TextExample
-from lmtransfer.tasks.text.text_files import TextColumns
 
 _TABLES: tuple[TableFormat, ...] = ("tsv", "quoted_tsv", "csv", "jsonl")
 

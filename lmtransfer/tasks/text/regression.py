@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 import numpy as np
 
 from lmtransfer.data.text_lines import EncodingErrors
-from lmtransfer.errors import ConfigError
 from lmtransfer.kept_predictions.scored import Ratio, ScoredExamples, scored_examples
-from lmtransfer.metrics.base import Metric
-from lmtransfer.metrics.names import make_metric
 from lmtransfer.tasks.answers import ScoreAnswer
-from lmtransfer.tasks.base import Answer, Task
+from lmtransfer.tasks.base import Answer
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.heads import HeadSpec, RegressionSpec, ScoreTargets
-from lmtransfer.tasks.hub_table import HubSource
-from lmtransfer.tasks.text.reader import TextReader
+from lmtransfer.tasks.places import HubSource
+from lmtransfer.tasks.text.example import TextExample
+from lmtransfer.tasks.text.files import TextColumns, TextRow
 from lmtransfer.tasks.text.tables import BadRowsPolicy, TableFormat, TableLayout
-from lmtransfer.tasks.text.text_encoding import encode_texts
-from lmtransfer.tasks.text.text_example import TextExample
-from lmtransfer.tasks.text.text_files import TextColumns, TextFiles, TextRow
-from lmtransfer.tasks.text.text_scoring import score_numbers
-from lmtransfer.tokenizers.base import Tokenizer
+from lmtransfer.tasks.text.task import TextFileTask
 
 ScoreMetric = Literal["pearson", "spearman"]
 
@@ -34,7 +27,7 @@ ScoreMetric = Literal["pearson", "spearman"]
 _LARGEST = 1e15
 
 
-class TextRegression(Task):
+class TextRegression(TextFileTask):
     """Single texts or pairs with a score each; files, columns and the hub as in ``TextClassification``.
 
     Args:
@@ -64,15 +57,11 @@ class TextRegression(Task):
         dev_from_train: fraction of the training examples held out to choose by; null: the dev split chooses.
         data_root: folder that holds the data folders.
 
-    Attributes:
-        columns: which columns its files have.
-        layout: how they are written.
-        notes: of each split that was read: empty texts, and what was left out, with the first place of each.
-
     Raises:
         ConfigError: there is no metric, or neither a file nor a hub name.
     """
 
+    kind = RegressionSpec.kind
     baseline_name = "mean score"
 
     def __init__(
@@ -103,81 +92,40 @@ class TextRegression(Task):
         dev_from_train: float | None = None,
         data_root: str | None = None,
     ) -> None:
-        if not metrics:
-            raise ConfigError("task.metrics=[]: name at least one metric; the first decides")
-        self.name = name
-        self.metric_names = tuple(metrics)
-        self.main_metric: str = self.metric_names[0]
-        self.max_length = max_length
-        self.num_train = num_train
-        self.dev_from_train = dev_from_train
-        named = {split: file for split, file in {"train": train, "dev": dev, "test": test}.items() if file is not None}
-        self._files = TextFiles(
-            task=name,
-            files={**(files or {}), **named},
+        super().__init__(
+            name=name, metrics=metrics, max_length=max_length, num_train=num_train, dev_from_train=dev_from_train
+        )
+        self.read_from(
+            files,
+            train=train,
+            dev=dev,
+            test=test,
             columns=TextColumns.of(
                 text_column=text_column,
                 text_pair_column=text_pair_column,
                 id_column=id_column,
                 score_column=score_column,
             ),
-            layout=TableLayout(
-                file_format=file_format,
-                columns=None if columns is None else tuple(columns),
-                optional_columns=optional_columns,
-                bad_rows=bad_rows,
-                encoding_errors=encoding_errors,
-            ),
+            layout=TableLayout(file_format, columns, optional_columns, bad_rows, encoding_errors),
+            hub=HubSource.of(hub, hub_config, hub_splits),
             hidden_values=hidden_values,
             dropped_values=dropped_values,
-            hub=None if hub is None else HubSource(hub, hub_config, dict(hub_splits or {})),
             data_root=data_root,
         )
-        self.splits = self._files.splits
-        self.notes = self._files.notes
-        self.columns, self.layout = self._files.columns, self._files.layout
-
-    def reader(self) -> TextReader:
-        """Makes texts, or pairs, of what users ask."""
-        return TextReader(RegressionSpec.kind, who=f"task {self.name}", columns=self.columns, layout=self.layout)
 
     @property
     def head(self) -> HeadSpec:
         """One number."""
         return RegressionSpec()
 
-    def origin(self, split: str) -> str:
-        """The file or the hub split that a split is read from; see ``TextFiles.origin``."""
-        return self._files.origin(split)
-
-    def examples(self, split: str) -> list[TextExample]:
-        """All examples of a split, in the order of the source; see ``Task.examples``."""
-        return self._files.examples(split, _example)
-
-    def read(self, path: Path, *, split: str) -> list[TextExample]:
-        """The examples of another file in the format of this task's; they need no scores.
-
-        Args:
-            path: the file.
-            split: what they are called, as in ``split:number``.
-
-        Raises:
-            DataError: it is malformed, with ``file:line``.
-        """
-        return self._files.examples_of(path, split, _example)
-
-    def encode(
-        self, examples: Sequence[TextExample], tokenizer: Tokenizer, *, max_length: int, num_segments: int
-    ) -> EncodedExamples:
-        """Examples as [CLS] text [SEP], or [CLS] a [SEP] b [SEP]; see ``Task.encode``. A hidden score is NaN."""
+    def gold(self, examples: Sequence[TextExample]) -> ScoreTargets[np.ndarray]:
+        """The scores."""
         scores = [math.nan if example.score is None else example.score for example in examples]
-        return encode_texts(
-            examples,
-            ScoreTargets(np.array(scores, dtype=np.float32)),
-            tokenizer,
-            max_length=max_length,
-            num_segments=num_segments,
-        )
+        return ScoreTargets(np.array(scores, dtype=np.float32))
+
+    def number_of(self, answer: ScoreAnswer) -> float:
+        """The score."""
+        return answer.score
 
     def answers(self, encoded: EncodedExamples, outputs: np.ndarray) -> Iterator[ScoreAnswer]:
         """The head's number for each example.
@@ -188,14 +136,6 @@ class TextRegression(Task):
         """
         for _, score in zip(encoded.examples, outputs[:, 0].tolist(), strict=True):
             yield ScoreAnswer(score)
-
-    def score(self, examples: Sequence[TextExample], answers: Iterable[ScoreAnswer]) -> dict[str, float]:
-        """The metrics, the main one first; see ``Task.score``.
-
-        Raises:
-            DataError: an example has no gold score.
-        """
-        return score_numbers(examples, (answer.score for answer in answers), self.metrics())
 
     def scored_examples(self, examples: Sequence[TextExample], answers: Sequence[ScoreAnswer]) -> ScoredExamples:
         """The scores, said and gold, and the squared error of each; see ``Task``."""
@@ -209,25 +149,20 @@ class TextRegression(Task):
         mean = float(np.mean([example.score for example in train if example.score is not None]))
         return [ScoreAnswer(mean)] * len(examples)
 
-    def metrics(self) -> list[Metric]:
-        """Fresh metrics, the main one first."""
-        return [make_metric(name, num_labels=0) for name in self.metric_names]
+    def example_of(self, row: TextRow) -> TextExample:
+        """The example of a row; see ``TextFileTask``.
 
-
-def _example(row: TextRow) -> TextExample:
-    """The example of a row.
-
-    Raises:
-        ValueError: the score is no finite number, or one whose square float32 does not hold.
-    """
-    score = None
-    if row.gold is not None:
-        try:
-            score = float(row.gold)
-        except ValueError:
-            score = math.nan
-        if not math.isfinite(score):
-            raise ValueError(f"the score {row.gold[:40]!r} is no finite number")
-        if abs(score) > _LARGEST:
-            raise ValueError(f"the score {row.gold[:40]!r} is beyond {_LARGEST:g}; give scores in another unit")
-    return TextExample(row.id, row.text, row.text_pair, score=score)
+        Raises:
+            ValueError: the score is no finite number, or one whose square float32 does not hold.
+        """
+        score = None
+        if row.gold is not None:
+            try:
+                score = float(row.gold)
+            except ValueError:
+                score = math.nan
+            if not math.isfinite(score):
+                raise ValueError(f"the score {row.gold[:40]!r} is no finite number")
+            if abs(score) > _LARGEST:
+                raise ValueError(f"the score {row.gold[:40]!r} is beyond {_LARGEST:g}; give scores in another unit")
+        return TextExample(row.id, row.text, row.text_pair, score=score)

@@ -8,9 +8,8 @@ from pathlib import Path
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.tasks.formats.trees import LabelledTree, plain_word, read_trees
 from lmtransfer.tasks.text.classification import Classification, LabelMetric
-from lmtransfer.tasks.text.phrases import with_sentences
-from lmtransfer.tasks.text.text_example import TextExample
-from lmtransfer.tasks.text.text_files import located_files
+from lmtransfer.tasks.text.example import TextExample, with_sentences
+from lmtransfer.tasks.text.files import located_files
 
 FIVE_LABELS = ("very negative", "negative", "neutral", "positive", "very positive")
 TWO_LABELS = ("negative", "positive")

@@ -59,7 +59,7 @@ class TableLayout:
     """
 
     file_format: TableFormat | None = None
-    columns: tuple[str, ...] | None = None
+    columns: Sequence[str] | None = None
     optional_columns: int = 0
     bad_rows: BadRowsPolicy = "refuse"
     encoding_errors: EncodingErrors = "strict"

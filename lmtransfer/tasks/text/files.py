@@ -8,11 +8,10 @@ from pathlib import Path
 
 from lmtransfer.data.documents import Notes, clean
 from lmtransfer.errors import ConfigError, DataError
-from lmtransfer.tasks.hub_table import HubSource
-from lmtransfer.tasks.located import LocatedFiles
+from lmtransfer.tasks.places import HubSource, LocatedFiles
+from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.tasks.text.hub_rows import read_hub_rows
 from lmtransfer.tasks.text.tables import BadRows, Column, Row, TableLayout, read_rows
-from lmtransfer.tasks.text.text_example import TextExample
 
 #: Files of each split; several names for one split are tried in order.
 SplitFiles = Mapping[str, str | Sequence[str] | None]
@@ -185,20 +184,6 @@ class TextFiles:
             kinds = [f"{count:,} {kind} (first at {notes.first[kind]})" for kind, count in notes.counts.items()]
             raise DataError("; ".join([f"{self.origin(split)}: holds no examples", *kinds]))
         return found
-
-    def examples_of(self, path: Path, split: str, example_of: ExampleOf) -> list[TextExample]:
-        """The examples of another file in the same format; they need no gold answers.
-
-        Args:
-            path: the file.
-            split: what they are called, as in ``split:number``.
-            example_of: as in ``examples``.
-
-        Raises:
-            DataError: it is malformed, with ``file:line``.
-        """
-        notes = self.notes[split] = Notes()
-        return self._examples(self.rows_of(path, split, notes, with_gold=False), example_of, notes)
 
     def rows(self, split: str, notes: Notes) -> Iterator[TextRow]:
         """The rows of a split, in the order of the source.

@@ -15,8 +15,8 @@ from lmtransfer.data.text_lines import read_lines
 from lmtransfer.errors import DataError
 from lmtransfer.tasks.formats.answer_places import AnswerPlaces, BadAnswersPolicy
 from lmtransfer.tasks.formats.json_document import JsonNode, UniqueIds
-from lmtransfer.tasks.formats.squad import SquadCounts, SquadFile
-from lmtransfer.tasks.hub_table import HubSource, load_hub_table
+from lmtransfer.tasks.formats.squad import SquadFile
+from lmtransfer.tasks.places import HubSource, load_hub_table
 from lmtransfer.tasks.qa.example import GoldSpan, QuestionExample
 
 _COLUMNS: Final = ("id", "question", "context", "answers")
@@ -80,21 +80,7 @@ def _read(rows: Iterable[JsonNode], origin: Path, bad_answers: BadAnswersPolicy)
         question, passage = row.field("question").filled_text(), row.field("context").filled_text()
         passage = passages.setdefault(passage, passage)
         examples.append(QuestionExample(question_id, question, passage, _answers(row, passage, question_id, places)))
-    places.settle()
-    left_out = frozenset(places.left_out)
-    kept = [example for example in examples if example.id not in left_out]
-    return SquadFile(
-        kept,
-        SquadCounts(
-            num_passages=len(passages),
-            num_questions=len(examples),
-            num_unanswerable=sum(example.answers == () for example in kept),
-            num_hidden=sum(example.answers is None for example in kept),
-            num_answers=places.num_answers,
-            bad_answers=tuple(places.bad),
-            left_out=tuple(places.left_out),
-        ),
-    )
+    return SquadFile.of(examples, places, num_passages=len(passages))
 
 
 def _row(line: str, where: str) -> JsonNode:
@@ -109,12 +95,7 @@ def _answers(row: JsonNode, passage: str, question_id: str, places: AnswerPlaces
     given = row.maybe("answers")
     if given is None or given.value is None:
         return None
-    found = [_answer(node, passage, question_id, places) for node in given.items()]
-    kept = sorted((gold for gold in found if gold is not None), key=lambda gold: gold.start is None)
-    if found and (not kept or kept[0].start is None):
-        places.left_out.append(question_id)
-        return ()
-    return tuple(kept)
+    return places.kept(question_id, (_answer(node, passage, question_id, places) for node in given.items()))
 
 
 def _answer(node: JsonNode, passage: str, question_id: str, places: AnswerPlaces) -> GoldSpan | None:

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lmtransfer.tasks.encoded import EncodedExamples, Spelling, ragged_offsets, room_beside
+from lmtransfer.tasks.encoded import EncodedExamples, joined, ragged_offsets, room_beside, speller_of
 from lmtransfer.tasks.heads import Targets
-from lmtransfer.tasks.text.text_example import TextExample
-from lmtransfer.tokenizers.base import CharacterTokenizer, Tokenizer
-from lmtransfer.tokenizers.characters import spell
+from lmtransfer.tasks.text.example import TextExample
+from lmtransfer.tokenizers.base import Tokenizer
 
 
 def encode_texts(
@@ -43,7 +42,9 @@ def encode_texts(
     firsts = tokenizer.encode_ids(texts)
     seconds = tokenizer.encode_ids(pairs) if pairs else [None] * len(firsts)
     cls, sep = np.array([tokenizer.cls_id], np.int32), np.array([tokenizer.sep_id], np.int32)
+    speller = speller_of(tokenizer)
     pieces: list[np.ndarray] = []
+    spelt: list[np.ndarray] = []
     segments: list[np.ndarray] = []
     lengths = np.zeros(len(firsts), dtype=np.int64)
     num_truncated = 0
@@ -51,47 +52,27 @@ def encode_texts(
         keep_first, keep_second = longest_first(len(first), 0 if second is None else len(second), room)
         num_truncated += keep_first < len(first) or (second is not None and keep_second < len(second))
         pieces += [cls, first[:keep_first], sep]
+        if speller is not None:
+            spelt += [cls, speller.rows(first[:keep_first], texts[i]), sep]
         lengths[i] = keep_first + 2
         segments.append(np.zeros(keep_first + 2, dtype=np.int8))
         if second is not None:
             pieces += [second[:keep_second], sep]
+            if speller is not None:
+                spelt += [speller.rows(second[:keep_second], pairs[i]), sep]
             lengths[i] += keep_second + 1
             segments.append(np.full(keep_second + 1, min(1, num_segments - 1), dtype=np.int8))
-    tokens_T = np.concatenate(pieces).astype(np.int32, copy=False) if pieces else np.zeros(0, np.int32)
-    spelling = None
-    if isinstance(tokenizer, CharacterTokenizer):
-        sides = [texts, pairs] if pairs else [texts]
-        spelling = spell_texts(tokenizer, tokens_T, [text for example in zip(*sides, strict=True) for text in example])
     return EncodedExamples(
         examples=tuple(examples),
         owners=np.arange(len(examples), dtype=np.int64),
-        tokens_T=tokens_T,
+        tokens_T=joined(pieces),
         segments_T=np.concatenate(segments) if segments else np.zeros(0, np.int8),
         offsets=ragged_offsets(lengths),
         targets=targets,
         target_offsets=np.arange(len(examples) + 1),
         num_truncated=num_truncated,
-        spelling=spelling,
+        spelling=None if speller is None else speller.spelling(spelt),
     )
-
-
-def spell_texts(tokenizer: CharacterTokenizer, tokens_T: np.ndarray, texts: Sequence[str]) -> Spelling:
-    """The spelling of the tokens of ``texts``, of each of which there is a beginning and then [SEP].
-
-    Args:
-        tokenizer: of whole words.
-        tokens_T: token ids, specials included.
-        texts: what lies between them, in order.
-    """
-    rows_T = tokens_T.copy()
-    added: dict[str, int] = {}
-    edges = np.append(0, np.flatnonzero(tokens_T == tokenizer.sep_id) + 1)
-    for text, start, stop in zip(texts, edges[:-1], edges[1:], strict=True):
-        unknown = start + np.flatnonzero(tokens_T[start:stop] == tokenizer.unk_id)
-        if len(unknown):
-            words = tokenizer.unknown_words(text)[: len(unknown)]
-            rows_T[unknown] = [added.setdefault(word, tokenizer.vocab_size + len(added)) for word in words]
-    return Spelling(np.concatenate([tokenizer.characters, spell(list(added))]), rows_T)
 
 
 def longest_first(first: int, second: int, room: int) -> tuple[int, int]:

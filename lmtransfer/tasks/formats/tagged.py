@@ -1,0 +1,119 @@
+"""Sentences with their tags as a file has them: JSON lines, and a split of a ``datasets`` name.
+
+A line is ``{"words": ["Ann", "ran"], "tags": ["PROPN", "VERB"]}``, with an ``id`` if wanted.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lmtransfer.data.documents import Notes
+from lmtransfer.data.text_lines import read_lines
+from lmtransfer.errors import DataError
+from lmtransfer.tasks.places import HubSource, load_hub_table
+
+
+@dataclass(frozen=True, slots=True)
+class TaggedSentence:
+    """One sentence.
+
+    Attributes:
+        source: where it comes from: a file.
+        lines: the line of each word in it.
+        words: its words.
+        tags: names, one a word; None where the source has none.
+        name: the id it came with, if any.
+    """
+
+    source: str
+    lines: tuple[int, ...]
+    words: tuple[str, ...]
+    tags: tuple[str, ...] | None
+    name: str | None = None
+
+    def where(self, word: int = 0) -> str:
+        """``file:line`` of a word, for messages."""
+        return f"{self.source}:{self.lines[word]}"
+
+
+def read_tagged_json(
+    path: Path, *, words_field: str, tags_field: str, with_gold: bool, notes: Notes
+) -> Iterator[TaggedSentence]:
+    """The sentences of a file, in its order; blank lines are passed over.
+
+    Args:
+        path: the file, plain or compressed.
+        words_field: field of the words.
+        tags_field: field of the tags.
+        with_gold: whether all must have it; else it may be missing or null: hidden.
+        notes: where odd things of the file are counted.
+
+    Raises:
+        DataError: a line that is no such object, or has another number of tags than words, with ``file:line``.
+    """
+    for number, line in read_lines(path, notes=notes):
+        if not line.strip():
+            continue
+        where = f"{path}:{number}"
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"{where}: not JSON ({error}); a .jsonl file holds one object a line") from None
+        if not isinstance(record, dict):
+            raise DataError(f"{where}: holds {type(record).__name__} where one JSON object a line is expected")
+        words = _texts(record, words_field, where, "task.word_column")
+        tags = None
+        if record.get(tags_field) is not None or with_gold:
+            tags = _texts(record, tags_field, where, "task.tag_column")
+            if len(tags) != len(words):
+                raise DataError(f"{where}: {len(words)} words and {len(tags)} tags; give each word one")
+        name = record.get("id")
+        yield TaggedSentence(str(path), (number,) * len(words), words, tags, None if name is None else str(name))
+
+
+def _texts(record: dict[str, Any], name: str, where: str, key: str) -> tuple[str, ...]:
+    if name not in record:
+        raise DataError(
+            f"{where}: no field {name!r}; there are {', '.join(record) or 'none'}. Set {key} to one of these"
+        )
+    texts = record[name]
+    if not isinstance(texts, list) or not texts or not all(isinstance(text, str) and text for text in texts):
+        raise DataError(f"{where}: {name!r} must be a list of texts, at least one, none of them empty")
+    return tuple(texts)
+
+
+def read_tagged_hub(
+    source: HubSource, split: str, *, words_column: str, tags_column: str, places: str
+) -> Iterator[TaggedSentence]:
+    """The sentences of a split; tags that are stored as numbers are given by the names that come with them.
+
+    Args:
+        source: where it is.
+        split: our name of the split.
+        words_column: column of the words.
+        tags_column: column of the tags; -1 throughout stands for hidden ones.
+        places: where a file was looked for before, for the message.
+
+    Raises:
+        DataError: it can neither be loaded nor found in the cache, a column is missing, or a sentence has no words or
+            another number of tags.
+    """
+    table = load_hub_table(source, split, places=places)
+    origin = source.origin(split)
+    missing = [column for column in (words_column, tags_column) if column not in table.column_names]
+    if missing:
+        raise DataError(
+            f"{origin}: no column {', '.join(missing)}; there are {', '.join(table.column_names)}. Set "
+            "task.hub_columns to those of the words and of the tags"
+        )
+    tag_names = getattr(getattr(table.features[tags_column], "feature", None), "names", None)
+    for row, (words, values) in enumerate(zip(table[words_column], table[tags_column], strict=True)):
+        if not words or len(words) != len(values):
+            raise DataError(f"{origin}:{row}: {len(words)} words and {len(values)} tags")
+        hidden = all(value in (-1, None) for value in values)
+        tags = None if hidden else tuple(str(value) if tag_names is None else tag_names[value] for value in values)
+        yield TaggedSentence(origin, (row,) * len(words), tuple(words), tags)
