@@ -8,10 +8,10 @@ from omegaconf import DictConfig, OmegaConf
 
 from lmtransfer.config.check import check
 from lmtransfer.errors import ConfigError
-from lmtransfer.reporting.comparison.comparison import compare_sides
 from lmtransfer.reporting.comparison.page import print_comparison, write_comparison
 from lmtransfer.reporting.comparison.pretraining import compare_pretrainings
-from lmtransfer.reporting.comparison.sides import read_sides
+from lmtransfer.reporting.comparison.reading import read_sides
+from lmtransfer.reporting.comparison.task import compare_sides
 from lmtransfer.reporting.render.terminal import report_console
 
 

@@ -9,7 +9,7 @@ from lmtransfer.config.ranges import Range
 from lmtransfer.errors import ConfigError
 from lmtransfer.inspection.pretraining import inspect_pretraining
 from lmtransfer.inspection.task import inspect_task
-from lmtransfer.pretraining.assembly import check_pretraining
+from lmtransfer.pretraining.parts import check_pretraining
 from lmtransfer.system.console import Console
 
 #: An epoch is found by counting the steps of those before it, and what is shown is read by people.
@@ -34,8 +34,7 @@ def run(cfg: DictConfig) -> None:
         _check_numbers(cfg)
         inspect_task(cfg, console)
         return
-    nodes = {"optimizer": {"learner", "params"}, "schedule": set[str](), "tracker": {"folder"}}
-    check_pretraining(cfg, primary="inspect", more_nodes=nodes)
+    check_pretraining(cfg, primary="inspect")
     _check_numbers(cfg)
     inspect_pretraining(cfg, console)
 

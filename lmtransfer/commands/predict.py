@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from omegaconf import DictConfig
@@ -15,7 +13,7 @@ from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError
 from lmtransfer.importing.opening import is_pretrained, open_saved
 from lmtransfer.prediction.answering import FilledMasks, MaskedTexts, TaskAnswers, answering_runs
-from lmtransfer.prediction.input import InputSource, find_input, input_format, one_example, open_lines
+from lmtransfer.prediction.input import asked, find_input, input_format, one_example
 from lmtransfer.prediction.output import STANDARD_OUTPUT, open_output
 from lmtransfer.prediction.stream import AnswersInOrder
 from lmtransfer.prediction.submission import Submission
@@ -23,8 +21,7 @@ from lmtransfer.runs.saved import SavedRun
 from lmtransfer.runs.training import eager_hardware
 from lmtransfer.system import ranks
 from lmtransfer.system.console import Console
-from lmtransfer.tasks.asking import Asked, Given, Reader
-from lmtransfer.tasks.base import Answer, Task
+from lmtransfer.tasks.base import Task
 from lmtransfer.transfer.experiment.trained import asked_task, task_of
 
 _SOURCES = ("input", "text", "split")
@@ -46,8 +43,8 @@ def run(cfg: DictConfig) -> None:
         runs, task = [open_saved(cfg.run, key="run", trust=cfg.trust)], None
     else:
         runs = answering_runs(cfg.run, ensemble=cfg.ensemble, trust=cfg.trust)
-        asked = task_of if cfg.split is None else asked_task
-        task = asked(runs[0], node=cfg.get("task"), data_root=cfg.data_root)
+        find = task_of if cfg.split is None else asked_task
+        task = find(runs[0], node=cfg.get("task"), data_root=cfg.data_root)
         if runs[0].path.name.startswith("seed-"):
             which = f"{len(runs)} seeds together" if cfg.ensemble else f"{runs[0].path.name}, one of several"
             console.print(f"answering: {which}", soft_wrap=True)
@@ -67,7 +64,7 @@ def _answer(cfg: DictConfig, runs: Sequence[SavedRun], task: Task | None, notes:
     source = None if cfg.input is None else find_input(str(cfg.input))
     file_format = "" if source is None else input_format(cfg.format, source, reader)
     if source is not None:
-        _check_apart(source, str(cfg.output))
+        source.check_apart(str(cfg.output))
     with open_output(str(cfg.output), overwrite=cfg.overwrite) as write:
         hardware = eager_hardware(cfg)
         answer: Callable[[Sequence[Any]], list[dict[str, Any]]]
@@ -77,7 +74,9 @@ def _answer(cfg: DictConfig, runs: Sequence[SavedRun], task: Task | None, notes:
             answer = TaskAnswers(runs, task, hardware, notes).lines
         answers = AnswersInOrder(answer, write, group=cfg.group, on_error=cfg.on_error)
         if source is not None:
-            answers.take_all(_of_input(cfg, source, file_format, reader, answers, notes))
+            columns = {key: str(cfg[key]) for key in _COLUMNS if cfg[key] is not None}
+            errors = cfg.encoding_errors
+            answers.take_all(reader.read(asked(source, file_format, columns, answers, notes, encoding_errors=errors)))
         elif cfg.text is not None:
             answers.take_all([("text", one_example(str(cfg.text), reader))])
         elif task is not None:
@@ -87,34 +86,16 @@ def _answer(cfg: DictConfig, runs: Sequence[SavedRun], task: Task | None, notes:
     return f"{answers.num_taken:,} answers in {cfg.output}"
 
 
-def _of_input(
-    cfg: DictConfig, source: InputSource, file_format: str, reader: Reader, answers: AnswersInOrder, notes: Notes
-) -> Iterator[Given]:
-    """The examples of a file, or of what arrives."""
-    if source.path is None and sys.stdin is not None and sys.stdin.isatty():
-        print("one line each; end with Ctrl-D", file=sys.stderr)
-    return reader.read(
-        Asked(
-            source.name,
-            open_lines(source, encoding_errors=cfg.encoding_errors, notes=notes, before_waiting=answers.flush),
-            None if source.arrives else source.path,
-            file_format,
-            {key: str(cfg[key]) for key in _COLUMNS if cfg[key] is not None},
-            stops=cfg.on_error == "stop",
-            refuse=answers.refuse,
-            notes=notes,
-        )
-    )
-
-
 def _submit(cfg: DictConfig, runs: Sequence[SavedRun], task: Task, notes: Notes) -> str:
     """Write the official file of a split, and say what was done."""
     submission = Submission(cfg.submission, task, cfg.split, str(cfg.output), overwrite=cfg.overwrite)
     examples = task.examples(cfg.split)
     answering = TaskAnswers(runs, task, eager_hardware(cfg), notes)
-    answers: list[Answer] = []
-    for start in range(0, len(examples), cfg.group):
-        answers += answering.of(examples[start : start + cfg.group])
+    answers = [
+        answer
+        for start in range(0, len(examples), cfg.group)
+        for answer in answering.of(examples[start : start + cfg.group])
+    ]
     written = submission.write(examples, answers)
     return f"{len(answers):,} answers in {' and '.join(map(str, written))}"
 
@@ -138,25 +119,15 @@ def _check_choices(cfg: DictConfig) -> None:
         problems.append(f"group={cfg.group}: must be at least 1")
     if cfg.submission is not None and cfg.split is None:
         problems.append(f"submission={cfg.submission}: is of a whole split; name it, such as split=test")
-    problems += [f"{key}={cfg[key]}: is about input=" for key in (*_COLUMNS, "format") if _idle(cfg, key)]
+    problems += [
+        f"{key}={cfg[key]}: is about input="
+        for key in (*_COLUMNS, "format")
+        if cfg[key] is not None and cfg.input is None
+    ]
     if ranks.world_size() > 1:
         problems.append("predict is one process: run it without torchrun")
     if problems:
         raise ConfigError(problems)
-
-
-def _check_apart(source: InputSource, output: str) -> None:
-    """Refuse to write answers over the texts that are answered."""
-    if (
-        source.path is not None
-        and Path(output).expanduser().exists()
-        and source.path.samefile(Path(output).expanduser())
-    ):
-        raise ConfigError(f"output={output}: is the input, which would be lost; name another file")
-
-
-def _idle(cfg: DictConfig, key: str) -> bool:
-    return cfg[key] is not None and cfg.input is None
 
 
 def _check_fill_mask(cfg: DictConfig) -> None:

@@ -30,8 +30,8 @@ from lmtransfer.errors import ConfigError
 REFUSALS = (HydraException, OmegaConfBaseException, ValueError, YAMLError, RecursionError)
 
 
-def compose_files(primary: str, given: Sequence[str], *, config_dir: str | None = None) -> DictConfig:
-    """The configuration of a primary config and ``key=value``; Hydra's own settings are in its node ``hydra``.
+def compose_files(primary: str | None, given: Sequence[str], *, config_dir: str | None = None) -> DictConfig:
+    """The configuration of a primary config, or of none, and ``key=value``; Hydra's own settings are in ``hydra``.
 
     Hydra composes for one command at a time, and goes on with the one that asks.
 

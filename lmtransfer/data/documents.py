@@ -1,14 +1,11 @@
-"""What a corpus is: an ordered source of documents, a fingerprint of its content, and a split.
-
-Every class here is small enough to be written anew for another source; nothing inherits from anything.
-"""
+"""What a corpus is: an ordered source of documents, a fingerprint of its content, and a split."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
 
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
@@ -27,29 +24,6 @@ class Document:
     text: str
     key: str
     held_out: bool | None = None
-
-
-@runtime_checkable
-class Corpus(Protocol):
-    """An ordered source of documents.
-
-    Attributes:
-        name: short name, part of cache folders and of messages.
-    """
-
-    name: str
-
-    def documents(self) -> Iterator[Document]:
-        """All documents, in an order that is always the same, holding no more than one of them in memory."""
-        ...
-
-    def fingerprint(self) -> str:
-        """Hex digest of the content and of every setting that changes which documents come out."""
-        ...
-
-    def is_validation(self, document: Document) -> bool:
-        """Whether ``document`` belongs to the validation part; equal texts always fall on the same side."""
-        ...
 
 
 @dataclass(slots=True)
@@ -73,20 +47,46 @@ class Notes:
         """``{kind: {"count": ..., "first": ...}}``, ready for JSON."""
         return {kind: {"count": count, "first": self.first[kind]} for kind, count in self.counts.items()}
 
+    def clear(self) -> None:
+        """Forget all, before another pass."""
+        self.counts.clear()
+        self.first.clear()
 
-@runtime_checkable
-class Observed(Protocol):
-    """A corpus that can say what it met and how far it is.
+
+class Corpus(ABC):
+    """An ordered source of documents.
 
     Attributes:
+        name: short name, part of cache folders and of messages.
         notes: odd things met by the last (or the running) pass over ``documents()``.
+        files: its files, where it has any.
     """
 
+    name: str
     notes: Notes
+    files: Sequence[str] = ()
+
+    @abstractmethod
+    def documents(self) -> Iterator[Document]:
+        """All documents, in an order that is always the same, holding no more than one of them in memory."""
+
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """Hex digest of the content and of every setting that changes which documents come out."""
+
+    @abstractmethod
+    def is_validation(self, document: Document) -> bool:
+        """Whether ``document`` belongs to the validation part; equal texts always fall on the same side."""
+
+    def training_lines(self) -> Iterator[str]:
+        """The lines of the training documents, as a tokenizer is trained on them."""
+        for document in self.documents():
+            if not self.is_validation(document):
+                yield from document.text.split("\n")
 
     def fraction_read(self) -> float | None:
         """How much of the source the running pass has read, 0 to 1; None where that is not known."""
-        ...
+        return None
 
 
 def clean(text: str, where: str, notes: Notes) -> str:

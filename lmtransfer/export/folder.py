@@ -17,13 +17,15 @@ from torch import nn
 from lmtransfer.config.build import build
 from lmtransfer.errors import CheckpointError
 from lmtransfer.export.logits import OurModel, Text
-from lmtransfer.export.run import EncoderAlone, OpenRun, build_learner, head_problem
+from lmtransfer.export.run import EncoderAlone, OpenRun, build_learner
 from lmtransfer.interop.reading import Published, read_published, read_task_head
 from lmtransfer.interop.tokenizers.written_tokenizer import TOKENIZER_FILE, WrittenTokenizer, tokens_differ
 from lmtransfer.interop.writing import PublishedFiles, RunToPublish, to_published
 from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.training.weights import load_weights, weights
+from lmtransfer.transfer.learner import TaskLearner
+from lmtransfer.transfer.method import TransferMethod
 
 #: Keys of a published config.json that are not kept: they name code, files, or what the new copy says itself.
 _DROPPED = frozenset(
@@ -56,25 +58,56 @@ def write_folder(run: OpenRun, folder: Path, *, without: Mapping[str, str] = Map
         NoCounterpart: transformers has no such model.
         CheckpointError: it has the model, but no such head or tokenizer.
     """
-    model_type = run.model_type
-    problem = head_problem(run)
+    _ = run.family  # before all else: whether there is any
+    problem = _head_problem(run)
     if problem:
         raise CheckpointError(
             f"run={run.named}: transformers has no class for this head: {problem}. Train it with "
             "transfer.pooling=family transfer.layers=last, or write its tensors by format=tensors"
         )
     try:
-        words = run.write_tokenizer(folder, model_type=model_type)
+        words = run.write_tokenizer(folder)
         files = to_published(_as_published(run, words, without))
     except CheckpointError as error:
         raise CheckpointError(f"run={run.named}: {error}. Its tensors can be written by format=tensors") from error
     _write(files, folder, run.published_config)
-    for more in files.more:
-        inner = folder / "generator"
+    for name, more in files.more.items():
+        inner = folder / name
         inner.mkdir()
-        run.write_tokenizer(inner, model_type=model_type)
+        run.write_tokenizer(inner)
         _write(more, inner, {})
     return Written(files, (*run.notes, *words.notes, *files.notes, *without.values()))
+
+
+def _head_problem(run: OpenRun) -> str | None:
+    """Why no class of transformers has the head of a run of a task, or None where its family's published head does."""
+    if not isinstance(run.learner, TaskLearner):
+        return None
+    method, encoder, head = run.method, run.encoder, run.learner.head
+    if method.layers not in ("last", encoder.num_layers):
+        return f"it reads transfer.layers={method.layers}, and published heads read the last layer"
+    if head.per == "token":
+        if method.pooling == "bilstm":
+            return "transfer.pooling=bilstm puts an LSTM between encoder and head, and published heads have none"
+        if head.hidden is not None:
+            return f"transfer.head_hidden_dim={method.head_hidden_dim}: published heads for {run.kind} are linear"
+        if run.kind == "span" and head.num_labels:
+            return f"it also tells apart {', '.join(run.labels)}, and published heads for questions know spans only"
+        return None
+    published = TransferMethod(freeze="full", head_hidden_dim=None)
+    hidden = head.hidden
+    wanted = encoder.dim if encoder.family_head.hidden else None
+    same = (
+        method.resolved_pooling(encoder) == published.resolved_pooling(encoder)
+        and run.learner.use_pooler == published.uses_pooler(encoder)
+        and (hidden is None) == (wanted is None)
+        and (method.pooling == "family" or encoder.family_head.hidden in (None, "tanh"))
+    )
+    if not same:
+        return f"transfer.pooling={method.pooling} composes a text in another way than the family's published head"
+    if hidden is not None and hidden.out_features != wanted:
+        return f"transfer.head_hidden_dim={method.head_hidden_dim}: the published head's hidden layer is {wanted} wide"
+    return None
 
 
 def heads_of_other_epsilon(run: OpenRun, heads: Sequence[str]) -> dict[str, str]:
@@ -131,8 +164,8 @@ def read_folder(run: OpenRun, folder: Path, written: Written) -> OurModel:
         CheckpointError: they are not what was written, or cannot be read.
     """
     _check_bytes(written.files, folder)
-    for more in written.files.more:
-        _check_bytes(more, folder / "generator")
+    for name, more in written.files.more.items():
+        _check_bytes(more, folder / name)
     published = read_published(folder)
     encoder: Encoder = build(published.model, vocab_size=published.vocab_size)
     load_weights(encoder, published.encoder, source=str(folder))

@@ -74,9 +74,9 @@ def _loaded(
     objectives = {objective.name: objective for objective in opened.objectives}
     yield folder, files, {name: _head(objectives[name], output) for name, output in files.outputs.items()}
     inner = {name: inner for objective in opened.objectives for name, inner in objective.inner().items()}
-    for more in files.more:
+    for place, more in files.more.items():
         heads = {n: _head(o, more.outputs[o.name]) for n, o in inner.items() if o.name in more.outputs}
-        yield folder / "generator", more, heads
+        yield folder / place, more, heads
 
 
 def _head(objective: Objective, output: str) -> TheirHead:

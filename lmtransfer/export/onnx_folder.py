@@ -28,7 +28,7 @@ def write_onnx(run: OpenRun, folder: Path) -> tuple[tuple[str, ...], tuple[str, 
     """
     notes = list(run.notes)
     try:
-        words = run.write_tokenizer(folder, model_type=run.model_type)
+        words = run.write_tokenizer(folder)
         notes += words.notes
         if words.pad_id == run.encoder.vocab_size:
             _add_row_of_padding(run)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from lmtransfer.config.build import build
 from lmtransfer.errors import CheckpointError, RunDirectoryError
 from lmtransfer.importing.opening import open_saved, trained_folders
+from lmtransfer.interop.families.base import Family
 from lmtransfer.interop.families.index import family_of_model
 from lmtransfer.interop.tokenizers.written_tokenizer import WrittenTokenizer, write_tokenizer
 from lmtransfer.models.base import Encoder
@@ -80,22 +81,27 @@ class OpenRun:
         return self.learner.listed() if isinstance(self.learner, PretrainingLearner) else []
 
     @property
-    def model_type(self) -> str:
-        """What transformers calls its family.
+    def family(self) -> Family:
+        """What transformers has of its model.
 
         Raises:
-            NoCounterpart: transformers has no such model.
+            NoCounterpart: nothing.
         """
-        return family_of_model(self.saved.config["model"])[0].model_types[0]
+        return family_of_model(self.saved.config["model"])[0]
 
-    def write_tokenizer(self, folder: Path, *, model_type: str) -> WrittenTokenizer:
-        """Write its tokenizer's files as transformers has them; see ``interop.written_tokenizer``."""
+    def write_tokenizer(self, folder: Path) -> WrittenTokenizer:
+        """Write its tokenizer's files as transformers has them; see ``interop.tokenizers.written_tokenizer``.
+
+        Raises:
+            CheckpointError: transformers has no such model, or files like these cannot hold the tokenizer.
+        """
         return write_tokenizer(
             self.saved.tokenizer,
             folder,
-            model_type=model_type,
             max_length=self.encoder.max_length,
             num_segments=self.encoder.num_segments,
+            goes_on=self.family.goes_on,
+            pads_left=self.family.pads_left,
         )
 
     @property
@@ -210,37 +216,6 @@ def _learner_maker(saved: SavedRun) -> _LearnerMaker:
             (),
         )
     return _LearnerMaker(EncoderAlone, "encoder", ())
-
-
-def head_problem(run: OpenRun) -> str | None:
-    """Why no class of transformers has the head of a run of a task, or None where its family's published head does."""
-    if not isinstance(run.learner, TaskLearner):
-        return None
-    method, encoder, head = run.method, run.encoder, run.learner.head
-    if method.layers not in ("last", encoder.num_layers):
-        return f"it reads transfer.layers={method.layers}, and published heads read the last layer"
-    if head.per == "token":
-        if method.pooling == "bilstm":
-            return "transfer.pooling=bilstm puts an LSTM between encoder and head, and published heads have none"
-        if head.hidden is not None:
-            return f"transfer.head_hidden_dim={method.head_hidden_dim}: published heads for {run.kind} are linear"
-        if run.kind == "span" and head.num_labels:
-            return f"it also tells apart {', '.join(run.labels)}, and published heads for questions know spans only"
-        return None
-    published = TransferMethod(freeze="full", head_hidden_dim=None)
-    hidden = head.hidden
-    wanted = encoder.dim if encoder.family_head.hidden else None
-    same = (
-        method.resolved_pooling(encoder) == published.resolved_pooling(encoder)
-        and run.learner.use_pooler == published.uses_pooler(encoder)
-        and (hidden is None) == (wanted is None)
-        and (method.pooling == "family" or encoder.family_head.hidden in (None, "tanh"))
-    )
-    if not same:
-        return f"transfer.pooling={method.pooling} composes a text in another way than the family's published head"
-    if hidden is not None and hidden.out_features != wanted:
-        return f"transfer.head_hidden_dim={method.head_hidden_dim}: the published head's hidden layer is {wanted} wide"
-    return None
 
 
 def _losses(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -34,7 +34,7 @@ from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.tokenizers.extended import ExtendedTokenizer
 from lmtransfer.training.state import TrainState
 from lmtransfer.training.weights import aliases, load_weights, weights
-from lmtransfer.untrusted.texts import interpolations
+from lmtransfer.untrusted.documents import interpolations
 
 #: To be raised whenever the same files would give another run directory.
 IMPORT_FORMAT = 1

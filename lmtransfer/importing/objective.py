@@ -8,6 +8,7 @@ from typing import Any, cast
 from omegaconf import DictConfig, OmegaConf
 
 from lmtransfer.config import paths
+from lmtransfer.config.composing import compose_files
 
 
 def imported_objective(
@@ -26,9 +27,9 @@ def imported_objective(
     file = _file_of(losses)
     if file is None:
         return None
-    composed = _composed("objective", file)
-    composed.max_length = min(int(composed.max_length), max_length)
-    node = cast("dict[str, Any]", OmegaConf.to_container(composed, resolve=True))
+    composed = compose_files(None, [f"+objective={file}"])
+    composed.objective.max_length = min(int(composed.objective.max_length), max_length)
+    node = cast("dict[str, Any]", OmegaConf.to_container(composed.objective, resolve=True))
     node["losses"] = {name: {**node["losses"].get(name, {}), **dict(arguments.get(name, {}))} for name in losses}
     return node
 
@@ -40,17 +41,3 @@ def _file_of(losses: Sequence[str]) -> str | None:
         if isinstance(content, DictConfig) and losses and set(content.get("losses") or {}) == set(losses):
             return path.stem
     return None
-
-
-def _composed(group: str, choice: str) -> DictConfig:
-    """A file of conf/ with the choices that its defaults list makes; Hydra itself is composing the command's config."""
-    content = OmegaConf.load(paths.conf_dir() / group / f"{choice}.yaml")
-    assert isinstance(content, DictConfig)
-    found = OmegaConf.create({})
-    for entry in content.pop("defaults", []):
-        if isinstance(entry, DictConfig):
-            for name, inner in ((str(name), str(inner)) for name, inner in entry.items()):
-                found[name] = _composed(f"{group}/{name}", inner)
-        elif entry != "_self_":
-            found = cast(DictConfig, OmegaConf.merge(found, _composed(group, str(entry))))
-    return cast(DictConfig, OmegaConf.merge(found, content))

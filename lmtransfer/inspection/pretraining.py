@@ -29,7 +29,8 @@ from lmtransfer.objectives.learner import PretrainingLearner, needed_reads
 from lmtransfer.objectives.rows.base import RowPlan, Rows
 from lmtransfer.objectives.source import PretrainingSource
 from lmtransfer.objectives.views import RowCounts, count_rows, row_views
-from lmtransfer.pretraining.assembly import Parts, build_parts, read_text
+from lmtransfer.pretraining.parts import Parts, build_parts
+from lmtransfer.pretraining.text import read_text
 from lmtransfer.randomness import derived_seed, permutation
 from lmtransfer.runs.training import build_optimizer
 from lmtransfer.system.console import Console

@@ -61,7 +61,7 @@ class PublishedFiles:
         config: config.json.
         tensors: what ``save_pretrained`` of that class writes; tensors that repeat others are left out.
         outputs: by the name of each objective whose head is there, how the class's output calls what it says.
-        more: further models, for subfolders: ELECTRA's generator.
+        more: further models, by subfolder: ELECTRA's generator.
         notes: what was left out or written otherwise, for the user.
     """
 
@@ -69,7 +69,7 @@ class PublishedFiles:
     config: dict[str, Any]
     tensors: dict[str, Tensor]
     outputs: Mapping[str, str] = field(default_factory=dict)
-    more: tuple[PublishedFiles, ...] = ()
+    more: Mapping[str, PublishedFiles] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
 
@@ -109,7 +109,7 @@ class _Made:
     tensors: dict[str, Tensor]
     config: dict[str, Any]
     outputs: Mapping[str, str] = field(default_factory=dict)
-    more: tuple[PublishedFiles, ...] = ()
+    more: Mapping[str, PublishedFiles] = field(default_factory=dict)
 
 
 def _config(family: Family, arguments: Mapping[str, Any], run: RunToPublish, made: _Made) -> dict[str, Any]:
@@ -155,13 +155,13 @@ def _pretraining(family: Family, arguments: Mapping[str, Any], run: RunToPublish
     if left:
         notes.append(f"{chosen.name} has no head of {', '.join(left)}: left out")
     tensors: dict[str, Tensor] = {}
-    more: tuple[PublishedFiles, ...] = ()
+    more: dict[str, PublishedFiles] = {}
     for head in fitting:
         if head.loss in chosen.losses:
             own = {name: tensor for name, tensor in run.head.items() if name.startswith(f"{head.loss}.")}
             if family.twin is not None and family.twin.loss == head.loss:
                 own, small = _apart_twin(family.twin, run, arguments, own)
-                more = () if small is None else (to_published(small),)
+                more = {} if small is None else {family.twin.folder: to_published(small)}
             own |= {name: _with_row_of_padding(own[name], run) for name in head.vocabulary_sized if name in own}
             tensors |= to_theirs(own, head.key_map, num_heads=arguments.get("num_heads"))
     return _Made(chosen.name, chosen.pooler or not chosen.losses, tensors, {}, chosen.losses, more)

@@ -5,16 +5,16 @@ Shape legend: T tokens, N read positions, E width of the embeddings, D width.
 
 from __future__ import annotations
 
-from typing import Literal, cast
+from typing import Literal
 
 from torch import Tensor, nn
 
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.errors import ConfigError
-from lmtransfer.layers.attention.self_attention import truncated_normal_
 from lmtransfer.layers.embeddings import InputEmbeddings
 from lmtransfer.layers.feed_forward import Activation
-from lmtransfer.layers.transformer import NormPlace, TransformerLayer, TransformerSettings
+from lmtransfer.layers.initialisation import truncated_normal_
+from lmtransfer.layers.transformer import NormPlace, TransformerSettings
 from lmtransfer.models.bert import Pooler, pooled_head
 from lmtransfer.models.transformer import TransformerEncoder, TransformerStack
 
@@ -119,7 +119,7 @@ def share_layers(stack: TransformerStack, share: Sharing) -> None:
     }
     if share not in parts:
         raise ConfigError(f"model.share={share} is not allowed: use {', '.join(parts)}")
-    first, *others = (cast(TransformerLayer, layer) for layer in stack.layers)
+    first, *others = stack.layers
     for layer in others:
         for part in parts[share]:
             setattr(layer, part, getattr(first, part))

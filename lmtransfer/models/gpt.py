@@ -9,9 +9,9 @@ import math
 
 import torch
 
-from lmtransfer.layers.attention.self_attention import truncated_normal_
 from lmtransfer.layers.embeddings import InputEmbeddings
 from lmtransfer.layers.feed_forward import Activation
+from lmtransfer.layers.initialisation import truncated_normal_
 from lmtransfer.layers.transformer import NormPlace, TransformerLayer, TransformerSettings
 from lmtransfer.models.base import FamilyHead
 from lmtransfer.models.transformer import TransformerEncoder, TransformerStack

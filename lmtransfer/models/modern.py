@@ -16,9 +16,10 @@ from lmtransfer.data.batch import PackedBatch
 from lmtransfer.errors import ConfigError
 from lmtransfer.layers.attention.layout import Layout
 from lmtransfer.layers.attention.rotary import Rotation, rotation
-from lmtransfer.layers.attention.self_attention import SelfAttention, truncated_normal_
+from lmtransfer.layers.attention.self_attention import SelfAttention
 from lmtransfer.layers.dropout import Dropout
 from lmtransfer.layers.feed_forward import Activation, GatedFeedForward
+from lmtransfer.layers.initialisation import truncated_normal_
 from lmtransfer.models.base import FamilyHead, Reads
 from lmtransfer.models.padded import layout_of
 from lmtransfer.models.transformer import TransformerEncoder

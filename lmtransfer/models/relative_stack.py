@@ -1,4 +1,4 @@
-"""A stack of relative transformer layers with a memory: what Transformer-XL and XLNet share.
+"""Encoders that are a stack of relative transformer layers with a memory: what Transformer-XL and XLNet share.
 
 Shape legend: T tokens, N read positions, X packed keys (of each sequence: its memory, then its tokens), R real
 sequences, M memory rows, D width.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from lmtransfer.data.batch import PackedBatch
@@ -17,7 +16,7 @@ from lmtransfer.layers.relative.attention import RelativeBiases, sinusoids
 from lmtransfer.layers.relative.layout import Keys, RelativeLayout
 from lmtransfer.layers.relative.transformer import RelativeLayer
 from lmtransfer.layers.transformer import TransformerSettings
-from lmtransfer.models.base import EncoderOutput, Reads
+from lmtransfer.models.base import Encoder, EncoderOutput, Reads
 
 
 class RelativeStack(nn.Module):
@@ -165,22 +164,38 @@ class RelativeStack(nn.Module):
         return self.dropout(sinusoids(distances_P, self.dim).to(like.dtype))
 
 
-def initialise_(module: nn.Module) -> None:
-    """Weights from a normal of deviation 0.02, biases 0, norms 1 and 0, as both families' code does."""
-    if isinstance(module, nn.Linear | nn.Embedding):
-        torch.nn.init.normal_(module.weight, std=0.02)
-    if isinstance(module, nn.Linear) and module.bias is not None:
-        torch.nn.init.zeros_(module.bias)
+class RelativeEncoder(Encoder):
+    """Token vectors, and a relative stack over them, whose memory is the carry.
 
-
-def as_memory(carry: Any, num_layers: int) -> tuple[Tensor, ...] | None:
-    """A carry as the memory it is.
-
-    Raises:
-        ValueError: it is no memory of so many layers.
+    A subclass makes ``token_embedding``, ``stack`` and ``dropout`` in ``__init__``.
     """
-    if carry is None:
-        return None
-    if not isinstance(carry, tuple | list) or len(carry) != num_layers:
-        raise ValueError(f"the carry is no memory of {num_layers} layers")
-    return tuple(carry)
+
+    token_embedding: nn.Embedding
+    stack: RelativeStack
+    dropout: Dropout
+
+    def embed(self, batch: PackedBatch) -> Tensor:
+        """What the layers read, (T, D)."""
+        raise NotImplementedError
+
+    def set_memory(self, length: int, *, clamp_length: int | None, same_length: bool) -> None:
+        """See ``Encoder``."""
+        self.stack.memory_length, self.stack.same_length = length, same_length
+        self.stack.clamp_length = clamp_length or self.stack.clamp_length
+
+    def forward(self, batch: PackedBatch, carry: Any = None, reads: Reads | None = None) -> EncoderOutput:
+        """See ``Encoder``."""
+        self.check_length(batch)
+        return self.stack(self.embed(batch), batch, carry=self.as_memory(carry), reads=reads)
+
+    def as_memory(self, carry: Any) -> tuple[Tensor, ...] | None:
+        """A carry as the memory it is.
+
+        Raises:
+            ValueError: it is no memory of so many layers.
+        """
+        if carry is None:
+            return None
+        if not isinstance(carry, tuple | list) or len(carry) != self.num_layers:
+            raise ValueError(f"the carry is no memory of {self.num_layers} layers")
+        return tuple(carry)

@@ -5,9 +5,9 @@ Shape legend: T tokens, N read positions, D width.
 
 from __future__ import annotations
 
-from lmtransfer.layers.attention.self_attention import truncated_normal_
 from lmtransfer.layers.embeddings import InputEmbeddings
 from lmtransfer.layers.feed_forward import Activation
+from lmtransfer.layers.initialisation import truncated_normal_
 from lmtransfer.layers.transformer import NormPlace, TransformerSettings
 from lmtransfer.models.base import FamilyHead
 from lmtransfer.models.bert import Pooler

@@ -6,7 +6,6 @@ Shape legend: T tokens, R real sequences, M memory rows, D width.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from torch import Tensor, nn
 
@@ -14,12 +13,13 @@ from lmtransfer.data.batch import PackedBatch
 from lmtransfer.errors import ConfigError
 from lmtransfer.layers.dropout import Dropout
 from lmtransfer.layers.feed_forward import Activation
+from lmtransfer.layers.initialisation import normal_
 from lmtransfer.layers.transformer import NormPlace, TransformerSettings
-from lmtransfer.models.base import Encoder, EncoderOutput, FamilyHead, Reads
-from lmtransfer.models.relative_stack import RelativeStack, as_memory, initialise_
+from lmtransfer.models.base import FamilyHead
+from lmtransfer.models.relative_stack import RelativeEncoder, RelativeStack
 
 
-class TransformerXlEncoder(Encoder):
+class TransformerXlEncoder(RelativeEncoder):
     """A causal transformer with relative positions that reads on where it ended: each layer also sees its memory.
 
     The memory is the carry: the inputs of each layer at the last ``memory_length`` tokens, (R, M, D) a layer, through
@@ -49,7 +49,6 @@ class TransformerXlEncoder(Encoder):
     """
 
     attention = "causal"
-    token_embedding: nn.Embedding
     family_head = FamilyHead(token="last")
 
     def __init__(
@@ -94,17 +93,8 @@ class TransformerXlEncoder(Encoder):
             same_length=same_length,
         )
         self.dropout = Dropout(dropout)
-        self.apply(initialise_)
+        self.apply(normal_)
 
-    def set_memory(self, length: int, *, clamp_length: int | None, same_length: bool) -> None:
-        """See ``Encoder``."""
-        self.stack.memory_length, self.stack.same_length = length, same_length
-        self.stack.clamp_length = clamp_length or self.stack.clamp_length
-
-    def forward(
-        self, batch: PackedBatch, carry: tuple[Tensor, ...] | Any = None, reads: Reads | None = None
-    ) -> EncoderOutput:
-        """Encode; see ``models.base.Encoder``."""
-        self.check_length(batch)
-        embedded_TD = self.dropout(self.token_embedding(batch.tokens_T) * math.sqrt(self.dim))
-        return self.stack(embedded_TD, batch, carry=as_memory(carry, self.num_layers), reads=reads)
+    def embed(self, batch: PackedBatch) -> Tensor:
+        """See ``RelativeEncoder``."""
+        return self.dropout(self.token_embedding(batch.tokens_T) * math.sqrt(self.dim))

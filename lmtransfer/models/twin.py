@@ -11,7 +11,7 @@ from torch import nn
 
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.errors import ConfigError
-from lmtransfer.layers.attention.self_attention import truncated_normal_
+from lmtransfer.layers.initialisation import truncated_normal_
 from lmtransfer.models.base import Encoder, EncoderOutput, FamilyHead, Reads
 from lmtransfer.models.transformer import Stack, TokenEmbeddings
 

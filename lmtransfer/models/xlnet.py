@@ -13,12 +13,13 @@ from torch import Tensor, nn
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.layers.dropout import Dropout
 from lmtransfer.layers.feed_forward import Activation
+from lmtransfer.layers.initialisation import normal_
 from lmtransfer.layers.transformer import NormPlace, TransformerSettings
-from lmtransfer.models.base import Encoder, EncoderOutput, FamilyHead, Reads
-from lmtransfer.models.relative_stack import RelativeStack, as_memory, initialise_
+from lmtransfer.models.base import EncoderOutput, FamilyHead, Reads
+from lmtransfer.models.relative_stack import RelativeEncoder, RelativeStack
 
 
-class XlnetEncoder(Encoder):
+class XlnetEncoder(RelativeEncoder):
     """A bidirectional transformer with relative positions, relative segments and a memory.
 
     ``two_stream`` is its pretraining: queries that do not see what they ask for. The memory is that of
@@ -50,7 +51,6 @@ class XlnetEncoder(Encoder):
     """
 
     attention = "bidirectional"
-    token_embedding: nn.Embedding
     has_two_streams = True
     family_head = FamilyHead(token="last", hidden="tanh")
 
@@ -95,32 +95,22 @@ class XlnetEncoder(Encoder):
             clamp_length=clamp_length,
         )
         self.dropout = Dropout(dropout)
-        self.apply(initialise_)
+        self.apply(normal_)
 
-    def set_memory(self, length: int, *, clamp_length: int | None, same_length: bool) -> None:
-        """See ``Encoder``."""
-        self.stack.memory_length, self.stack.same_length = length, same_length
-        self.stack.clamp_length = clamp_length or self.stack.clamp_length
-
-    def forward(
-        self, batch: PackedBatch, carry: tuple[Tensor, ...] | Any = None, reads: Reads | None = None
-    ) -> EncoderOutput:
-        """Encode; see ``models.base.Encoder``."""
-        return self.stack(self._embedded(batch), batch, carry=as_memory(carry, self.num_layers), reads=reads)
+    def embed(self, batch: PackedBatch) -> Tensor:
+        """See ``RelativeEncoder``."""
+        # A zero that keeps a gradient on what a plain pass over one segment does not use.
+        unused_D = 0.0 * self.query + self.stack.unused()
+        return self.dropout(self.token_embedding(batch.tokens_T) + unused_D)
 
     def two_stream(self, batch: PackedBatch, *, order_T: Tensor, reads: Reads, carry: Any = None) -> EncoderOutput:
         """See ``Encoder``; queries start from one learnt vector instead of their tokens, and all see the memory."""
+        self.check_length(batch)
         return self.stack.two_stream(
-            self._embedded(batch),
+            self.embed(batch),
             self.dropout(self.query),
             batch,
             order_T=order_T,
             reads=reads,
-            carry=as_memory(carry, self.num_layers),
+            carry=self.as_memory(carry),
         )
-
-    def _embedded(self, batch: PackedBatch) -> Tensor:
-        self.check_length(batch)
-        # A zero that keeps a gradient on what a plain pass over one segment does not use.
-        unused_D = 0.0 * self.query + self.stack.unused()
-        return self.dropout(self.token_embedding(batch.tokens_T) + unused_D)

@@ -7,7 +7,7 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from lmtransfer.errors import ConfigError
-from lmtransfer.layers.attention.self_attention import truncated_normal_
+from lmtransfer.layers.initialisation import truncated_normal_
 from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.base import Encode, Objective
 from lmtransfer.objectives.batch import PretrainingBatch

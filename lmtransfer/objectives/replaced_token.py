@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from lmtransfer.errors import ConfigError
-from lmtransfer.layers.attention.self_attention import truncated_normal_
 from lmtransfer.layers.cross_entropy import cross_entropy_sum
 from lmtransfer.layers.feed_forward import Activation, activation_module
+from lmtransfer.layers.initialisation import truncated_normal_
 from lmtransfer.layers.softmax_samples import sample_softmax
 from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.base import Encode, Objective

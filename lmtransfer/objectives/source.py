@@ -13,6 +13,7 @@ from torch import Tensor
 
 from lmtransfer.data.batch import pack
 from lmtransfer.data.store.store import MixedStore, TokenStore
+from lmtransfer.data.stream.stream import Source
 from lmtransfer.models.base import Reads
 from lmtransfer.objectives.base import Read
 from lmtransfer.objectives.batch import PretrainingBatch
@@ -27,7 +28,7 @@ _STATIC_MULTIPLE = 128
 _FEW_MULTIPLE = 32
 
 
-class PretrainingSource:
+class PretrainingSource(Source):
     """Makes batches of rows: what a ``PlannedStream`` asks for.
 
     A row, its mask and the numbers to sample with are functions of (seed, epoch, row), whatever the batch around them.

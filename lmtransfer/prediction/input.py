@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +13,9 @@ from lmtransfer.data.documents import Notes
 from lmtransfer.data.files import find_file, plain_name
 from lmtransfer.data.text_lines import EncodingErrors, decode, read_lines
 from lmtransfer.errors import ConfigError, DataError
+from lmtransfer.prediction.stream import AnswersInOrder
 from lmtransfer.system.machine import naming
-from lmtransfer.tasks.asking import Reader
+from lmtransfer.tasks.asking import Asked, Reader
 
 STANDARD_INPUT = "-"
 _OF_SUFFIX = {
@@ -49,6 +50,16 @@ class InputSource:
     name: str
     path: Path | None
     arrives: bool
+
+    def check_apart(self, output: str) -> None:
+        """Refuse to write answers over the texts that are answered.
+
+        Raises:
+            ConfigError: ``output`` is the input.
+        """
+        place = Path(output).expanduser()
+        if self.path is not None and place.exists() and self.path.samefile(place):
+            raise ConfigError(f"output={output}: is the input, which would be lost; name another file")
 
 
 def find_input(given: str) -> InputSource:
@@ -97,20 +108,32 @@ def input_format(given: str | None, source: InputSource, reader: Reader) -> str:
     return found
 
 
-def open_lines(
-    source: InputSource, *, encoding_errors: EncodingErrors, notes: Notes, before_waiting: Callable[[], None]
-) -> Iterator[tuple[int, str]]:
-    """The lines of an input with their numbers, from 1, without line ends; one is in memory at a time.
+def asked(
+    source: InputSource,
+    file_format: str,
+    columns: Mapping[str, str],
+    answers: AnswersInOrder,
+    notes: Notes,
+    *,
+    encoding_errors: EncodingErrors = "strict",
+) -> Asked:
+    """An input, to be read.
 
     Args:
         source: which.
+        file_format: how it is written.
+        columns: those that the user names.
+        answers: takes what is no example, and writes what it holds before anything is waited for.
+        notes: where odd things are counted.
         encoding_errors: ``strict`` refuses bytes that are not UTF-8; ``replace`` puts U+FFFD there and counts them.
-        notes: where they are counted.
-        before_waiting: called whenever what arrives has nothing more at the moment.
     """
-    if source.path is not None and not source.arrives:
-        return read_lines(source.path, encoding_errors=encoding_errors, notes=notes)
-    return _arriving(source.path, source.name, encoding_errors, notes, before_waiting)
+    if source.path is None and sys.stdin is not None and sys.stdin.isatty():
+        print("one line each; end with Ctrl-D", file=sys.stderr)
+    if source.path is None or source.arrives:
+        path, lines = None, _arriving(source.path, source.name, encoding_errors, notes, answers.flush)
+    else:
+        path, lines = source.path, read_lines(source.path, encoding_errors=encoding_errors, notes=notes)
+    return Asked(source.name, lines, path, file_format, columns, answers.stops, answers.refuse, notes)
 
 
 def one_example(text: str, reader: Reader) -> Any:

@@ -46,6 +46,11 @@ class AnswersInOrder:
         self._waiting: list[Given | Line] = []
         self.num_taken = self.num_errors = 0
 
+    @property
+    def stops(self) -> bool:
+        """Whether what cannot be answered ends everything."""
+        return self._on_error == "stop"
+
     def take_all(self, examples: Iterable[Given]) -> None:
         """Take examples to the last, and write all answers.
 
@@ -104,7 +109,7 @@ class AnswersInOrder:
             self._write([line])
 
     def _error(self, name: str, problem: str) -> Line:
-        if self._on_error == "stop":
+        if self.stops:
             raise DataError(f"{problem}. {_REMEDY}")
         self.num_errors += 1
         return {"id": name, "error": problem}

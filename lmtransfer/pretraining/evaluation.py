@@ -24,9 +24,9 @@ from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.objectives.rows.stream import LanguageStream
 from lmtransfer.objectives.source import PretrainingSource
-from lmtransfer.pretraining.assembly import Parts, Text, absolute_corpus, read_text
 from lmtransfer.pretraining.data import PretrainingData
-from lmtransfer.pretraining.saved_objectives import learnt
+from lmtransfer.pretraining.parts import Parts, learnt
+from lmtransfer.pretraining.text import Text, absolute_corpus, read_text
 from lmtransfer.runs.result import RunResult
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.saved import SavedRun

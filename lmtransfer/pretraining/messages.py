@@ -7,7 +7,8 @@ from pathlib import Path
 from rich.table import Table
 
 from lmtransfer.config.schema import TrainSettings
-from lmtransfer.pretraining.assembly import Parts, Text
+from lmtransfer.pretraining.parts import Parts
+from lmtransfer.pretraining.text import Text
 from lmtransfer.runs.result import RunResult
 from lmtransfer.system.console import Console
 from lmtransfer.system.printable import short_path

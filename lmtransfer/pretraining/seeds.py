@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from rich import box
 from rich.table import Table
 
-from lmtransfer.pretraining.assembly import with_absolute_paths
+from lmtransfer.pretraining.text import with_absolute_paths
 from lmtransfer.reporting.units import shown
 from lmtransfer.runs.result import RunResult
 from lmtransfer.runs.resume import check_resumable

@@ -29,7 +29,7 @@ from lmtransfer.runs.result import RunResult
 from lmtransfer.system.durable import write_text
 from lmtransfer.training import distributed
 from lmtransfer.training.checkpoint import Checkpoints
-from lmtransfer.untrusted.documents import read_json, read_yaml
+from lmtransfer.untrusted.documents import interpolations, read_json, read_yaml
 from lmtransfer.untrusted.schema import (
     COMPONENT,
     Entries,
@@ -39,7 +39,6 @@ from lmtransfer.untrusted.schema import (
     Text,
     Whole,
 )
-from lmtransfer.untrusted.texts import interpolations
 
 R = TypeVar("R", bound=RunResult)
 

@@ -15,7 +15,7 @@ from lmtransfer.config.budget import KINDS
 from lmtransfer.config.nearest import hint
 from lmtransfer.config.overrides import of_command_line
 from lmtransfer.errors import ConfigError
-from lmtransfer.untrusted.texts import texts
+from lmtransfer.untrusted.documents import texts
 
 PRETRAIN = "pretrain"
 _COMMANDS = ("probe", "finetune")

@@ -28,6 +28,9 @@ from lmtransfer.verdicts.difference import Difference
 
 #: Losses that are the cross entropy of each token given all tokens before it (or all after it).
 _LANGUAGE_MODELS = ("lm", "backward_lm", "bilm")
+#: Above so many transfers the table of one line a recipe is too wide to read.
+_MANY = 3
+_TRANSFER_HEADINGS = ("", "task", "metric", "majority", "control", "pretrained", "difference")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +82,7 @@ def read_rows(plan: Plan) -> list[StudyRow]:
 
 
 def write_table(rows: Sequence[StudyRow], plan: Plan) -> Path:
-    """Write the table as CSV and JSON; their path without the suffix."""
+    """Write the table as Markdown, CSV and JSON; their path without the suffix."""
     path = plan.folder / plan.name
     records = [_record(row, plan) for row in rows]
     columns = list(dict.fromkeys(key for record in records for key in record))
@@ -87,6 +90,7 @@ def write_table(rows: Sequence[StudyRow], plan: Plan) -> Path:
     writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()
     writer.writerows(records)
+    write_text(path.with_name(f"{plan.name}.md"), markdown(rows, plan))
     write_text(path.with_name(f"{plan.name}.csv"), text.getvalue())
     write_text(path.with_name(f"{plan.name}.json"), json.dumps(records, indent=1, allow_nan=False) + "\n")
     return path
@@ -136,7 +140,9 @@ def _ends(difference: Difference) -> Iterator[tuple[str, float | None]]:
 
 
 def markdown(rows: Sequence[StudyRow], plan: Plan) -> str:
-    """The table with one line a recipe."""
+    """The table with one line a recipe; with many transfers, one line a transfer."""
+    if len(plan.transfers) > _MANY:
+        return _transfers_markdown(rows, plan)
     headings = ["", "model", "objective", "parameters", "tokens", "tokens/s", "loss", "perplexity", "accuracy"]
     for name in plan.transfers:
         metric = _metric(rows, name)
@@ -156,20 +162,22 @@ def markdown(rows: Sequence[StudyRow], plan: Plan) -> str:
             "" if accuracy is None else f"{100 * accuracy[1]:.1f} %",
         ]
         for name in plan.transfers:
-            line += transfer_cells(row.transfers.get(name))
+            line += _transfer_cells(row.transfers.get(name))
         cells.append(line)
     shown_headings, shown_cells = without_empty(headings, cells)
     lines = [shown_headings, ["---"] * len(shown_headings), *shown_cells]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + f"\n\n{caption()}\n"
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + f"\n\n{_caption()}\n"
 
 
 def terminal_rows(rows: Sequence[StudyRow], plan: Plan) -> Table:
-    """The table for a terminal of 100 columns: three lines a recipe."""
+    """The table for a terminal of 100 columns: three lines a recipe; with many transfers, one line a transfer."""
+    if len(plan.transfers) > _MANY:
+        return _transfers_table(rows, plan)
     table = Table(
         title=f"study {plan.name}",
         title_justify="left",
         title_style="bold",
-        caption=caption(),
+        caption=_caption(),
         caption_justify="left",
         box=box.SIMPLE_HEAD,
         pad_edge=False,
@@ -191,7 +199,7 @@ def terminal_rows(rows: Sequence[StudyRow], plan: Plan) -> Table:
         what = [] if entry is None else [entry.model, entry.objective]
         columns = [[row.recipe, *what], cost, learnt]
         for name in plan.transfers:
-            score, control, difference = transfer_cells(row.transfers.get(name))
+            score, control, difference = _transfer_cells(row.transfers.get(name))
             columns.append([score, *([f"control {control}", difference] if control else [])])
         first = [column[0] if column else "" for column in columns]
         rest = [column[1:] for column in columns]
@@ -206,7 +214,7 @@ def terminal_rows(rows: Sequence[StudyRow], plan: Plan) -> Table:
     return table
 
 
-def transfer_cells(entry: Entry | None) -> list[str]:
+def _transfer_cells(entry: Entry | None) -> list[str]:
     """Score, control's score, difference with its verdict."""
     if entry is None or entry.metric is None or entry.score is None:
         return ["" if entry is None else entry.run.state, "", ""]
@@ -224,10 +232,43 @@ def _metric(rows: Sequence[StudyRow], transfer: str) -> str:
     return metric_heading(next((metric for metric in found if metric), ""))
 
 
-def caption() -> str:
+def _caption() -> str:
     """What the table's numbers are, for below it."""
     return (
         f"Mean {PLUS_MINUS} deviation over seeds; control: the same architecture without pretraining; difference "
         "with the 95 % interval that decides, corrected for the whole table (Holm). Losses of different objectives do "
         "not compare, nor do perplexities of different vocabularies."
     )
+
+
+def _transfers_markdown(rows: Sequence[StudyRow], plan: Plan) -> str:
+    """As Markdown."""
+    lines = [_TRANSFER_HEADINGS, ("---",) * len(_TRANSFER_HEADINGS), *_transfer_lines(rows, plan)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + f"\n\n{_caption()}\n"
+
+
+def _transfers_table(rows: Sequence[StudyRow], plan: Plan) -> Table:
+    """For a terminal."""
+    table = Table(
+        *_TRANSFER_HEADINGS,
+        title=f"study {plan.name}",
+        title_justify="left",
+        title_style="bold",
+        caption=_caption(),
+        caption_justify="left",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+    )
+    for line in _transfer_lines(rows, plan):
+        table.add_row(*line)
+    return table
+
+
+def _transfer_lines(rows: Sequence[StudyRow], plan: Plan) -> Iterator[tuple[str, ...]]:
+    for row in rows:
+        for name in plan.transfers:
+            entry = row.transfers.get(name)
+            score, control, difference = _transfer_cells(entry)
+            metric = "" if entry is None or entry.metric is None else entry.metric
+            baseline = "" if entry is None or entry.majority is None else shown(entry.majority, metric)
+            yield row.recipe, name, metric_heading(metric), baseline, control, score, difference

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from lmtransfer.data.batch import PackedBatch, pack
+from lmtransfer.data.stream.stream import Source
 from lmtransfer.tasks.encoded import EncodedExamples, ragged_places
 from lmtransfer.tasks.heads import Targets
 
@@ -88,7 +89,7 @@ class SequencePlan:
     lengths: np.ndarray
 
 
-class TaskSource:
+class TaskSource(Source):
     """Every sequence once an epoch.
 
     Args:
@@ -108,8 +109,10 @@ class TaskSource:
         """All sequences; the stream shuffles them."""
         return SequencePlan(self.encoded.lengths)
 
-    def build(self, epoch: int, plan: SequencePlan, row_ids: Sequence[int] | np.ndarray) -> TaskBatch:
-        """The micro-batch of these sequences, in this order."""
+    def build(
+        self, epoch: int, plan: SequencePlan, row_ids: Sequence[int] | np.ndarray, *, follows: bool | None = None
+    ) -> TaskBatch:
+        """The micro-batch of these sequences, in this order; they stand alone."""
         encoded, rows = self.encoded, np.asarray(row_ids, dtype=np.int64)
         where = ragged_places(encoded.offsets, rows)
         lengths = encoded.lengths[rows]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +108,28 @@ def parse_json(raw: bytes, *, path: Path, what: str, error: type[LmtransferError
         return _checked(_json(raw), _ANY, finite=True)
     except _Refused as refused:
         raise error(f"{path}: {what}: {refused}") from None
+
+
+def texts(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """Dotted key and text of each, such as ``model.dim`` and ``corpus.path[0]``.
+
+    Args:
+        value: plain values.
+        key: of ``value`` itself.
+    """
+    if isinstance(value, str):
+        yield key, value
+    elif isinstance(value, Mapping):
+        for name, item in value.items():
+            yield from texts(item, f"{key}.{name}".removeprefix("."))
+    elif isinstance(value, list):
+        for place, item in enumerate(value):
+            yield from texts(item, f"{key}[{place}]")
+
+
+def interpolations(value: Any) -> Iterator[tuple[str, str]]:
+    """The texts that OmegaConf would replace by something else, with their keys."""
+    return ((key, text) for key, text in texts(value) if "${" in text)
 
 
 def _json(raw: bytes) -> Any:

@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 from lmtransfer.errors import ConfigError, RunDirectoryError
 from lmtransfer.objectives.base import Objective, known_objectives
 from lmtransfer.objectives.learner import PretrainingLearner
-from lmtransfer.pretraining.saved_objectives import learnt
+from lmtransfer.pretraining.parts import learnt
 from lmtransfer.runs.saved import SavedRun
 from lmtransfer.training.hardware import Hardware
 from lmtransfer.zero_shot.queries import Frame

@@ -60,7 +60,7 @@ ALLOWED: dict[str, set[str]] = {
     "inspection": PLAIN
     | {"config", "tokenizers", "data", "objectives", "tasks", "training", "runs", "pretraining", "transfer"}
     | {"importing"},
-    "study": PLAIN | {"config", "verdicts", "reporting"},
+    "study": PLAIN | {"config", "verdicts", "reporting", "runs", "pretraining", "transfer"},
     "commands": {"*"},
     "launch": {"errors", "config", "runs.writer", "system"},
     "cli": {"errors", "config", "launch", "system"},

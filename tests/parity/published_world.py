@@ -101,8 +101,8 @@ def write(files: PublishedFiles, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(files.config))
     save_file(files.tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    for generator in files.more:
-        write(generator, folder / "generator")
+    for name, more in files.more.items():
+        write(more, folder / name)
     return folder
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from peer_tensors import heads_to_ours, to_ours
 
 from lmtransfer.data.batch import PackedBatch, pack
-from lmtransfer.interop.families.albert import ALBERT, IGNORED, PRETRAINING_HEADS, TIED_HEADS
-from lmtransfer.interop.families.key_map import to_ours, to_theirs
+from lmtransfer.interop.families.albert import ALBERT, ALBERT_FAMILY, IGNORED
+from lmtransfer.interop.families.key_map import to_theirs
 from lmtransfer.models.albert import AlbertEncoder
 from lmtransfer.models.base import Reads
 from lmtransfer.objectives.batch import PretrainingBatch
@@ -89,7 +90,7 @@ def _ours_of(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     body = {name.removeprefix("albert."): t for name, t in tensors.items() if name.startswith("albert.")}
     heads = {name: t for name, t in tensors.items() if not name.startswith("albert.")}
     mapped = {f"encoder.{name}": t for name, t in to_ours(body, ALBERT, ignore=IGNORED).items()}
-    return mapped | {f"objectives.{n}": t for n, t in to_ours(heads, PRETRAINING_HEADS, ignore=TIED_HEADS).items()}
+    return mapped | {f"objectives.{n}": t for n, t in heads_to_ours(heads, ALBERT_FAMILY).items()}
 
 
 def test_pretraining_losses_and_gradients_equal_the_peers() -> None:

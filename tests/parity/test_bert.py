@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from peer_tensors import to_ours
 
 from lmtransfer.data.batch import PackedBatch, pack
 from lmtransfer.interop.families.bert import BERT, IGNORED, MEGATRON_BERT
-from lmtransfer.interop.families.key_map import to_ours, to_theirs
+from lmtransfer.interop.families.key_map import to_theirs
 from lmtransfer.models.base import Reads
 from lmtransfer.models.bert import BertEncoder
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from peer_tensors import heads_to_ours, to_ours
 
 from lmtransfer.data.batch import pack
-from lmtransfer.interop.families.bert import BERT, IGNORED, PRETRAINING_HEADS, TIED_HEADS
-from lmtransfer.interop.families.key_map import to_ours
+from lmtransfer.interop.families.bert import BERT, BERT_FAMILY, IGNORED
 from lmtransfer.models.base import Reads
 from lmtransfer.models.bert import BertEncoder
 from lmtransfer.objectives.batch import PretrainingBatch
@@ -45,7 +45,7 @@ def _learner(peer: torch.nn.Module) -> PretrainingLearner:
     body = {name.removeprefix("bert."): tensor for name, tensor in published.items() if name.startswith("bert.")}
     heads = {name: tensor for name, tensor in published.items() if not name.startswith("bert.")}
     encoder.load_state_dict(to_ours(body, BERT, ignore=IGNORED))
-    learner.objectives.load_state_dict(to_ours(heads, PRETRAINING_HEADS, ignore=TIED_HEADS))
+    learner.objectives.load_state_dict(heads_to_ours(heads, BERT_FAMILY))
     return learner
 
 
@@ -115,7 +115,7 @@ def test_gradients_equal_the_peers_tied_embedding_included() -> None:
     body = {name.removeprefix("bert."): grad for name, grad in published.items() if name.startswith("bert.")}
     heads = {name: grad for name, grad in published.items() if not name.startswith("bert.")}
     theirs = {f"encoder.{name}": grad for name, grad in to_ours(body, BERT, ignore=IGNORED).items()}
-    mapped = to_ours(heads, PRETRAINING_HEADS, ignore=TIED_HEADS)
+    mapped = heads_to_ours(heads, BERT_FAMILY)
     theirs |= {f"objectives.{name}": grad for name, grad in mapped.items()}
     ours = {name: parameter.grad for name, parameter in learner.named_parameters()}
     assert ours.keys() == theirs.keys()

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from peer_tensors import to_ours
 from torch import Tensor
 
 from lmtransfer.data.batch import pack
 from lmtransfer.interop.families import bert, electra, roberta, xlnet
-from lmtransfer.interop.families.key_map import Rewrite, linear, to_ours
+from lmtransfer.interop.families.key_map import Rewrite, linear
 from lmtransfer.models.bert import BertEncoder
 from lmtransfer.models.electra import ElectraEncoder
 from lmtransfer.models.roberta import RobertaEncoder

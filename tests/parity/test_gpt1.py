@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from peer_tensors import to_ours
 
 from lmtransfer.data.batch import pack
 from lmtransfer.interop.families.gpt import GPT, IGNORED
-from lmtransfer.interop.families.key_map import to_ours, to_theirs
+from lmtransfer.interop.families.key_map import to_theirs
 from lmtransfer.models.gpt import GptEncoder
 
 transformers = pytest.importorskip("transformers")

@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from peer_tensors import heads_to_ours, to_ours
 
 from lmtransfer.data.batch import PackedBatch, pack
-from lmtransfer.interop.families.key_map import to_ours, to_theirs
-from lmtransfer.interop.families.modern import IGNORED, MLM_HEAD, MODERN_BERT, TIED_HEADS
+from lmtransfer.interop.families.key_map import to_theirs
+from lmtransfer.interop.families.modern import IGNORED, MODERN_BERT, MODERN_FAMILY
 from lmtransfer.models.base import Reads
 from lmtransfer.models.modern import ModernEncoder
 from lmtransfer.objectives.batch import PretrainingBatch
@@ -145,7 +146,7 @@ def test_masked_language_model_loss_equals_the_peers() -> None:
     body = {name.removeprefix("model."): t for name, t in published.items() if name.startswith("model.")}
     head = {name: t for name, t in published.items() if not name.startswith("model.")}
     learner.encoder.load_state_dict(to_ours(body, MODERN_BERT, ignore=IGNORED))
-    learner.objectives.load_state_dict(to_ours(head, MLM_HEAD, ignore=TIED_HEADS))
+    learner.objectives.load_state_dict(heads_to_ours(head, MODERN_FAMILY))
     packed = _packed()
     positions = np.array([1, 5, 9, 30, 48, 60, 93, 126])
     index = torch.from_numpy(positions)

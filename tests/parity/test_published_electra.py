@@ -106,7 +106,7 @@ def test_discriminator_and_generator_together_are_the_objective(tmp_path: Path) 
         torch.testing.assert_close(ours, generator(**inputs).logits[real], **CLOSE)
     files = to_published(run_of(published))
     assert_same_tensors(files.tensors, load_file(tmp_path / "model.safetensors"))
-    (small,) = files.more
+    (small,) = files.more.values()
     assert small.architecture == "ElectraForMaskedLM"
     assert_same_tensors(small.tensors, load_file(tmp_path / "generator" / "model.safetensors"))
     perturbed(generator).save_pretrained(tmp_path / "generator")

@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from peer_tensors import heads_to_ours, to_ours
 
 from lmtransfer.data.batch import PackedBatch, pack
-from lmtransfer.interop.families.key_map import Rewrite, to_ours, to_theirs
+from lmtransfer.interop.families.key_map import Rewrite, to_theirs
 from lmtransfer.interop.families.roberta import (
     IGNORED,
-    MLM_HEAD,
     ROBERTA,
+    ROBERTA_FAMILY,
     ROBERTA_PRE_NORM,
-    TIED_HEADS,
     with_published_tables,
 )
 from lmtransfer.models.base import Reads
@@ -118,7 +118,7 @@ def test_loss_and_gradients_of_masked_tokens_equal_the_peers(norm: str) -> None:
         body = {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
         head = {name: t for name, t in tensors.items() if not name.startswith(prefix)}
         mapped = {f"encoder.{n}": t for n, t in to_ours(body, KEY_MAPS[norm], ignore=NOT_OURS).items()}
-        return mapped | {f"objectives.{n}": t for n, t in to_ours(head, MLM_HEAD, ignore=TIED_HEADS).items()}
+        return mapped | {f"objectives.{n}": t for n, t in heads_to_ours(head, ROBERTA_FAMILY).items()}
 
     learner.load_state_dict(ours_of(peer.state_dict()))
     packed, padded = _inputs()

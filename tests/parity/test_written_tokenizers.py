@@ -15,6 +15,7 @@ from transformers import AutoTokenizer, BertTokenizer, pipeline
 from transformers.models.bert import BertConfig, BertForMaskedLM
 
 from lmtransfer.errors import CheckpointError
+from lmtransfer.interop.families.index import family_of_config
 from lmtransfer.interop.tokenizers.written_tokenizer import WrittenTokenizer, tokens_differ, write_tokenizer
 from lmtransfer.tasks.heads import LabelTargets
 from lmtransfer.tasks.text.encoding import encode_texts
@@ -127,9 +128,17 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return tokenizer, folder
 
 
-def _write(tokenizer: Tokenizer, folder: Path, *, model_type: str = "bert", **settings: Any) -> WrittenTokenizer:
+def _write(tokenizer: Tokenizer, folder: Path, *, model_type: str = "bert", num_segments: int = 2) -> WrittenTokenizer:
     (folder / "config.json").write_text(json.dumps({"model_type": model_type}))
-    return write_tokenizer(tokenizer, folder, model_type=model_type, max_length=64, **settings)
+    family = family_of_config({"model_type": model_type}, source="config.json")
+    return write_tokenizer(
+        tokenizer,
+        folder,
+        max_length=64,
+        num_segments=num_segments,
+        goes_on=family.goes_on,
+        pads_left=family.pads_left,
+    )
 
 
 def test_ids_of_nasty_texts(made: tuple[Tokenizer, Path]) -> None:
@@ -240,15 +249,12 @@ def test_an_added_word_that_is_a_piece(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("model_type", "num_segments", "second", "side"),
-    [("bert", 2, 1, "right"), ("bert", 1, None, "right"), ("bert", None, 1, "right"), ("roberta", None, None, "right"),
-     ("albert", None, 1, "right"), ("electra", None, 1, "right"), ("xlnet", None, 1, "left"),
-     ("distilbert", None, None, "right"), ("gpt2", None, None, "right"), ("openai-gpt", None, None, "right"),
-     ("modernbert", None, None, "right")],
+    ("model_type", "num_segments", "side"),
+    [("bert", 2, "right"), ("bert", 1, "right"), ("roberta", 1, "right"), ("albert", 2, "right"),
+     ("electra", 2, "right"), ("xlnet", 2, "left"), ("distilbert", 1, "right"), ("gpt2", 1, "right"),
+     ("openai-gpt", 1, "right"), ("modernbert", 1, "right")],
 )  # fmt: skip
-def test_what_a_family_asks_for(
-    model_type: str, num_segments: int | None, second: int | None, side: str, tmp_path: Path
-) -> None:
+def test_what_a_family_asks_for(model_type: str, num_segments: int, side: str, tmp_path: Path) -> None:
     tokenizer = KINDS["wordpiece"](tmp_path)
     _write(tokenizer, tmp_path, model_type=model_type, num_segments=num_segments)
     theirs = AutoTokenizer.from_pretrained(tmp_path)
@@ -256,9 +262,9 @@ def test_what_a_family_asks_for(
     a, b = (ids.tolist() for ids in tokenizer.encode_ids(["the quick", "fox"]))
     cls, sep = tokenizer.cls_id, tokenizer.sep_id
     assert got["input_ids"] == [cls, *a, sep, *b, sep]
-    assert ("token_type_ids" in got) == (second is not None)
+    assert ("token_type_ids" in got) == (num_segments > 1)
     types = theirs("the quick", "fox", return_token_type_ids=True)["token_type_ids"]
-    assert types == [0] * (len(a) + 2) + [second or 0] * (len(b) + 1)
+    assert types == [0] * (len(a) + 2) + [num_segments - 1] * (len(b) + 1)
     assert theirs.padding_side == side
     if model_type in ("gpt2", "openai-gpt"):
         assert (theirs.bos_token_id, theirs.eos_token_id) == (cls, sep)
@@ -343,7 +349,7 @@ def test_another_cut_is_a_difference_unless_it_is_as_likely(tmp_path: Path) -> N
 
 def test_whole_words_are_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="WordTokenizer cannot be written.*WordPiece"):
-        write_tokenizer(WordTokenizer(["the"], lowercase=True), tmp_path, model_type="bert", max_length=8)
+        write_tokenizer(WordTokenizer(["the"], lowercase=True), tmp_path, max_length=8, num_segments=2)
 
 
 def _lines(root: Path, name: str, num_lines: int) -> list[str]:

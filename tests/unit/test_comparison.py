@@ -12,11 +12,11 @@ import pytest
 
 from lmtransfer.kept_predictions.scored import Kept, Ratio, scored_examples
 from lmtransfer.kept_predictions.values import contributions
-from lmtransfer.reporting.comparison.comparison import compare_sides
 from lmtransfer.reporting.comparison.flipped import flipped
 from lmtransfer.reporting.comparison.page import html_comparison
 from lmtransfer.reporting.comparison.sides import Member, Side
 from lmtransfer.reporting.comparison.tables import headline, remarks, sections, to_json
+from lmtransfer.reporting.comparison.task import compare_sides
 from lmtransfer.reporting.runs.collect import Run
 from lmtransfer.reporting.runs.entries import make_entries
 from lmtransfer.tasks.text.example import TextExample

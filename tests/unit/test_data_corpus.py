@@ -12,7 +12,7 @@ from lmtransfer.data.corpora import corpus as corpus_module
 from lmtransfer.data.corpora import sources as digests
 from lmtransfer.data.corpora.corpus import FileCorpus
 from lmtransfer.data.corpora.split import split_ending
-from lmtransfer.data.documents import Corpus, Document, Observed
+from lmtransfer.data.documents import Corpus, Document
 from lmtransfer.errors import ConfigError, DataError
 
 
@@ -34,7 +34,6 @@ def sides(source: FileCorpus) -> tuple[list[str], list[str]]:
 def test_it_is_a_corpus(tmp_path: Path) -> None:
     source = corpus(write_text(tmp_path / "a.txt", ["One."]))
     assert isinstance(source, Corpus)
-    assert isinstance(source, Observed)
 
 
 def test_a_file_has_blank_lines_and_a_folder_a_document_a_file(tmp_path: Path) -> None:

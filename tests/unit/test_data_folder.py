@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from lmtransfer.config.build import build
 from lmtransfer.config.paths import conf_dir
 from lmtransfer.data.corpora.data_folder import DataFolderCorpus
-from lmtransfer.data.documents import Corpus, Document, Observed
+from lmtransfer.data.documents import Corpus, Document
 from lmtransfer.errors import DataError
 
 needs_data = pytest.mark.skipif("LMTRANSFER_DATA" not in os.environ, reason="LMTRANSFER_DATA names no data folder")
@@ -30,7 +30,6 @@ def shipped(name: str, data_root: Path | str | None, **changes: Any) -> Corpus:
     node = OmegaConf.merge(OmegaConf.load(conf_dir() / "corpus" / f"{name}.yaml"), changes)
     corpus = build(node, data_root=None if data_root is None else str(data_root), cache_dir=None)
     assert isinstance(corpus, Corpus)
-    assert isinstance(corpus, Observed)
     return corpus
 
 

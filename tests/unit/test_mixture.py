@@ -37,8 +37,8 @@ from lmtransfer.objectives.rows.mixed import MixedPlan, quotas
 from lmtransfer.objectives.rows.sentence_pairs import SentencePairs
 from lmtransfer.objectives.rows.stream import LanguageStream
 from lmtransfer.objectives.source import PretrainingSource
-from lmtransfer.pretraining.corpus import build_corpus
-from lmtransfer.pretraining.validation import validate
+from lmtransfer.pretraining.data import validate
+from lmtransfer.pretraining.text import build_corpus
 from lmtransfer.training.evaluation import evaluate_losses
 from lmtransfer.training.trackers import Jsonl
 

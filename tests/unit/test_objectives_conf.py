@@ -5,10 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from objective_fakes import random_documents, store_of
+import torch
+from objective_fakes import NumberTokenizer, random_documents, store_of
 from objective_table import CONF, MEANT_FOR, NAMES, built
 
+from lmtransfer.objectives.base import Objective
+
 ROWS = sorted(path.stem for path in (CONF / "objective" / "rows").glob("*.yaml") if path.stem != "ordered_pairs")
+
+NUM_IDS = NumberTokenizer.vocab_size
 
 
 def test_the_table_has_no_line_too_many() -> None:
@@ -35,6 +40,26 @@ def test_every_parameter_that_is_trained_gets_a_gradient(name: str, tmp_path: Pa
     sum(loss.weight * loss.sum for loss in losses.values()).backward()  # type: ignore[union-attr]
     missing = [name for name, p in learner.named_parameters() if p.requires_grad and p.grad is None]
     assert missing == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_an_objective_says_of_itself_is_so(name: str, tmp_path: Path) -> None:
+    learner, source, _ = built(name, store_of(tmp_path / "s", random_documents(30)), "objective.max_length=24")
+    batch = source.build(0, source.plan(0), range(6))
+    losses, _ = learner.losses(batch)
+    state = torch.zeros(1, learner.encoder.dim)
+    for objective in learner.listed():
+        own = {n: p for n, p in objective.named_parameters() if not n.startswith("generator.")}
+        assert sorted(n for n, p in own.items() if len(p) == NUM_IDS) == sorted(objective.vocabulary_sized)
+        assert {objective.name, objective.masked_loss or objective.name} <= set(losses)
+        assert objective.chosen_by in {"loss", *losses}
+        assert objective.title
+        assert (objective.predicts is not None) == (type(objective).predict is not Objective.predict)
+        assert (objective.label is None) == (objective.label_rows == "")
+        assert (objective.needs == ()) == (objective.needs_from == "")
+        for group, file in (("rows", objective.label_rows), ("corruption", objective.needs_from)):
+            assert not file or (CONF / "objective" / group / f"{file}.yaml").is_file()
+        assert objective.token_logits(state) is None or objective.text_logits(state) is None
 
 
 @pytest.mark.parametrize("rows", ROWS)

@@ -13,9 +13,9 @@ import pytest
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.prediction.answering import MaskedTexts
-from lmtransfer.prediction.input import arriving_lines, find_input, input_format, one_example, open_lines
+from lmtransfer.prediction.input import arriving_lines, asked, find_input, input_format, one_example
 from lmtransfer.prediction.stream import AnswersInOrder
-from lmtransfer.tasks.asking import Asked, Given, Reader
+from lmtransfer.tasks.asking import Given, Reader
 from lmtransfer.tasks.qa.task import SpanQa
 from lmtransfer.tasks.tagging.task import Tagging
 from lmtransfer.tasks.text.classification import TextClassification
@@ -36,19 +36,11 @@ SPANS = SpanQa(name="spans", files={"train": "x"})
 
 
 def given(
-    path: Path,
-    reader: Reader,
-    answers: AnswersInOrder,
-    *,
-    on_error: Any,
-    file_format: str | None = None,
-    **columns: str,
+    path: Path, reader: Reader, answers: AnswersInOrder, *, file_format: str | None = None, **columns: str
 ) -> Iterator[Given]:
     """The examples of a file."""
-    source, notes = find_input(str(path)), Notes()
-    lines = open_lines(source, encoding_errors="strict", notes=notes, before_waiting=answers.flush)
-    how = input_format(file_format, source, reader)
-    return reader.read(Asked(source.name, lines, path, how, columns, on_error == "stop", answers.refuse, notes))
+    source = find_input(str(path))
+    return reader.read(asked(source, input_format(file_format, source, reader), columns, answers, Notes()))
 
 
 def answered(
@@ -62,7 +54,7 @@ def answered(
         return [{"id": example.id, "asked": example} for example in examples]
 
     answers = AnswersInOrder(echo, written.extend, group=group, on_error=on_error)
-    answers.take_all(given(path, task.reader(), answers, on_error=on_error, file_format=file_format, **columns))
+    answers.take_all(given(path, task.reader(), answers, file_format=file_format, **columns))
     assert answers.num_taken == len(written)
     return written
 
@@ -170,7 +162,7 @@ def test_what_comes_before_a_mistake_is_answered_whatever_the_group(tmp_path: Pa
             lambda examples: [{"id": example.id} for example in examples], written.extend, group=group, on_error="stop"
         )
         with pytest.raises(DataError, match=r"in\.txt:4: the line is empty. Mend it, or set on_error=skip"):
-            answers.take_all(given(path, SINGLE.reader(), answers, on_error="stop"))
+            answers.take_all(given(path, SINGLE.reader(), answers))
         assert written == [{"id": "0"}, {"id": "1"}, {"id": "2"}]
 
 
@@ -182,8 +174,8 @@ def test_one_that_cannot_be_answered_does_not_take_its_group_with_it() -> None:
 
     written: list[dict[str, Any]] = []
     answers = AnswersInOrder(answer, written.extend, group=9, on_error="skip")
-    asked = [(f"f:{number}", one_example(text, SINGLE.reader())) for number, text in enumerate(["a", "bad", "c"])]
-    answers.take_all(asked)
+    lines = [(f"f:{number}", one_example(text, SINGLE.reader())) for number, text in enumerate(["a", "bad", "c"])]
+    answers.take_all(lines)
     assert written == [{"id": "text"}, {"id": "text", "error": "f:1: too long"}, {"id": "text"}]
     assert answers.num_errors == 1
 

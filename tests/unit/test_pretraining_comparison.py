@@ -15,7 +15,7 @@ from lmtransfer.cli import main
 from lmtransfer.reporting.comparison.comparison import Comparison
 from lmtransfer.reporting.comparison.page import html_comparison
 from lmtransfer.reporting.comparison.pretraining import compare_pretrainings
-from lmtransfer.reporting.comparison.sides import read_sides
+from lmtransfer.reporting.comparison.reading import read_sides
 from lmtransfer.reporting.comparison.tables import headline, sections, to_json
 from lmtransfer.verdicts.student import critical
 

@@ -9,9 +9,9 @@ import pytest
 import yaml
 from reporting_fakes import loss_lines, pretraining, transfer, write_run
 
-from lmtransfer.reporting.figures.all_figures import draw_figures, loss_curve
-from lmtransfer.reporting.figures.curves import MAX_CURVES, smoothed
+from lmtransfer.reporting.figures.all_figures import draw_figures
 from lmtransfer.reporting.figures.loss_against import read_curve
+from lmtransfer.reporting.figures.loss_curves import MAX_CURVES, loss_curve, smoothed
 from lmtransfer.reporting.figures.part_curves import part_curves
 from lmtransfer.reporting.figures.source_curves import source_curves
 from lmtransfer.reporting.figures.style import label_ends, new_figure, spread_apart

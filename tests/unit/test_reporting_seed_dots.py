@@ -13,8 +13,9 @@ from matplotlib.figure import Figure
 from reporting_fakes import loss_lines, pretraining, task_lines, transfer, write_run
 
 from lmtransfer.reporting.figures.all_figures import draw_figures
-from lmtransfer.reporting.figures.curves import LossCurve, MetricCurve, draw_loss_curves, draw_metric_curves
 from lmtransfer.reporting.figures.layer_bars import draw_layer_weights
+from lmtransfer.reporting.figures.loss_curves import LossCurve, draw_loss_curves
+from lmtransfer.reporting.figures.metric_curves import MetricCurve, draw_metric_curves
 from lmtransfer.reporting.figures.points import Series, draw_points
 from lmtransfer.reporting.runs.collect import collect
 from lmtransfer.reporting.runs.entries import make_entries

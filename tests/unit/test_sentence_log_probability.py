@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 from objective_fakes import NumberTokenizer, backward_elmo, bert, elmo, gpt
+from peer_tensors import heads_to_ours, to_ours
 
 from lmtransfer.data.batch import PackedBatch, pack
 from lmtransfer.errors import ConfigError, DataError
-from lmtransfer.interop.families.bert import BERT, IGNORED, PRETRAINING_HEADS, TIED_HEADS
+from lmtransfer.interop.families.bert import BERT, BERT_FAMILY, IGNORED
 from lmtransfer.interop.families.gpt2 import GPT2
 from lmtransfer.interop.families.gpt2 import IGNORED as IGNORED_GPT2
-from lmtransfer.interop.families.key_map import to_ours
 from lmtransfer.interop.families.xlnet import XLNET
 from lmtransfer.models.bert import BertEncoder
 from lmtransfer.models.elmo import ElmoEncoder
@@ -95,7 +95,7 @@ def berts(transformers: Any) -> tuple[Any, PretrainingLearner]:
     body = {name.removeprefix("bert."): tensor for name, tensor in published.items() if name.startswith("bert.")}
     heads = {name: tensor for name, tensor in published.items() if not name.startswith("bert.")}
     learner.encoder.load_state_dict(to_ours(body, BERT, ignore=IGNORED))
-    learner.objectives.load_state_dict(to_ours(heads, PRETRAINING_HEADS, ignore=TIED_HEADS))
+    learner.objectives.load_state_dict(heads_to_ours(heads, BERT_FAMILY))
     return peer, learner
 
 

@@ -14,7 +14,7 @@ import torch
 
 from lmtransfer.data.stream.evaluation_batches import evaluation_batches
 from lmtransfer.data.stream.step_plan import cut_by_tokens, cut_evenly, share
-from lmtransfer.data.stream.stream import MICRO_BATCHES_PER_STEP, PlannedStream
+from lmtransfer.data.stream.stream import MICRO_BATCHES_PER_STEP, PlannedStream, Source
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.randomness import permutation
 from lmtransfer.training.learner import Step
@@ -25,14 +25,16 @@ class Plan:
     lengths: np.ndarray
 
 
-class RaggedSource:
+class RaggedSource(Source):
     """Epochs of a different number of rows each; a batch is what it was built from."""
 
     def plan(self, epoch: int) -> Plan:
         rng = np.random.default_rng(100 + epoch)
         return Plan(rng.integers(1, 30, 60 + 7 * (epoch % 3)))
 
-    def build(self, epoch: int, plan: Plan, row_ids: Any) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+    def build(
+        self, epoch: int, plan: Plan, row_ids: Any, *, follows: bool | None = None
+    ) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
         assert np.array_equal(plan.lengths, self.plan(epoch).lengths)
         rows = tuple(int(row) for row in row_ids)
         return epoch, rows, tuple(int(plan.lengths[row]) for row in rows)
@@ -156,7 +158,7 @@ def test_order_differs_between_epochs_and_seeds() -> None:
         def plan(self, epoch: int) -> Plan:
             return Plan(np.full(64, 5))
 
-        def build(self, epoch: int, plan: Plan, row_ids: Any) -> Any:
+        def build(self, epoch: int, plan: Plan, row_ids: Any, *, follows: bool | None = None) -> Any:
             return tuple(row_ids.tolist())
 
     orders = {
@@ -182,7 +184,7 @@ def test_the_global_generator_is_not_touched() -> None:
 
 def test_workers_outlive_interrupts_of_the_process_group() -> None:
     class Telling(RaggedSource):
-        def build(self, epoch: int, plan: Plan, row_ids: Any) -> Any:
+        def build(self, epoch: int, plan: Plan, row_ids: Any, *, follows: bool | None = None) -> Any:
             return os.getpid(), super().build(epoch, plan, row_ids)
 
     steps = PlannedStream(Telling(), seed=1, batch_tokens=100, num_workers=1).steps()

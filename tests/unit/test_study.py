@@ -20,8 +20,8 @@ from reporting_fakes import pretraining, transfer
 from rich.console import Console
 
 from lmtransfer.cli import main
-from lmtransfer.commands import study
 from lmtransfer.errors import ConfigError
+from lmtransfer.study import running
 from lmtransfer.study.plan import make_plan
 from lmtransfer.study.process import last_words, run_apart
 from lmtransfer.system.durable import _HERE
@@ -145,7 +145,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
                 )
             return 0
 
-        monkeypatch.setattr(study, "run_apart", run)
+        monkeypatch.setattr(running, "run_apart", run)
         return started
 
     return install

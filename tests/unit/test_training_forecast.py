@@ -8,7 +8,7 @@ import pytest
 from training_toys import ToyStream, toy_trainer
 
 from lmtransfer.models.bert import BertEncoder
-from lmtransfer.pretraining.worth import TABLE, block_weights, meaning
+from lmtransfer.pretraining.diagnostics import TABLE, block_weights, meaning
 from lmtransfer.training.budget import Budget
 from lmtransfer.training.progress import Progress
 from lmtransfer.training.watchers import TokenForecast, millions

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from hashlib import blake2b
@@ -14,7 +14,7 @@ from typing import Any, Literal
 from lmtransfer.data.corpora.readers import Boundary, Format, format_of, read_documents
 from lmtransfer.data.corpora.sources import locate, source_digest
 from lmtransfer.data.corpora.split import hash_threshold, split_ending, text_hash
-from lmtransfer.data.documents import Document, Notes
+from lmtransfer.data.documents import Corpus, Document, Notes
 from lmtransfer.data.files import Meter
 from lmtransfer.data.text_lines import EncodingErrors
 from lmtransfer.errors import ConfigError
@@ -25,7 +25,7 @@ READER_VERSION = 1
 FEW_DOCUMENTS = 20
 
 
-class BaseCorpus(ABC):
+class BaseCorpus(Corpus):
     """Caps, split and fingerprint over a source of documents.
 
     Args:
@@ -77,7 +77,8 @@ class BaseCorpus(ABC):
 
     def documents(self) -> Iterator[Document]:
         """The documents, in the source's order; ``notes`` then tells what was odd."""
-        self.notes, self._meter = Notes(), Meter()
+        self.notes.clear()
+        self._meter = Meter()
         for document in self._capped(self.notes, self._meter):
             if self._by_paragraphs:
                 yield from split_ending(document, self.validation_fraction)

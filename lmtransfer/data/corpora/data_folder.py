@@ -9,13 +9,13 @@ from pathlib import Path
 from lmtransfer.data.corpora.corpus import FileCorpus, SplitUnit
 from lmtransfer.data.corpora.hub import HubCorpus
 from lmtransfer.data.corpora.readers import Boundary
-from lmtransfer.data.documents import Document, Notes
+from lmtransfer.data.documents import Corpus, Document
 from lmtransfer.data.files import find_file
 from lmtransfer.data.text_lines import EncodingErrors
 from lmtransfer.errors import DataError
 
 
-class DataFolderCorpus:
+class DataFolderCorpus(Corpus):
     """A corpus that lies in the data folder, or else comes from the hub.
 
     The files are looked for in ``data_root`` first; where they are not there, the hub is asked, if it has the text.
@@ -104,11 +104,7 @@ class DataFolderCorpus:
             )
         else:
             raise DataError(self._missing("The hub has no copy of it."))
-
-    @property
-    def notes(self) -> Notes:
-        """Odd things met by the last pass."""
-        return self._source.notes
+        self.notes = self._source.notes
 
     def fraction_read(self) -> float | None:
         """How much of the source the running pass has read, 0 to 1; None where that is not known."""

@@ -10,7 +10,7 @@ from hashlib import blake2b
 
 import numpy as np
 
-from lmtransfer.data.documents import Corpus, Document, Notes, Observed
+from lmtransfer.data.documents import Corpus, Document, Notes
 from lmtransfer.errors import ConfigError
 from lmtransfer.randomness import generator
 
@@ -35,7 +35,7 @@ def smoothed(sizes: np.ndarray, alpha: float) -> np.ndarray:
     return weights / weights.sum()
 
 
-class MixtureCorpus:
+class MixtureCorpus(Corpus):
     """Several corpora with one vocabulary, such as a Wikipedia a language.
 
     Large parts are sampled less often than their size says, and small ones more often: with q_i ~ p_i^alpha (Conneau
@@ -70,12 +70,12 @@ class MixtureCorpus:
 
     def documents(self) -> Iterator[Document]:
         """The documents of all parts, one part after the other, each with its side of the split."""
-        self.notes = Notes()
+        self.notes.clear()
         for part, corpus in self.parts.items():
             for document in corpus.documents():
                 held_out = corpus.is_validation(document)
                 yield replace(document, key=f"{part}: {document.key}", held_out=held_out)
-            for kind, note in corpus.notes.as_dict().items() if isinstance(corpus, Observed) else ():
+            for kind, note in corpus.notes.as_dict().items():
                 self.notes.add(kind, f"{part}: {note['first']}", int(note["count"]))
 
     def is_validation(self, document: Document) -> bool:
@@ -94,7 +94,7 @@ class MixtureCorpus:
         About as many characters as the parts have together: each line of a part comes as often as its proportion
         asks for, the fraction by a draw that depends on the part's name and the line's number only.
         """
-        characters = np.array([sum(map(len, _lines(corpus))) for corpus in self.parts.values()])
+        characters = np.array([sum(map(len, corpus.training_lines())) for corpus in self.parts.values()])
         if not characters.any():
             return
         wanted = smoothed(characters, self.alpha) * characters.sum()
@@ -102,14 +102,8 @@ class MixtureCorpus:
             whole, fraction = divmod(float(rate), 1.0)
             draws = generator(0, "mixture lines", part)
             drawn = draws.random(_BLOCK)
-            for number, line in enumerate(_lines(corpus)):
+            for number, line in enumerate(corpus.training_lines()):
                 if number and number % _BLOCK == 0:
                     drawn = draws.random(_BLOCK)
                 for _ in range(int(whole) + int(drawn[number % _BLOCK] < fraction)):
                     yield line
-
-
-def _lines(corpus: Corpus) -> Iterator[str]:
-    for document in corpus.documents():
-        if not corpus.is_validation(document):
-            yield from document.text.split("\n")

@@ -160,17 +160,8 @@ def tokenizer_for(corpus: Corpus, trainer: TokenizerTrainer, *, cache_dir: str |
     with writing(folder):
         if not folder.is_dir():
             with staged_folder(folder) as staged:
-                trainer.train(_some(_training_lines(corpus), corpus), staged)
+                trainer.train(_some(corpus.training_lines(), corpus), staged)
     return load_tokenizer(folder)
-
-
-def _training_lines(corpus: Corpus) -> Iterator[str]:
-    if isinstance(corpus, MixtureCorpus):
-        yield from corpus.training_lines()
-        return
-    for document in corpus.documents():
-        if not corpus.is_validation(document):
-            yield from document.text.split("\n")
 
 
 def _some(lines: Iterator[str], corpus: Corpus) -> Iterator[str]:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lmtransfer.data.documents import Corpus, Observed
+from lmtransfer.data.documents import Corpus
 from lmtransfer.data.store.statistics import CorpusStatistics
 from lmtransfer.data.store.store import finish_store
 from lmtransfer.data.store.tokenising import (
@@ -85,21 +85,20 @@ def fill(
             total.add(record.statistics)
             kept += was_kept
             if on_progress:
-                fraction = corpus.fraction_read() if isinstance(corpus, Observed) else None
-                on_progress(Progress(total.documents, total.tokens, fraction, kept))
+                on_progress(Progress(total.documents, total.tokens, corpus.fraction_read(), kept))
     if total.tokens == 0:
         raise no_text(corpus)
     for side in SIDES:
         finish_store(folder / side, [record.shards[side] for record in records if side in record.shards])
     total.duplicate_documents = _count_duplicates([hashes_path(folder, index) for index in range(len(records))])
     total.seconds = round(time.monotonic() - started, 2)
-    total.notes = corpus.notes.as_dict() if isinstance(corpus, Observed) else {}
+    total.notes = corpus.notes.as_dict()
     return total
 
 
 def no_text(corpus: Corpus) -> DataError:
     """The error of a corpus in which there is nothing to read, which names its files where it has any."""
-    files = [str(file) for file in getattr(corpus, "files", ())]
+    files = list(corpus.files)
     among = f"{', '.join(files[:3])}{f' and {len(files) - 3} more' if len(files) > 3 else ''}"
     where = f" ({among}: {'is' if len(files) == 1 else 'are'} empty, or blank)" if files else ""
     return DataError(f"corpus={corpus.name}: there is no text in it{where}; give a corpus with some")

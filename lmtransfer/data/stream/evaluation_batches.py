@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import groupby
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -46,7 +46,7 @@ def evaluation_batches(
         mine = share(len(lanes), rank, world_size)
         for group in _groups(lanes[mine.start : mine.stop], plan.lengths, wide):
             for place, rows in enumerate(np.stack(group, axis=1)):
-                yield cast(Any, source).build(0, plan, rows, follows=place > 0)
+                yield source.build(0, plan, rows, follows=place > 0)
         return
     rows = np.arange(len(plan.lengths))
     if max_tokens is not None and plan.lengths.sum(dtype=np.int64) > max_tokens:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import signal
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,31 +24,27 @@ MICRO_BATCHES_PER_STEP = 1 << 20
 _PREFETCHED = 4
 
 
-class Lengths(Protocol):
-    """The rows of one epoch; at least their lengths in tokens, shape (N,)."""
-
-    lengths: np.ndarray
-
-
-@runtime_checkable
-class FillsUp(Protocol):
-    """A source that may fill every batch up to a fixed number of tokens."""
-
-    def set_capacity(self, tokens: int) -> None:
-        """From now on to this number, if it does so at all."""
-        ...
-
-
-class Source(Protocol):
+class Source(ABC):
     """Rows that can be planned an epoch at a time and built into batches. Must survive pickling for workers."""
 
+    @abstractmethod
     def plan(self, epoch: int) -> Any:
         """The rows of ``epoch``, an object with ``lengths``: a pure function of the source's settings and ``epoch``."""
-        ...
 
-    def build(self, epoch: int, plan: Any, row_ids: Sequence[int] | np.ndarray) -> Any:
-        """The micro-batch of rows ``row_ids`` of ``epoch``; contiguous ones are also told ``follows``, as a keyword."""
-        ...
+    @abstractmethod
+    def build(self, epoch: int, plan: Any, row_ids: Sequence[int] | np.ndarray, *, follows: bool | None = None) -> Any:
+        """A micro-batch.
+
+        Args:
+            epoch: which.
+            plan: of the epoch.
+            row_ids: its rows.
+            follows: of contiguous rows, whether each goes on where the same row of the batch before it ended; None:
+                rows stand alone.
+        """
+
+    def set_capacity(self, tokens: int) -> None:  # noqa: B027 (most sources have batches of their own size)
+        """Fill every batch from now on up to so many tokens, where batches are filled up at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +144,7 @@ class PlannedStream:
     def set_micro_batch_tokens(self, tokens: int) -> None:
         """Cut micro-batches of at most ``tokens`` from the next call of ``steps`` on; the steps hold the same rows."""
         self.micro_batch_tokens = tokens
-        if isinstance(self.source, FillsUp):
-            self.source.set_capacity(tokens)
+        self.source.set_capacity(tokens)
 
     def _batches(self, start: int, micro_batch_tokens: int | None) -> Iterator[Any]:
         """This rank's micro-batches from step ``start`` on."""
@@ -239,9 +235,7 @@ class _Builder(Dataset[Any]):
 
 def _built(source: Source, plans: _Plans, key: _Key) -> Any:
     epoch, rows, follows = key
-    if follows is None:
-        return source.build(epoch, plans[epoch], rows)
-    return cast(Any, source).build(epoch, plans[epoch], rows, follows=follows)
+    return source.build(epoch, plans[epoch], rows, follows=follows)
 
 
 def _as_it_is(batch: Any) -> Any:

@@ -44,10 +44,6 @@ _MLM = [
     Rewrite("mlm.bias", ("predictions.bias",)),
 ]
 _SOP = linear("sop.classifier", "sop_classifier.classifier")
-#: The heads of ``transformers.AlbertForPreTraining`` and those of our objectives ``mlm`` and ``sop``.
-PRETRAINING_HEADS = [*_MLM, *_SOP]
-#: Head tensors that repeat others: the output embedding is the token embedding.
-TIED_HEADS = (r"predictions\.decoder\..*",)
 
 _HIDDEN_ACT = activation("hidden_act", "gelu_new")
 _ONE_GROUP = "lmtransfer shares one layer's weights among all layers"

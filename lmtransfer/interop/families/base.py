@@ -185,6 +185,8 @@ class Family:
         tasks: its classes with a task's head, or the reason why there is none.
         specials: keys of config.json that hold ids of special tokens, and their role.
         twin: of the objective that has one.
+        goes_on: its models go on with text: what begins and ends it has a name of its own in their tokenizers' files.
+        pads_left: its classifier reads the last place of a row, so that padding has to come first.
         no_class: why transformers cannot load what would be written; empty where it can.
         quirks: the rest.
     """
@@ -204,6 +206,8 @@ class Family:
     tasks: Mapping[TaskKind, TaskArchitecture | str] = field(default_factory=dict)
     specials: Mapping[str, str] = field(default_factory=dict)
     twin: TwinFormat | None = None
+    goes_on: bool = False
+    pads_left: bool = False
     no_class: str = ""
     quirks: Quirks = field(default_factory=Quirks)
 

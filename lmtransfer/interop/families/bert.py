@@ -74,10 +74,6 @@ _MLM = [
     Rewrite("mlm.bias", ("cls.predictions.bias",)),
 ]
 _NSP = linear("nsp.classifier", "cls.seq_relationship")
-#: The heads of ``transformers.BertForPreTraining`` and those of our objectives ``mlm`` and ``nsp``.
-PRETRAINING_HEADS = [*_MLM, *_NSP]
-#: Head tensors that repeat others: the output embedding is the token embedding.
-TIED_HEADS = (r"cls\.predictions\.decoder\..*",)
 
 #: Activations by our names, and what transformers writes for them.
 ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu"}

@@ -43,11 +43,6 @@ def _masked(head: str) -> list[Rewrite]:
     ]
 
 
-#: The head of ``transformers.ElectraForMaskedLM`` (the generator) and that of our objective ``rtd``.
-GENERATOR_HEAD = _masked("rtd.generator_head")
-#: Head tensors that repeat others: the output embedding is the token embedding.
-TIED_HEADS = (r"generator_lm_head\.weight",)
-
 _CLASSIFIER = TaskArchitecture(
     name="ElectraForSequenceClassification",
     key_map=[*linear("hidden", "classifier.dense"), *linear("output", "classifier.out_proj")],

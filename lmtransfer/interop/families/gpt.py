@@ -46,6 +46,7 @@ GPT_FAMILY = Family(
     key_map=GPT,
     ignored=IGNORED,
     body="OpenAIGPTModel",
+    goes_on=True,
     heads=(
         PretrainingHead(
             objective=LanguageModel,

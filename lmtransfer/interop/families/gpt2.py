@@ -73,6 +73,7 @@ GPT2_FAMILY = Family(
     key_map=GPT2,
     ignored=IGNORED,
     body="GPT2Model",
+    goes_on=True,
     heads=(
         PretrainingHead(
             objective=LanguageModel,

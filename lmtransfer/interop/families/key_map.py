@@ -89,20 +89,17 @@ def _matches(template: str, names: Iterable[str]) -> list[tuple[str, str]]:
     return [(match.string, match.groupdict().get("layer", "")) for match in matches]
 
 
-def to_ours(
-    tensors: Mapping[str, Tensor], key_map: Sequence[Rewrite], *, ignore: Sequence[str] = ()
-) -> dict[str, Tensor]:
+def to_ours(tensors: Mapping[str, Tensor], key_map: Sequence[Rewrite]) -> dict[str, Tensor]:
     """Rename and fuse published tensors.
 
     Args:
         tensors: published tensors by name.
         key_map: the family's rewrites.
-        ignore: regular expressions of published names that hold nothing of ours (position counters).
 
     Raises:
         CheckpointError: a published tensor that no rewrite knows, or part of a fused one that is missing.
     """
-    left = {name: tensor for name, tensor in tensors.items() if not any(re.fullmatch(p, name) for p in ignore)}
+    left = dict(tensors)
     ours: dict[str, Tensor] = {}
     for rewrite in key_map:
         for name, layer in _matches(rewrite.theirs[0], left):

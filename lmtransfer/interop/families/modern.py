@@ -44,8 +44,6 @@ MLM_HEAD = [
     *linear("mlm.norm", "head.norm"),
     Rewrite("mlm.bias", ("decoder.bias",)),
 ]
-#: Head tensors that repeat others: the output embedding is the token embedding.
-TIED_HEADS = (r"decoder\.weight",)
 
 _HEAD_BIASES = ("head.dense.bias", "head.norm.bias", "decoder.bias")
 

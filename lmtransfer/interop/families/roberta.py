@@ -57,8 +57,6 @@ MLM_HEAD = [
     *linear("mlm.norm", "lm_head.layer_norm"),
     Rewrite("mlm.bias", ("lm_head.bias",)),
 ]
-#: Head tensors that repeat others: the output embedding is the token embedding.
-TIED_HEADS = (r"lm_head\.decoder\..*",)
 
 
 def with_published_tables(tensors: Mapping[str, Tensor], *, offset: int = PUBLISHED_OFFSET) -> dict[str, Tensor]:

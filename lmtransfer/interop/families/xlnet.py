@@ -98,6 +98,7 @@ XLNET_FAMILY = Family(
     key_map=XLNET,
     token="token_embedding.weight",
     body="XLNetModel",
+    pads_left=True,
     heads=(
         PretrainingHead(
             objective=PermutationLanguageModel,

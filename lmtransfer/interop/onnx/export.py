@@ -10,16 +10,19 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from torch.onnx import register_custom_op_symbolic, symbolic_helper, unregister_custom_op_symbolic
 
 from lmtransfer.data.batch import pack
 from lmtransfer.errors import CheckpointError
 from lmtransfer.interop.onnx.graph import DenseModel, TaskParts
-from lmtransfer.interop.onnx.operators import missing_operators
 from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.base import Objective
 from lmtransfer.system.optional import missing, optional
@@ -159,7 +162,7 @@ def padded_rows(
 def _write(model: DenseModel, path: Path, inputs: tuple[str, ...]) -> None:
     fed = padded_rows([np.zeros(4, np.int64), np.zeros(3, np.int64)])
     sizes = {0: "batch", 1: "length"}
-    with torch.no_grad(), missing_operators(OPSET), warnings.catch_warnings():
+    with torch.no_grad(), _missing_operators(OPSET), warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # see the top of this file
         warnings.simplefilter("ignore", torch.jit.TracerWarning)  # of sizes that may be burned in: the same
         torch.onnx.export(
@@ -175,3 +178,36 @@ def _write(model: DenseModel, path: Path, inputs: tuple[str, ...]) -> None:
             opset_version=OPSET,
             dynamo=False,
         )
+
+
+@symbolic_helper.parse_args("v", "is", "v", "f")
+def _rms_norm(graph: Any, states: Any, shape: list[int], weight: Any, eps: float) -> Any:
+    """Zhang & Sennrich 2019, equation 4, with epsilon as ``torch.nn.functional.rms_norm`` has it."""
+    axes = [-1 - axis for axis in range(len(shape))]
+    means = graph.op("ReduceMean", graph.op("Mul", states, states), axes_i=axes, keepdims_i=1)
+    roots = graph.op("Sqrt", graph.op("Add", means, graph.op("Constant", value_t=torch.tensor(eps))))
+    return graph.op("Mul", graph.op("Div", states, roots), weight)
+
+
+def _or(graph: Any, left: Any, right: Any) -> Any:
+    """``left |= right``, in place no more when it is asked for."""
+    return graph.op("Or", left, right)
+
+
+_OPERATORS: dict[str, Callable[..., Any]] = {"aten::rms_norm": _rms_norm, "aten::__ior_": _or}
+
+
+@contextmanager
+def _missing_operators(opset: int) -> Iterator[None]:
+    """Let the exporter know operators of our layers that it does not, in terms of those that it knows, for a while.
+
+    Args:
+        opset: version of the operators that it writes.
+    """
+    for name, operator in _OPERATORS.items():
+        register_custom_op_symbolic(name, operator, opset)
+    try:
+        yield
+    finally:
+        for name in _OPERATORS:
+            unregister_custom_op_symbolic(name, opset)

@@ -27,12 +27,6 @@ from lmtransfer.tokenizers.wordpiece import WordPieceTokenizer
 
 TOKENIZER_FILE: Final = "tokenizer.json"
 
-#: Families whose models are published with two segments.
-_SEGMENTED: Final = ("albert", "bert", "electra", "megatron-bert", "xlnet")
-#: Families that go on with text: what begins and ends it has a name of its own there.
-_CAUSAL: Final = ("gpt2", "openai-gpt")
-#: Families whose classifier reads the last place of a row, so that padding has to come first.
-_PADDED_LEFT: Final = ("xlnet",)
 _BLOCK = 256
 _SINGLE_ROUNDING = 2.0**-24  # relative error of one float32 operation
 
@@ -77,7 +71,13 @@ class TokenDifference:
 
 
 def write_tokenizer(
-    tokenizer: Tokenizer, folder: Path, *, model_type: str, max_length: int, num_segments: int | None = None
+    tokenizer: Tokenizer,
+    folder: Path,
+    *,
+    max_length: int,
+    num_segments: int,
+    goes_on: bool = False,
+    pads_left: bool = False,
 ) -> WrittenTokenizer:
     """Write the three files into ``folder``, which exists.
 
@@ -87,15 +87,15 @@ def write_tokenizer(
     Args:
         tokenizer: of any kind but whole words.
         folder: where to.
-        model_type: of the ``config.json`` beside it.
         max_length: longest input of the model in tokens, specials included.
-        num_segments: how many segment ids the model tells apart; None: as many as published models of its type.
+        num_segments: how many segment ids the model tells apart.
+        goes_on: its family goes on with text: what begins and ends it has a name of its own there.
+        pads_left: padding comes first.
 
     Raises:
         CheckpointError: files like these cannot hold the tokenizer.
     """
     written = as_library(tokenizer)
-    segments = (2 if model_type in _SEGMENTED else 1) if num_segments is None else num_segments
     specials, notes = dict(written.specials), []
     content = written.content
     pad_id = written.pad_id
@@ -115,18 +115,20 @@ def write_tokenizer(
     ids = {**roles, "pad": pad_id}
     content["added_tokens"] = _added_tokens(content.get("added_tokens") or [], specials, ids)
     cls, sep = tokenizer.piece(tokenizer.cls_id), tokenizer.piece(tokenizer.sep_id)
-    content["post_processor"] = _frame((cls, tokenizer.cls_id), (sep, tokenizer.sep_id), second=min(1, segments - 1))
+    content["post_processor"] = _frame(
+        (cls, tokenizer.cls_id), (sep, tokenizer.sep_id), second=min(1, num_segments - 1)
+    )
     content["truncation"] = content["padding"] = None
     text = json.dumps(content, ensure_ascii=False)
     _check(content, text)
     names = {f"{role}_token": token for role, token in specials.items()}
-    if model_type in _CAUSAL:
+    if goes_on:
         names |= {"bos_token": cls, "eos_token": sep}
     settings: dict[str, Any] = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": max_length,
-        "model_input_names": ["input_ids", *(["token_type_ids"] if segments > 1 else []), "attention_mask"],
-        "padding_side": "left" if model_type in _PADDED_LEFT else "right",
+        "model_input_names": ["input_ids", *(["token_type_ids"] if num_segments > 1 else []), "attention_mask"],
+        "padding_side": "left" if pads_left else "right",
         "clean_up_tokenization_spaces": False,
         **names,
     }

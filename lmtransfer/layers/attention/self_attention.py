@@ -5,7 +5,6 @@ Shape legend: T tokens, N read positions, D width, H heads, K head width.
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 
 from lmtransfer.layers.attention.base import AttentionLayer
@@ -91,11 +90,3 @@ class SelfAttention(AttentionLayer):
         dropout = self.attention_dropout if self.training else 0.0
         attended = attention(query, key, value, layout, causal=self.causal, reach=self.window, dropout=dropout)
         return self.output(attended.flatten(1))
-
-
-def truncated_normal_(module: nn.Module, *, std: float = 0.02) -> None:
-    """BERT's initialisation: weights from a normal cut at two deviations, biases 0, norms 1 and 0."""
-    if isinstance(module, nn.Linear | nn.Embedding):
-        torch.nn.init.trunc_normal_(module.weight, std=std, a=-2 * std, b=2 * std)
-    if isinstance(module, nn.Linear) and module.bias is not None:
-        torch.nn.init.zeros_(module.bias)

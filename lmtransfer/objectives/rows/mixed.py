@@ -23,9 +23,9 @@ class MixedPlan:
     """One epoch over a mixture: as many rows as the parts have together, in their smoothed proportions.
 
     Part i has n_i rows in its first pass, and gives q_i of an epoch's rows, with q_i ~ n_i^alpha (see
-    ``data.mixture.smoothed``). Its rows come pass after pass, each in an order of its own, and an epoch goes on where
-    the one before ended: no row of a part is seen again before all of its others were. A row is of one part, and so
-    are both texts of a pair.
+    ``data.corpora.mixture.smoothed``). Its rows come pass after pass, each in an order of its own, and an epoch goes
+    on where the one before ended: no row of a part is seen again before all of its others were. A row is of one part,
+    and so are both texts of a pair.
 
     Args:
         rows: how rows are cut from each part.
@@ -85,7 +85,7 @@ def quotas(sizes: np.ndarray, alpha: float) -> np.ndarray:
 
     Args:
         sizes: rows of each part, all above 0.
-        alpha: see ``data.mixture.smoothed``.
+        alpha: see ``data.corpora.mixture.smoothed``.
 
     Returns:
         int64, as many in all as ``sizes``, at least one a part.

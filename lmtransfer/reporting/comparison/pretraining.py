@@ -8,18 +8,19 @@ from typing import Any
 from lmtransfer.reporting.comparison.comparison import (
     Comparison,
     GroupDifference,
-    arm_of,
+    judged_together,
     setting_differences,
     uneven_seeds,
 )
-from lmtransfer.reporting.comparison.sides import Member, Side, pretrained_values
+from lmtransfer.reporting.comparison.reading import pretrained_values
+from lmtransfer.reporting.comparison.sides import Member, Side
 from lmtransfer.reporting.runs import scores
 from lmtransfer.reporting.runs.collect import Run
 from lmtransfer.reporting.runs.entry import Entry
 from lmtransfer.reporting.runs.labels import flatten
 from lmtransfer.reporting.runs.settings import TOKENIZER, differences_text, differing
-from lmtransfer.verdicts.difference import Difference, compare_arms
-from lmtransfer.verdicts.holm import corrected
+from lmtransfer.verdicts.arms import Arm
+from lmtransfer.verdicts.difference import compare_arms
 from lmtransfer.verdicts.variance import NO_PREDICTIONS
 
 _TEXT, _LOSSES = "corpus", "losses"
@@ -50,7 +51,7 @@ def compare_pretrainings(one: Side, other: Side) -> Comparison:
     values = tuple(m.value for m in one.members), tuple(m.value for m in other.members)
     unlike = _unlike(one, other)
     if unlike:
-        return Comparison((one, other), values, None, None, (), (), None, settings, (*missing, unlike))
+        return Comparison((one, other), values, settings, (*missing, unlike))
     missing += uneven_seeds(one, other)
     mixed = [side.name for side in (one, other) if not _trained_alike(side)]
     if mixed:
@@ -60,14 +61,12 @@ def compare_pretrainings(one: Side, other: Side) -> Comparison:
     if one.metric in not_shared:
         missing.append(f"no difference of the {one.metric}: {not_shared[one.metric]}")
     else:
-        arms = [arm_of(side, None, side.metric) for side in (one, other)]
+        arms = [_arm(side) for side in (one, other)]
         difference = compare_arms(*arms, higher_is_better=False, settings_differ=bool(mixed))
         missing += [note for note in difference.notes if note != NO_PREDICTIONS]
         missing.append("the luck of the held-out text is not counted: losses of its documents are not kept")
     losses = _losses(one, other, not_shared, settings_differ=bool(mixed))
-    return Comparison(
-        (one, other), values, difference, None, (), (), None, settings, tuple(dict.fromkeys(missing)), losses
-    )
+    return Comparison((one, other), values, settings, tuple(dict.fromkeys(missing)), difference, losses=losses)
 
 
 def _unlike(one: Side, other: Side) -> str:
@@ -133,22 +132,21 @@ def _losses(
 ) -> tuple[GroupDifference, ...]:
     """The comparison by each loss and accuracy that both have, of each part of a mixture too, judged together."""
     made: list[GroupDifference] = []
-    differences: list[Difference] = []
     theirs = _metrics(other.first)
     left_out = {*not_shared, *(["loss"] if _is_one_part(one) and _is_one_part(other) else [])}
     for metric in (name for name in _metrics(one.first) if name in theirs and name not in left_out):
         sides = [_by(side, metric) for side in (one, other)]
         if any(len(by.members) < len(side.members) for by, side in zip(sides, (one, other), strict=True)):
             continue
-        arms = [arm_of(side, None, metric) for side in sides]
+        arms = [_arm(side) for side in sides]
         higher = metric.partition("/")[0].endswith("_accuracy")
-        differences.append(compare_arms(*arms, higher_is_better=higher, settings_differ=settings_differ))
-        made.append(GroupDifference(metric, None, metric, arms[0].spread.mean, arms[1].spread.mean, None))
-    together = corrected(differences)
-    return tuple(
-        GroupDifference(row.name, row.num, row.metric, row.one, row.other, found)
-        for row, found in zip(made, together, strict=True)
-    )
+        found = compare_arms(*arms, higher_is_better=higher, settings_differ=settings_differ)
+        made.append(GroupDifference(metric, None, metric, arms[0].spread.mean, arms[1].spread.mean, found))
+    return judged_together(made)
+
+
+def _arm(side: Side) -> Arm:
+    return side.arm([member.value for member in side.members], collapsed=side.num_collapsed)
 
 
 def _by(side: Side, metric: str) -> Side:

@@ -1,21 +1,16 @@
-"""The two sides of ``lmtransfer compare``: what a path names, a run or a group of runs, as scores with their seeds."""
+"""The two sides of a comparison: a run or a group of runs each, as scores with their seeds."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
-from lmtransfer.errors import ConfigError, RunDirectoryError
 from lmtransfer.kept_predictions.scored import Kept
 from lmtransfer.reporting.runs import scores
-from lmtransfer.reporting.runs.collect import Run, collect
-from lmtransfer.reporting.runs.entries import make_entries
 from lmtransfer.reporting.runs.entry import Entry
-from lmtransfer.reporting.runs.kept import kept_answers, kept_of
 from lmtransfer.reporting.runs.labels import flatten, node_label
-from lmtransfer.reporting.runs.lineage import starting_point
+from lmtransfer.verdicts.arms import Arm, Examples, Score
 
 #: Keys of pretraining that say nothing of what is learnt.
 _OF_NO_ACCOUNT = ("name", "resume", "output_root", "cache_dir", "data_root", "seeds", "hardware", "tracker", "run")
@@ -97,135 +92,23 @@ class Side:
         flat = flatten({key: value for key, value in config.items() if key not in _OF_NO_ACCOUNT})
         return {key: value for key, value in flat.items() if value not in (None, {})}
 
+    @property
+    def are_told_apart(self) -> bool:
+        """Whether the seeds of all its members are known and different, so that they can pair them."""
+        names = {(member.pretraining, member.seed) for member in self.members}
+        return len(names) == len(self.members) and all(member.seed is not None for member in self.members)
 
-def read_sides(paths: Sequence[str]) -> tuple[Side, Side]:
-    """The two sides that the user named.
+    def arm(self, values: Sequence[float], examples: Examples | None = None, *, collapsed: int = 0) -> Arm:
+        """An arm of the rule of verdicts.
 
-    Raises:
-        ConfigError: not two, or one and the same twice.
-        RunDirectoryError: a folder does not exist or holds no scored run, or runs of several kinds; or the sides are
-            of different kinds.
-    """
-    if len(paths) != 2:
-        raise ConfigError(
-            f"runs: {len(paths)} given, and two are compared: lmtransfer compare runs/finetune/a runs/finetune/b"
+        Args:
+            values: a score of each member.
+            examples: what each example contributed to each score.
+            collapsed: how many members answer one and the same label.
+        """
+        apart = self.are_told_apart
+        found = tuple(
+            Score(value, member.seed if apart and member.seed is not None else f"{place}", member.pretraining)
+            for place, (member, value) in enumerate(zip(self.members, values, strict=True))
         )
-    folders = [Path(path).expanduser() for path in paths]
-    if folders[0].resolve() == folders[1].resolve():
-        raise ConfigError(f"runs: {paths[0]} and {paths[1]} are the same folder: name two different runs")
-    names = _names(folders)
-    one, other = (read_side(folder, name) for folder, name in zip(folders, names, strict=True))
-    if one.first.is_pretraining != other.first.is_pretraining:
-        pretrained, answers = (one, other) if one.first.is_pretraining else (other, one)
-        raise RunDirectoryError(
-            f"runs: {pretrained.name} holds losses of pretraining, and {answers.name} scores of a task "
-            f"({answers.scored_on}): compare two of one kind, such as two runs of that task begun from each pretraining"
-        )
-    return one, other
-
-
-def read_side(folder: Path, name: str) -> Side:
-    """One side: a run with its seeds, or all scored runs in a folder; of pretraining where there are none of a task.
-
-    Args:
-        folder: of the run, or of the group.
-        name: what to call it.
-
-    Raises:
-        RunDirectoryError: see ``read_sides``.
-    """
-    runs = collect(folder)
-    scored = [entry for entry in make_entries(runs) if entry.score is not None]
-    entries = [entry for entry in scored if not entry.is_pretraining] or [_with_source(entry, runs) for entry in scored]
-    if not entries:
-        raise RunDirectoryError(
-            f"runs: {folder} holds no run that has a score; give a finished run of pretrain, probe, finetune or "
-            "evaluate, or a folder of such runs"
-        )
-    kinds = {
-        ", ".join(filter(None, (entry.task, entry.split, entry.metric or "", entry.run.command, entry.transfer))): entry
-        for entry in entries
-    }
-    if len(kinds) > 1:
-        listed = "; ".join(f"{kind} ({entry.run.key})" for kind, entry in list(kinds.items())[:4])
-        raise RunDirectoryError(
-            f"runs: {folder} holds runs of {len(kinds)} kinds, which have no common score: {listed}; name one of them, "
-            "or a folder of one kind"
-        )
-    problems: list[str] = []
-    members = [
-        member
-        for entry in entries
-        for member in (
-            pretrained_values(entry, entry.metric or "") if entry.is_pretraining else _members(entry, problems)
-        )
-    ]
-    problems += [problem for entry in entries if entry.is_pretraining for problem in entry.run.problems]
-    return Side(name, tuple(entries), tuple(members), tuple(problems))
-
-
-def _members(entry: Entry, problems: list[str]) -> list[Member]:
-    """The training runs of a run, with what each answered."""
-    metric = entry.metric or ""
-    results = [seed.result for seed in entry.seeds if seed.result]
-    values = scores.seed_values(entry.run.result, metric, results)
-    problems += entry.run.problems
-    kept = kept_of(
-        kept_answers(entry.run.path, problems),
-        [(value.seed, value.pretraining_seed) for value in values],
-        split=entry.split,
-        is_control=False,
-    ) or kept_of(  # the folder of a control, named as a run of its own
-        kept_answers(entry.run.path),
-        [(value.seed, value.pretraining_seed) for value in values],
-        split=entry.split,
-        is_control=True,
-    )
-    weights = None if entry.is_control else _weights(entry)
-    several = weights is not None and entry.source is not None and isinstance(entry.source.result.get("seeds"), list)
-    return [
-        Member(
-            value=value.value,
-            seed=value.seed,
-            pretraining=f"{weights}/seed-{value.pretraining_seed}" if several else weights,
-            kept=None if kept is None else kept[place],
-        )
-        for place, value in enumerate(values)
-    ]
-
-
-def pretrained_values(entry: Entry, metric: str) -> list[Member]:
-    """The pretraining seeds of a pretraining run, or of an evaluation of one, by one of its metrics."""
-    results = [seed.result for seed in entry.seeds if seed.result]
-    source = entry.run if entry.source is None else entry.source
-    seed = source.config.get("seed")
-    values = scores.seed_values(entry.run.result, metric, results)
-    return [
-        Member(
-            value=value.value,
-            seed=seed if value.seed is None and len(values) == 1 and isinstance(seed, int) else value.seed,
-            pretraining=str(source.path) if len(values) == 1 else f"{source.path}/seed-{place}",
-            kept=None,
-        )
-        for place, value in enumerate(values)
-    ]
-
-
-def _with_source(entry: Entry, runs: Sequence[Run]) -> Entry:
-    """An entry of pretraining with the run that its losses are of: itself, or what was evaluated."""
-    return replace(entry, source=starting_point(entry.run, runs) if entry.run.command == "evaluate" else entry.run)
-
-
-def _weights(entry: Entry) -> str:
-    """Which weights a run began from."""
-    source = entry.source
-    return str(entry.run.config.get("init") or entry.run.key) if source is None else str(source.path)
-
-
-def _names(folders: Sequence[Path]) -> list[str]:
-    """The last parts of two paths that tell them apart."""
-    parts = [folder.resolve().parts for folder in folders]
-    size = 1
-    while parts[0][-size:] == parts[1][-size:]:
-        size += 1
-    return ["/".join(part[-size:]) for part in parts]
+        return Arm(found, examples, collapsed, design="" if apart else None)

@@ -17,8 +17,11 @@ from lmtransfer.reporting.figures.style import (
     save,
     seed_dots,
     shorten,
+    slug,
     subtitle,
 )
+from lmtransfer.reporting.runs.entry import Entry
+from lmtransfer.reporting.runs.rows import table_rows
 from lmtransfer.reporting.units import in_percent, shown, shown_difference
 from lmtransfer.verdicts.difference import Difference
 from lmtransfer.verdicts.spread import Spread
@@ -48,6 +51,27 @@ class Bar:
     kind: BarKind
     score: Spread
     difference: Difference | None = None
+
+
+def comparison_figures(entries: Sequence[Entry], folder: Path) -> list[SavedFigure]:
+    """For each task the bars of majority, control, probe and finetuned runs, where there are two or more."""
+    figures = []
+    rows = [row for row in table_rows(entries) if row.score is not None and row.group != "pretraining"]
+    for group in dict.fromkeys(row.group for row in rows):
+        members = [row for row in rows if row.group == group]
+        for metric in dict.fromkeys(row.metric for row in members):
+            alike = [row for row in members if row.metric == metric and row.score is not None]
+            bars = [Bar(row.run, _kind(row.transfer), row.score, row.difference) for row in alike if row.score]
+            if len(bars) < 2:
+                continue
+            name = f"comparison-{slug(group)}-{slug(metric)}"
+            figures.append(draw_comparison(bars, folder, name=name, title=f"{group}: {metric}", metric=metric))
+    return figures
+
+
+def _kind(transfer: str) -> BarKind:
+    kinds: dict[str, BarKind] = {"majority": "majority", "control": "control", "frozen": "frozen"}
+    return kinds.get(transfer, "finetuned")
 
 
 def draw_comparison(bars: Sequence[Bar], folder: Path, *, name: str, title: str, metric: str) -> SavedFigure:

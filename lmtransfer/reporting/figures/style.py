@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,12 +16,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from lmtransfer.system.durable import write_bytes
 
 #: Okabe and Ito (2008), "Color Universal Design"; yellow is left out since it vanishes on white.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 GREY = "#8A8A8A"
 INK = "#222222"
+
+#: More curves than this in one figure tell nothing apart; the rest is left out, and the caption says so.
+MAX_CURVES = 7
+#: More dots than this on the line of a seed hide it.
+_MOST_DOTS = 25
 
 _RC = {
     "font.family": "sans-serif",
@@ -182,9 +190,19 @@ def label_ends(axes: Any, ends: Sequence[tuple[float, str, str]], *, font_size: 
         )
 
 
+def dotted(num: int) -> np.ndarray:
+    """Which of so many measurements have a dot for each seed: the last, and at most ``_MOST_DOTS`` at equal steps."""
+    return np.arange(num - 1, -1, -max(1, -(-num // _MOST_DOTS)))[::-1]
+
+
 def shorten(text: str, limit: int = 34) -> str:
     """``text`` with its middle left out where it is longer than ``limit`` characters."""
     if len(text) <= limit:
         return text
     head = (limit - 3) // 2
     return f"{text[:head]}...{text[len(text) - (limit - 3 - head) :]}"
+
+
+def slug(text: str) -> str:
+    """Text as part of a file name."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:60] or "x"

@@ -1,12 +1,15 @@
-"""What pretraining is assembled from: corpus, tokenizer, encoder, rows, corruption and objectives of a config."""
+"""What learns in a pretraining, and what it learns from: encoder, rows, corruption and objectives of a config.
+
+They are checked before any text is read, built anew or with the weights of the run that is gone on with.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
+import numpy as np
 import torch
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
@@ -15,11 +18,9 @@ from lmtransfer.config.build import build
 from lmtransfer.config.check import check
 from lmtransfer.config.parts import settle_parts
 from lmtransfer.config.target import resolve
-from lmtransfer.data.documents import Corpus
-from lmtransfer.data.store.cache import PreparedCorpus, prepare, tokenizer_for
 from lmtransfer.errors import ConfigError
 from lmtransfer.importing.opening import open_saved
-from lmtransfer.interop.added_words import grown_weights, with_words
+from lmtransfer.interop.added_words import grown_weights
 from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.base import Objective
 from lmtransfer.objectives.corruption.base import Corruption
@@ -27,31 +28,13 @@ from lmtransfer.objectives.fit import check_fit, check_order
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.objectives.rows.base import Rows
 from lmtransfer.objectives.rows.mixed import CONTIGUOUS_MIXTURE
-from lmtransfer.pretraining.corpus import build_corpus
 from lmtransfer.pretraining.going_on import go_on_from
-from lmtransfer.pretraining.untrained_tokenizer import UntrainedTokenizer
 from lmtransfer.runs.saved import SavedRun, hold_encoder, new_encoder
 from lmtransfer.runs.training import build_optimizer
-from lmtransfer.system.cache_dir import default_cache_dir
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.training.weights import load_weights, read_weights
 
-
-@dataclass(frozen=True, slots=True)
-class Text:
-    """A corpus as token ids.
-
-    Attributes:
-        corpus: the documents.
-        tokenizer: trained from them, or that of the run which is gone on with.
-        prepared: the tokens.
-        notes: what there is to say of the tokenizer.
-    """
-
-    corpus: Corpus
-    tokenizer: Tokenizer
-    prepared: PreparedCorpus
-    notes: tuple[str, ...] = ()
+_LIKELY_SIZE = 8192
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +46,7 @@ class Parts:
         rows: how rows are cut.
         corruption: what is hidden.
         objectives: what is predicted.
-        heads: weights of the heads of ``init`` by name (``mlm.dense.weight``), for ``_going_on.take_heads``.
+        heads: weights of the heads of ``init`` by name (``mlm.dense.weight``), for ``going_on.take_heads``.
     """
 
     encoder: Encoder
@@ -73,14 +56,13 @@ class Parts:
     heads: Mapping[str, Tensor] = field(default_factory=dict)
 
 
-def check_pretraining(cfg: DictConfig, *, primary: str, more_nodes: Mapping[str, Set[str]] | None = None) -> None:
+def check_pretraining(cfg: DictConfig, *, primary: str) -> None:
     """Check the whole config before any work.
 
     Args:
         cfg: the config; with ``init``, its model becomes that of the run which is gone on with, and its losses have
             the heads of that run.
         primary: the command.
-        more_nodes: further components of the command, with the arguments it supplies.
 
     Raises:
         ConfigError: all problems at once.
@@ -94,7 +76,9 @@ def check_pretraining(cfg: DictConfig, *, primary: str, more_nodes: Mapping[str,
         "objective.rows": {"tokenizer"},
         "objective.corruption": {"tokenizer"},
         **{f"objective.losses.{name}": {"tokenizer"} for name in losses},
-        **(more_nodes or {}),
+        "optimizer": {"learner", "params"},
+        "schedule": set(),
+        "tracker": {"folder"},
     }
     check(cfg, primary=primary, nodes=nodes)
     nulls = [key for key in nodes if OmegaConf.select(cfg, key) is None]
@@ -119,53 +103,6 @@ def _check_characters(cfg: DictConfig) -> None:
             f"tokenizer: {tokenizer.__name__} makes pieces of words, and {model.__name__} reads words as characters: "
             "use tokenizer=words, or model=elmo_subword_laptop with this tokenizer"
         )
-
-
-def read_text(cfg: DictConfig, *, num_workers: int | None = None) -> Text:
-    """Tokenise the corpus, or find it tokenised."""
-    cache_dir = default_cache_dir() if cfg.cache_dir is None else Path(cfg.cache_dir).expanduser().absolute()
-    corpus = build_corpus(cfg, cache_dir=cache_dir)
-    words = (cfg.get("tokenizer") or {}).get("add")
-    if cfg.get("init"):
-        tokenizer = open_saved(cfg.init, key="init").tokenizer
-    else:
-        trainer = {key: value for key, value in cfg.tokenizer.items() if key != "add"}
-        tokenizer = tokenizer_for(corpus, build(OmegaConf.create(trainer)), cache_dir=cache_dir)
-    notes: tuple[str, ...] = ()
-    if words is not None:
-        tokenizer, notes = with_words(tokenizer, Path(str(words)).expanduser().absolute())
-    prepared = prepare(
-        corpus, tokenizer, cache_dir=cache_dir, num_workers=num_workers, min_tokens=int(cfg.objective.max_length)
-    )
-    return Text(corpus, tokenizer, prepared, notes)
-
-
-def with_absolute_paths(config: dict[str, Any]) -> dict[str, Any]:
-    """The config with every path that the user gave made absolute, so that it means the same from anywhere."""
-    given = {key: _absolute(config[key]) for key in ("init", "data_root", "output_root") if config.get(key)}
-    tokenizer = dict(config["tokenizer"])
-    if tokenizer.get("add"):
-        tokenizer["add"] = _absolute(tokenizer["add"])
-    return {**config, **given, "corpus": absolute_corpus(config["corpus"]), "tokenizer": tokenizer}
-
-
-def absolute_corpus(node: Mapping[str, Any]) -> dict[str, Any]:
-    """A corpus, or a mixture of some, with absolute paths."""
-    corpus = _with_absolute_path(node)
-    if isinstance(corpus.get("parts"), Mapping):
-        corpus["parts"] = {name: _with_absolute_path(part) for name, part in corpus["parts"].items()}
-    return corpus
-
-
-def _with_absolute_path(corpus: Mapping[str, Any]) -> dict[str, Any]:
-    if not corpus.get("path"):
-        return dict(corpus)
-    paths = corpus["path"] if isinstance(corpus["path"], list) else [corpus["path"]]
-    return {**corpus, "path": [_absolute(str(path)) for path in paths]}
-
-
-def _absolute(path: str) -> str:
-    return str(Path(path).expanduser().absolute())
 
 
 def build_parts(cfg: DictConfig, tokenizer: Tokenizer) -> Parts:
@@ -209,7 +146,7 @@ def _check_parts(cfg: DictConfig) -> None:
     Raises:
         ConfigError: what the parts say, before any text is read.
     """
-    tokenizer = cast(Tokenizer, UntrainedTokenizer(cfg.tokenizer))
+    tokenizer = cast(Tokenizer, _UntrainedTokenizer(cfg.tokenizer))
     with torch.device("meta"):
         parts = _parts(cfg, new_encoder(cfg.model, tokenizer, seed=0), tokenizer, {})
         learner = PretrainingLearner(parts.encoder, list(parts.objectives))
@@ -237,3 +174,52 @@ def _load_encoder(encoder: Encoder, saved: SavedRun, tokenizer: Tokenizer, cfg: 
     )
     load_weights(encoder, encoder_tensors, source=str(saved.path))
     return heads
+
+
+def learnt(saved: SavedRun, config: DictConfig) -> tuple[Parts, PretrainingLearner]:
+    """What a pretraining run is made of, and its learner with the weights that it learnt.
+
+    Args:
+        saved: the run.
+        config: its configuration; ``init`` is null.
+
+    Raises:
+        RunDirectoryError: a component of it cannot be built.
+        CheckpointError: its checkpoint is torn, or does not fit its configuration.
+    """
+    model, folder = saved.model_node, saved.checkpoint()
+    for part in ("rows", "corruption"):
+        saved.component(f"objective.{part}", "tokenizer")
+    losses = [saved.component(f"objective.losses.{name}", "tokenizer") for name in saved.config["objective"]["losses"]]
+    tensors = read_weights(folder)
+
+    def made() -> PretrainingLearner:
+        objectives = [build(node, tokenizer=saved.tokenizer) for node in losses]
+        return PretrainingLearner(new_encoder(model, saved.tokenizer, seed=0), objectives)
+
+    saved.hold_against(made, tensors, checkpoint=folder, keys="model and objective")
+    parts = build_parts(config, saved.tokenizer)
+    learner = PretrainingLearner(parts.encoder, list(parts.objectives))
+    load_weights(learner, tensors, source=str(folder))
+    return parts, learner
+
+
+class _UntrainedTokenizer:
+    """Stands for a tokenizer that is yet to be trained: so many pieces, each a word with a capital letter.
+
+    It encodes nothing; parts are built with it to see whether they can be.
+
+    Args:
+        node: ``cfg.tokenizer``.
+    """
+
+    def __init__(self, node: DictConfig) -> None:
+        size = node.get("vocab_size")
+        self.vocab_size = self.num_pieces = max(8, size) if isinstance(size, int) else _LIKELY_SIZE
+        self.unk_id, self.cls_id, self.sep_id, self.mask_id = range(4)
+        self.is_special = np.arange(self.vocab_size) < 4
+        self.starts_word = np.ones(self.vocab_size, dtype=bool)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """A word."""
+        return "Word"

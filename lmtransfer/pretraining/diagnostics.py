@@ -1,4 +1,4 @@
-"""What so many tokens of pretraining were worth when we measured it, for encoders that learn in minutes.
+"""What is said of a pretraining while it runs: whether it has left the unigrams, and what its tokens may be worth.
 
 A budget in seconds is another number of tokens on every machine. The table is of masked language modelling with Muon on
 the Python documentation (``experiment=demo``, ``laptop``), then ``experiment=few_labels``: the accuracy on 100 labelled
@@ -14,7 +14,33 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from lmtransfer.training.watchers import millions
+from lmtransfer.objectives.base import masked_loss
+from lmtransfer.objectives.learner import PretrainingLearner
+from lmtransfer.training.watchers import TokenForecast, UnigramPlateau, Watcher, millions
+
+
+def watchers_of(
+    learner: PretrainingLearner, *, seconds: float | None, entropy: float | None, from_scratch: bool
+) -> list[Watcher]:
+    """What looks at every step: the unigram plateau where tokens are masked, a forecast where time is the budget.
+
+    Args:
+        learner: encoder and objectives.
+        seconds: the budget, if it is one of time.
+        entropy: of the token frequencies, in nats; None where no tokens are masked.
+        from_scratch: whether its weights began as random ones, as those that were measured did.
+    """
+    masked = masked_loss(learner.listed())
+    watchers: list[Watcher] = []
+    if entropy is not None and masked is not None:
+        watchers.append(UnigramPlateau(entropy=entropy, loss=masked))
+    if seconds is None:
+        return watchers
+    if masked != "mlm" or not from_scratch:
+        return [*watchers, TokenForecast(seconds=seconds)]
+    num_weights = block_weights(learner.encoder)
+    told = TokenForecast(seconds=seconds, meaning=lambda tokens, rate: meaning(tokens, rate, num_weights=num_weights))
+    return [*watchers, told]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
-"""Learning curves: the pretraining loss against tokens and time, a development metric against steps."""
+"""Learning curves of pretraining: the loss against tokens and time."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,8 +11,10 @@ import numpy as np
 
 from lmtransfer.reporting.figures.style import (
     GREY,
+    MAX_CURVES,
     SavedFigure,
     colour,
+    dotted,
     drawing,
     label_ends,
     new_figure,
@@ -21,14 +23,15 @@ from lmtransfer.reporting.figures.style import (
     shorten,
     subtitle,
 )
-from lmtransfer.reporting.units import count_formatter, in_percent, time_unit
+from lmtransfer.reporting.runs.collect import Run
+from lmtransfer.reporting.runs.entry import Entry
+from lmtransfer.reporting.runs.scores import number
+from lmtransfer.reporting.units import count_formatter, time_unit
 
-#: More curves than this in one figure tell nothing apart; the rest is left out, and the caption says so.
-MAX_CURVES = 7
 #: More points than the figure has pixels only make the file large.
 MAX_POINTS = 500
-#: More dots than this on the line of a seed hide it.
-_MOST_DOTS = 25
+#: The part of a pretraining loss that is drawn, by preference: the parts that a unigram entropy can be held against.
+_LOSS_PARTS = ("mlm", "lm")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,21 +55,62 @@ class LossCurve:
     plateau: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class MetricCurve:
-    """A development metric while training on a task.
+def loss_figures(entries: Sequence[Entry], labels: Mapping[str, str], folder: Path) -> list[SavedFigure]:
+    """One figure for each part of the loss, since an LM's and an MLM's losses are not comparable."""
+    curves: dict[str, list[LossCurve]] = {}
+    for entry in entries:
+        if not entry.is_pretraining:
+            continue
+        runs = entry.seeds or (entry.run,)
+        lines = [line for run in runs for line in run.metrics]
+        logged = [part for part in _LOSS_PARTS if any(_loss(line, part) is not None for line in lines)]
+        part = logged[0] if logged else None
+        for run in runs:
+            curve = loss_curve(run, labels[entry.run.key], part)
+            if curve is not None:
+                curves.setdefault(part or "loss", []).append(curve)
+    return [
+        draw_loss_curves(
+            drawn, folder, name="pretraining-loss" + ("" if part == "loss" else f"-{part}"), loss_name=part
+        )
+        for part, drawn in curves.items()
+    ]
 
-    Attributes:
-        label: the run's name.
-        steps: optimiser steps at which it was measured.
-        values: one tuple a seed, each of the length of ``steps``.
-        metric: the metric's name.
+
+def loss_curve(run: Run, label: str, part: str | None = None) -> LossCurve | None:
+    """The loss curve in a run's metrics, or None where there is none.
+
+    Args:
+        run: a pretraining run, finished or not.
+        label: its name in the figure.
+        part: which part of the loss (``mlm``); None for the total.
     """
+    training, validation = [], []
+    for line in run.metrics:
+        tokens, seconds = number(line.get("tokens")), number(line.get("seconds"))
+        if tokens is None or seconds is None:
+            continue
+        loss, held_out = _loss(line, part), number(line.get(f"validation/{part or 'loss'}"))
+        if loss is not None:
+            training.append((tokens, seconds, loss))
+        if held_out is not None:
+            validation.append((tokens, seconds, held_out))
+    if len(training) < 2:
+        return None
+    tokens_, seconds_, losses = zip(*training, strict=True)
+    plateau = number(run.result.get("unigram_entropy"))
+    if plateau is None:
+        plateau = next(
+            (value for line in run.metrics if (value := number(line.get("unigram_entropy"))) is not None), None
+        )
+    return LossCurve(label, tokens_, seconds_, losses, tuple(validation), plateau if part in _LOSS_PARTS else None)
 
-    label: str
-    steps: tuple[float, ...]
-    values: tuple[tuple[float, ...], ...]
-    metric: str
+
+def _loss(line: Mapping[str, Any], part: str | None) -> float | None:
+    if part is None:
+        return number(line.get("loss"))
+    value = number(line.get(f"loss/{part}"))
+    return number(line.get(part)) if value is None else value
 
 
 def draw_loss_curves(
@@ -113,53 +157,6 @@ def draw_loss_curves(
         return save(figure, folder, name, title)
 
 
-def draw_metric_curves(
-    curves: Sequence[MetricCurve], folder: Path, *, name: str, title: str, control: Sequence[str] = ()
-) -> SavedFigure:
-    """A development metric against steps: the mean over seeds as a line, single seeds behind it as lines with dots.
-
-    Args:
-        curves: at least one run; the first ``MAX_CURVES`` are drawn.
-        folder: where the files go.
-        name: file name without suffix.
-        title: what is shown.
-        control: labels of the runs without pretraining, drawn grey.
-    """
-    drawn = list(curves[:MAX_CURVES])
-    metric = drawn[0].metric
-    factor = 100.0 if in_percent(metric) else 1.0
-    with drawing(name):
-        figure = new_figure(title, width=7.2, height=3.7)
-        axes = figure.subplots()
-        ends, inks = [], iter(range(len(drawn)))
-        for curve in drawn:
-            ink = GREY if curve.label in control else colour(next(inks))
-            values = factor * np.asarray(curve.values, dtype=float)
-            if len(values) > 1:
-                for seed in values:
-                    axes.plot(curve.steps, seed, color=ink, linewidth=0.7, alpha=0.35)
-                    some = _some(len(seed))
-                    seed_dots(axes, np.asarray(curve.steps)[some], seed[some], ink, size=2.8)
-            mean = values.mean(0)
-            marks = "o-" if len(values) == 1 else "-"  # with several seeds a dot is a seed
-            axes.plot(curve.steps, mean, marks, color=ink, markersize=3.5, linewidth=1.8, markeredgecolor="white")
-            ends.append((float(mean[-1]), shorten(curve.label, 26), ink))
-        axes.set_xlabel("optimiser steps")
-        axes.set_ylabel(f"{metric} (%)" if factor == 100.0 else metric)
-        axes.set_xlim(left=0)
-        axes.xaxis.set_major_formatter(count_formatter())
-        if any(len(curve.values) > 1 for curve in drawn):
-            subtitle(axes, "thick: mean over seeds, thin lines and dots: each seed")
-        figure.canvas.draw()
-        label_ends(axes, ends)
-        return save(figure, folder, name, title)
-
-
-def _some(num: int) -> np.ndarray:
-    """Which of so many measurements have a dot for each seed: the last, and at most ``_MOST_DOTS`` at equal steps."""
-    return np.arange(num - 1, -1, -max(1, -(-num // _MOST_DOTS)))[::-1]
-
-
 def smoothed(values: np.ndarray, window: int) -> np.ndarray:
     """A centred moving mean of the same length that leaves out what is not finite.
 
@@ -187,7 +184,7 @@ def _draw_run(left: Any, right: Any, curve: LossCurve, ink: str, scale: float, *
         tokens, seconds, losses = np.asarray(curve.validation, dtype=float).T
         for axes, x in ((left, tokens), (right, seconds / scale)):
             if is_seed:
-                some = _some(len(x))
+                some = dotted(len(x))
                 seed_dots(axes, x[some], losses[some], ink)
             else:
                 axes.plot(x, losses, "o", color=ink, markersize=4.5, markeredgecolor="white", zorder=4)

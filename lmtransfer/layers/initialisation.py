@@ -1,0 +1,22 @@
+"""How weights start, where a family says nothing else; for ``Module.apply``."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+
+def truncated_normal_(module: nn.Module, *, std: float = 0.02) -> None:
+    """BERT's initialisation: weights from a normal cut at two deviations, biases 0, norms 1 and 0."""
+    if isinstance(module, nn.Linear | nn.Embedding):
+        torch.nn.init.trunc_normal_(module.weight, std=std, a=-2 * std, b=2 * std)
+    if isinstance(module, nn.Linear) and module.bias is not None:
+        torch.nn.init.zeros_(module.bias)
+
+
+def normal_(module: nn.Module) -> None:
+    """Transformer-XL's and XLNet's initialisation: weights from a normal, biases 0, norms 1 and 0."""
+    if isinstance(module, nn.Linear | nn.Embedding):
+        torch.nn.init.normal_(module.weight, std=0.02)
+    if isinstance(module, nn.Linear) and module.bias is not None:
+        torch.nn.init.zeros_(module.bias)

@@ -1,0 +1,86 @@
+"""What is shown of a corpus while it is tokenised, and once it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich import box
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from lmtransfer.data.store.cache import PreparedCorpus
+from lmtransfer.data.store.filling import Progress as PrepareProgress
+from lmtransfer.system.console import Console
+from lmtransfer.tokenizers.base import Tokenizer
+
+_HIGH_UNKNOWN_RATE = 0.01
+
+
+@contextmanager
+def preparing_line(console: Console, name: str) -> Iterator[Callable[[PrepareProgress], None]]:
+    """A live line while there is a terminal, and nothing otherwise."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TextColumn("{task.fields[done]}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task(f"tokenising {name}", total=None, done="")
+
+        def on_progress(state: PrepareProgress) -> None:
+            kept = f", {state.blocks_kept} blocks kept" if state.blocks_kept else ""
+            progress.update(
+                task,
+                total=None if state.fraction is None else 1.0,
+                completed=state.fraction or 0.0,
+                done=f"{state.documents:,} documents, {state.tokens:,} tokens{kept}",
+            )
+
+        yield on_progress
+
+
+def statistics_table(name: str, prepared: PreparedCorpus, tokenizer: Tokenizer) -> Table:
+    """What the corpus holds, and how its words became tokens."""
+    statistics = prepared.statistics
+    table = Table(title=f"corpus {name}", title_justify="left", title_style="bold", box=box.SIMPLE, show_header=False)
+    table.add_column()
+    table.add_column(justify="right")
+    table.add_column()
+    share = statistics.validation_tokens / statistics.tokens
+    table.add_row("documents", f"{statistics.documents:,}", f"{statistics.duplicate_documents:,} exact duplicates")
+    table.add_row("validation", f"{statistics.validation_documents:,}", f"documents, {share:.2%} of the tokens")
+    table.add_row("sentences", f"{statistics.sentences:,}", f"longest: {statistics.longest_sentence_tokens:,} tokens")
+    table.add_row("words", f"{statistics.words:,}", f"{statistics.text_bytes / 1e6:,.1f} MB of text")
+    table.add_row("tokens", f"{statistics.tokens:,}", f"{statistics.tokens / max(1, statistics.words):.2f} a word")
+    table.add_row("unknown", f"{statistics.unknown_rate:.3%}", "of the tokens")
+    table.add_row("vocabulary", f"{tokenizer.num_pieces:,}", _trained_on(tokenizer))
+    when = "found tokenised already" if prepared.from_cache else "tokenised now"
+    table.add_row("seconds", f"{statistics.seconds:,.1f}", when)
+    return table
+
+
+def remarks_on(prepared: PreparedCorpus) -> Iterator[str]:
+    """What a user should know beyond the numbers."""
+    statistics = prepared.statistics
+    for kind, note in statistics.notes.items():
+        yield f"odd: {kind}: {note['count']:,} (first at {note['first']})"
+    if statistics.unknown_rate > _HIGH_UNKNOWN_RATE:
+        yield (
+            f"many unknown tokens ({statistics.unknown_rate:.1%}): raise tokenizer.character_coverage, or set "
+            "tokenizer.byte_fallback=true"
+        )
+    if prepared.validation.num_tokens == 0:
+        yield "nothing is held out: the corpus has a single sentence, or corpus.validation_fraction is 0"
+
+
+def _trained_on(tokenizer: Tokenizer) -> str:
+    """What the tokenizer's vocabulary was trained on, as its trainer counted it."""
+    counts = tokenizer.training
+    if "pieces_used" not in counts:
+        return ""
+    text = f"pieces, from {counts['pieces_used']:,} of {counts['pieces_seen']:,} lines"
+    return f"{text} ({counts['lines_split']:,} cut)" if counts["lines_split"] else text

@@ -1,0 +1,105 @@
+"""The text of a pretraining: its corpus, one source of documents or a mixture of several, as token ids."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from omegaconf import DictConfig, OmegaConf
+
+from lmtransfer.config.build import build
+from lmtransfer.data.documents import Corpus
+from lmtransfer.data.store.cache import PreparedCorpus, prepare, tokenizer_for
+from lmtransfer.errors import DataError
+from lmtransfer.importing.opening import open_saved
+from lmtransfer.interop.added_words import with_words
+from lmtransfer.system.cache_dir import default_cache_dir
+from lmtransfer.tokenizers.base import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A corpus as token ids.
+
+    Attributes:
+        corpus: the documents.
+        tokenizer: trained from them, or that of the run which is gone on with.
+        prepared: the tokens.
+        notes: what there is to say of the tokenizer.
+    """
+
+    corpus: Corpus
+    tokenizer: Tokenizer
+    prepared: PreparedCorpus
+    notes: tuple[str, ...] = ()
+
+
+def read_text(cfg: DictConfig, *, num_workers: int | None = None) -> Text:
+    """Tokenise the corpus, or find it tokenised."""
+    cache_dir = default_cache_dir() if cfg.cache_dir is None else Path(cfg.cache_dir).expanduser().absolute()
+    corpus = build_corpus(cfg, cache_dir=cache_dir)
+    words = (cfg.get("tokenizer") or {}).get("add")
+    if cfg.get("init"):
+        tokenizer = open_saved(cfg.init, key="init").tokenizer
+    else:
+        trainer = {key: value for key, value in cfg.tokenizer.items() if key != "add"}
+        tokenizer = tokenizer_for(corpus, build(OmegaConf.create(trainer)), cache_dir=cache_dir)
+    notes: tuple[str, ...] = ()
+    if words is not None:
+        tokenizer, notes = with_words(tokenizer, Path(str(words)).expanduser().absolute())
+    prepared = prepare(
+        corpus, tokenizer, cache_dir=cache_dir, num_workers=num_workers, min_tokens=int(cfg.objective.max_length)
+    )
+    return Text(corpus, tokenizer, prepared, notes)
+
+
+def build_corpus(cfg: DictConfig, *, cache_dir: Path) -> Corpus:
+    """Build ``cfg.corpus``; the parts of a mixture are told where data and caches are, as a single corpus is.
+
+    Raises:
+        ConfigError: a setting that does not fit.
+        DataError: sources that are not at hand; the message says how they can be had.
+    """
+    known = {"data_root": cfg.data_root, "cache_dir": str(cache_dir)}
+    parts: Any = cfg.corpus.get("parts")
+    if parts:
+        built, missing = {}, []
+        for name, node in parts.items():
+            try:
+                built[str(name)] = build(node, **known)
+            except DataError as error:
+                missing.append(f"corpus.parts.{name}: {error}")
+        if missing:
+            raise DataError("\n".join(missing))
+        return cast(Corpus, build(cfg.corpus, parts=built))
+    return cast(Corpus, build(cfg.corpus, **known))
+
+
+def with_absolute_paths(config: dict[str, Any]) -> dict[str, Any]:
+    """The config with every path that the user gave made absolute, so that it means the same from anywhere."""
+    given = {key: _absolute(config[key]) for key in ("init", "data_root", "output_root") if config.get(key)}
+    tokenizer = dict(config["tokenizer"])
+    if tokenizer.get("add"):
+        tokenizer["add"] = _absolute(tokenizer["add"])
+    return {**config, **given, "corpus": absolute_corpus(config["corpus"]), "tokenizer": tokenizer}
+
+
+def absolute_corpus(node: Mapping[str, Any]) -> dict[str, Any]:
+    """A corpus, or a mixture of some, with absolute paths."""
+    corpus = _with_absolute_path(node)
+    if isinstance(corpus.get("parts"), Mapping):
+        corpus["parts"] = {name: _with_absolute_path(part) for name, part in corpus["parts"].items()}
+    return corpus
+
+
+def _with_absolute_path(corpus: Mapping[str, Any]) -> dict[str, Any]:
+    if not corpus.get("path"):
+        return dict(corpus)
+    paths = corpus["path"] if isinstance(corpus["path"], list) else [corpus["path"]]
+    return {**corpus, "path": [_absolute(str(path)) for path in paths]}
+
+
+def _absolute(path: str) -> str:
+    return str(Path(path).expanduser().absolute())

@@ -1,0 +1,65 @@
+"""What both sides answered to the same examples, where their runs kept it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from lmtransfer.kept_predictions.scored import Kept, ScoredExamples
+from lmtransfer.reporting.comparison.sides import Side
+
+
+def common_answers(one: Side, other: Side) -> tuple[tuple[list[Kept], list[Kept]] | None, int | None, list[str]]:
+    """The answers of both sides to the examples that all of their training runs answered.
+
+    Returns:
+        The answers, in the order of the members, or None where some were not kept; how many examples both are compared
+        on, None where that is not known; and what there is to say.
+    """
+    lacking = [side.name for side in (one, other) if any(member.kept is None for member in side.members)]
+    if lacking:
+        told = [
+            f"{' and '.join(lacking)} kept no predictions, or not of every seed: no classes, lengths and flipped "
+            "examples, and the luck of the examples is not counted; lmtransfer evaluate keeps them"
+        ]
+        numbers = [side.num_scored for side in (one, other)]
+        if None not in numbers and numbers[0] != numbers[1]:
+            return None, 0, [*told, f"no difference: {numbers[0]:,.0f} and {numbers[1]:,.0f} examples were scored"]
+        return None, None if numbers[0] is None else int(numbers[0]), told
+    answers = [[member.kept for member in side.members if member.kept is not None] for side in (one, other)]
+    everyone = [kept.examples.keys for side in answers for kept in side]
+    common = everyone[0]
+    for keys in everyone[1:]:
+        common = np.intersect1d(common, keys)
+    most = max(len(keys) for keys in everyone)
+    if len(common) == 0:
+        return None, 0, ["no difference: no example was scored on both sides"]
+    told = []
+    if len(common) < most:
+        told = [f"compared on the {len(common):,} examples that both were scored on, of {most:,}"]
+    chosen = [[only(kept, common) for kept in side] for side in answers]
+    changed = _gold_differs(chosen[0][0].examples, chosen[1][0].examples)
+    told += [f"the gold answers of {changed:,} examples differ between the sides"] if changed else []
+    return (chosen[0], chosen[1]), len(common), told
+
+
+def only(kept: Kept, keys: np.ndarray) -> Kept:
+    """Answers to the examples of these keys, in their order."""
+    order = np.argsort(kept.examples.keys)
+    rows = order[np.searchsorted(kept.examples.keys[order], keys)]
+    return replace(kept, examples=kept.examples.select(rows))
+
+
+def _gold_differs(one: ScoredExamples, other: ScoredExamples) -> int:
+    """In how many examples of the same content the gold answers are different ones."""
+    if one.kind != other.kind or len(one.gold) != len(other.gold):
+        return len(one)
+    if one.kind == "regression":
+        wrong = one.gold != other.gold
+    elif one.kind in ("classification", "tagging"):
+        wrong = np.array(one.labels)[one.gold] != np.array(other.labels)[other.gold]
+    else:
+        return sum(a != b for a, b in zip(one.gold_answers, other.gold_answers, strict=True))
+    owners = np.repeat(np.arange(len(one)), np.diff(one.offsets))
+    return len(np.unique(owners[wrong]))

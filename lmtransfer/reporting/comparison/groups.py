@@ -1,0 +1,100 @@
+"""The comparison by class and by length of the input, on some of the examples each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from lmtransfer.kept_predictions.scored import Kept, Ratio, ScoredExamples
+from lmtransfer.kept_predictions.values import metric_value
+from lmtransfer.reporting.comparison.answers import only
+from lmtransfer.reporting.comparison.comparison import GroupDifference, judged_together
+from lmtransfer.reporting.comparison.sides import Side
+from lmtransfer.reporting.runs.kept import examples_of
+from lmtransfer.verdicts.difference import compare_arms
+
+#: Groups of lengths, of about as many examples each.
+_LENGTHS = 4
+#: More classes than this are too many to be told of one by one; the most frequent ones are.
+_MOST_CLASSES = 20
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Group:
+    """Some of the examples, or of their words.
+
+    Attributes:
+        name: what it is called.
+        rows: which examples.
+        num: how many examples, or words.
+        tag: the gold tag whose words are meant; None: whole examples.
+    """
+
+    name: str
+    rows: np.ndarray
+    num: int
+    tag: str | None = None
+
+
+def class_groups(examples: ScoredExamples) -> list[Group]:
+    """By gold label, by kind of question or phenomenon; of tagged sentences the words of each gold tag; most first."""
+    if examples.kind == "tagging":
+        owners = np.repeat(np.arange(len(examples)), np.diff(examples.offsets))
+        words = [(name, np.flatnonzero(examples.gold == tag)) for tag, name in enumerate(examples.labels)]
+        groups = [Group(name, np.unique(owners[places]), len(places), name) for name, places in words]
+    else:
+        rows = [(name, np.flatnonzero(examples.classes == place)) for place, name in enumerate(examples.class_names)]
+        groups = [Group(name, of_class, len(of_class)) for name, of_class in rows]
+    return sorted((group for group in groups if group.num), key=lambda group: -group.num)[:_MOST_CLASSES]
+
+
+def _of_tag(kept: Kept, tag: str) -> Kept:
+    """The answers to the words of a gold tag alone."""
+    examples = kept.examples
+    wanted = np.array([label == tag for label in examples.labels])[examples.gold]
+    right = wanted & (examples.predicted == examples.gold)
+    starts = examples.offsets[:-1]  # no sentence without words is chosen
+    parts, counts = (np.add.reduceat(of_word, starts).astype(np.float64) for of_word in (right, wanted))
+    return replace(kept, examples=replace(examples, ratios={"accuracy": Ratio(parts, counts)}))
+
+
+def length_groups(lengths: np.ndarray) -> list[Group]:
+    """Quarters of the examples by their length in characters."""
+    edges = np.unique(np.quantile(lengths, np.arange(1, _LENGTHS) / _LENGTHS, method="lower"))
+    place = np.searchsorted(edges, lengths, side="left")
+    groups = []
+    for number in range(len(edges) + 1):
+        rows = np.flatnonzero(place == number)
+        if len(rows):
+            low, high = int(lengths[rows].min()), int(lengths[rows].max())
+            name = f"{low:,} to {high:,} characters" if low < high else f"{low:,} characters"
+            groups.append(Group(name, rows, len(rows)))
+    return groups
+
+
+def compare_groups(
+    groups: Sequence[Group],
+    kept: tuple[list[Kept], list[Kept]],
+    sides: tuple[Side, Side],
+    metric: str,
+    settings_differ: bool,
+) -> tuple[GroupDifference, ...]:
+    """The comparison on each of some groups of examples, judged together."""
+    made: list[GroupDifference] = []
+    for group in groups:
+        keys = kept[0][0].examples.keys[group.rows]
+        parts = [[only(one, keys) for one in side] for side in kept]
+        if group.tag is not None:
+            parts = [[_of_tag(one, group.tag) for one in side] for side in parts]
+        values = [[metric_value(one.examples, metric) for one in side] for side in parts]
+        if any(value is None for side in values for value in side):
+            continue
+        one, other = (
+            side.arm([value for value in of_side if value is not None], examples_of(part, metric))
+            for side, part, of_side in zip(sides, parts, values, strict=True)
+        )
+        found = compare_arms(one, other, settings_differ=settings_differ)
+        made.append(GroupDifference(group.name, group.num, metric, one.spread.mean, other.spread.mean, found))
+    return judged_together(made)

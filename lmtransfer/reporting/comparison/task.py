@@ -1,0 +1,107 @@
+"""Two runs of a task, or groups of them, by what they scored and what they answered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from lmtransfer.kept_predictions.scored import Kept
+from lmtransfer.kept_predictions.values import metric_value
+from lmtransfer.reporting.comparison.answers import common_answers
+from lmtransfer.reporting.comparison.comparison import Comparison, GroupDifference, setting_differences, uneven_seeds
+from lmtransfer.reporting.comparison.flipped import flipped
+from lmtransfer.reporting.comparison.groups import Group, class_groups, compare_groups, length_groups
+from lmtransfer.reporting.comparison.sides import Side
+from lmtransfer.reporting.runs import scores
+from lmtransfer.reporting.runs.kept import examples_of
+from lmtransfer.reporting.runs.settings import TOKENIZER, differing
+from lmtransfer.verdicts.arms import Arm
+from lmtransfer.verdicts.difference import compare_arms
+
+
+def compare_sides(one: Side, other: Side) -> Comparison:
+    """Compare two sides of a task, as far as it is sound."""
+    settings, missing = setting_differences(one, other), [*one.problems, *other.problems]
+    values = tuple(m.value for m in one.members), tuple(m.value for m in other.members)
+    unlike = _unlike(one, other)
+    if unlike:
+        return Comparison((one, other), values, settings, (*missing, unlike))
+    missing += uneven_seeds(one, other)
+    judged_apart = _judged_apart(one, other)
+    missing += [judged_apart] if judged_apart else []
+    kept, num, told = common_answers(one, other)
+    missing += told
+    if num == 0:
+        return Comparison((one, other), values, settings, tuple(missing), num_examples=0)
+    metric = one.metric
+    arms = [_arm(side, None if kept is None else kept[place], metric) for place, side in enumerate((one, other))]
+    difference = compare_arms(
+        *arms,
+        higher_is_better=scores.higher_is_better(metric, one.first.run.result),
+        majority=one.first.majority,
+        settings_differ=bool(judged_apart),
+    )
+    missing += difference.notes
+    values = tuple(s.value for s in arms[0].scores), tuple(s.value for s in arms[1].scores)
+    found = Comparison((one, other), values, settings, tuple(dict.fromkeys(missing)), difference, num)
+    return found if kept is None else _by_example(found, kept, settings_differ=bool(judged_apart))
+
+
+def _unlike(one: Side, other: Side) -> str:
+    """Why two sides have no difference at all; empty where they may have one."""
+    for what, first, second in (
+        ("task", one.first.task, other.first.task),
+        ("split", one.first.split, other.first.split),
+        ("metric", one.metric, other.metric),
+    ):
+        if first != second:
+            return (
+                f"no difference: the sides were scored on another {what} each ({first or 'none'}, {second or 'none'})"
+            )
+    return ""
+
+
+def _judged_apart(one: Side, other: Side) -> str:
+    """Why more than the weights is different; empty where it is not.
+
+    The architecture and the tokenizer are those of the pretrained run, and go with its weights; a control has neither.
+    """
+    pretrained = not (one.first.is_control or other.first.is_control)
+    first, second = one.first.settings, other.first.settings
+    free = [key for key in {*first, *second} if key == TOKENIZER or key.split(".")[0] == "model"] if pretrained else []
+    keys = differing(first, second, but=free)
+    unlike = [
+        side.name for side in (one, other) if any(differing(side.first.settings, e.settings) for e in side.entries)
+    ]
+    if unlike:
+        return f"no verdict: the runs of {' and of '.join(unlike)} were not trained alike"
+    if not keys:
+        return ""
+    more = f" and {len(keys) - 3} more" if len(keys) > 3 else ""
+    return f"no verdict: more than the weights is different ({', '.join(keys[:3])}{more})"
+
+
+def _arm(side: Side, kept: Sequence[Kept] | None, metric: str) -> Arm:
+    """A side as an arm; on the examples of ``kept`` where they are known."""
+    values = [member.value for member in side.members]
+    if kept is not None:
+        anew = [metric_value(one.examples, metric) for one in kept]
+        values = [value if found is None else found for value, found in zip(values, anew, strict=True)]
+    return side.arm(values, None if kept is None else examples_of(kept, metric), collapsed=side.num_collapsed)
+
+
+def _by_example(found: Comparison, kept: tuple[list[Kept], list[Kept]], *, settings_differ: bool) -> Comparison:
+    """The comparison with classes, lengths, and the examples that flipped."""
+    examples, metric = kept[0][0].examples, found.sides[0].metric
+    of_class = "accuracy" if examples.kind in ("classification", "tagging") else metric
+    by_class, by_length = class_groups(examples), length_groups(examples.lengths)
+
+    def compared(groups: Sequence[Group], by: str) -> tuple[GroupDifference, ...]:
+        return compare_groups(groups, kept, found.sides, by, settings_differ) if len(groups) > 1 else ()
+
+    return replace(
+        found,
+        classes=compared(by_class, of_class),
+        lengths=compared(by_length, metric),
+        flips=flipped(kept[0], kept[1]),
+    )

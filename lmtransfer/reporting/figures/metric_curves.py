@@ -1,0 +1,139 @@
+"""Learning curves of tasks: a development metric against steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from lmtransfer.reporting.figures.style import (
+    GREY,
+    MAX_CURVES,
+    SavedFigure,
+    colour,
+    dotted,
+    drawing,
+    label_ends,
+    new_figure,
+    save,
+    seed_dots,
+    shorten,
+    slug,
+    subtitle,
+)
+from lmtransfer.reporting.runs.collect import Run
+from lmtransfer.reporting.runs.entry import Entry
+from lmtransfer.reporting.runs.rows import group_name
+from lmtransfer.reporting.runs.scores import number
+from lmtransfer.reporting.units import count_formatter, in_percent
+
+
+@dataclass(frozen=True, slots=True)
+class MetricCurve:
+    """A development metric while training on a task.
+
+    Attributes:
+        label: the run's name.
+        steps: optimiser steps at which it was measured.
+        values: one tuple a seed, each of the length of ``steps``.
+        metric: the metric's name.
+    """
+
+    label: str
+    steps: tuple[float, ...]
+    values: tuple[tuple[float, ...], ...]
+    metric: str
+
+
+def metric_figures(entries: Sequence[Entry], labels: Mapping[str, str], folder: Path) -> list[SavedFigure]:
+    """One figure a task and number of labels: the runs with their controls."""
+    groups: dict[tuple[str, str], list[tuple[MetricCurve, bool]]] = {}
+    for entry in entries:
+        if entry.is_pretraining or entry.metric is None:
+            continue
+        label = labels[entry.run.key]
+        shown = [(entry.seeds or (entry.run,), label, entry.is_control)]
+        if entry.controls:
+            seeds = tuple(run for run in entry.controls if run.is_seed)
+            shown.append((seeds or entry.controls, f"{label} control", True))
+        for runs, name, is_control in shown:
+            curve = metric_curve(runs, name, entry.metric)
+            if curve is not None:
+                groups.setdefault((group_name(entry), entry.metric), []).append((curve, is_control))
+    return [
+        draw_metric_curves(
+            [curve for curve, _ in drawn],
+            folder,
+            name=f"learning-{slug(group)}-{slug(metric)}",
+            title=f"{group}: {metric} on held-out examples while training",
+            control=[curve.label for curve, is_control in drawn if is_control],
+        )
+        for (group, metric), drawn in groups.items()
+    ]
+
+
+def metric_curve(runs: Sequence[Run], label: str, metric: str) -> MetricCurve | None:
+    """A development metric over the steps that all seeds have, or None where there are fewer than two.
+
+    Args:
+        runs: one run a seed.
+        label: name in the figure.
+        metric: the metric's name, logged as ``validation/<metric>``.
+    """
+    logged = []
+    for run in runs:
+        points = {}
+        for line in run.metrics:
+            step, value = number(line.get("step")), number(line.get(f"validation/{metric}"))
+            if step is not None and value is not None:
+                points[step] = value
+        logged.append(points)
+    steps = sorted(set.intersection(*map(set, logged))) if logged else []
+    if len(steps) < 2:
+        return None
+    values = tuple(tuple(points[step] for step in steps) for points in logged)
+    return MetricCurve(label, tuple(steps), values, metric)
+
+
+def draw_metric_curves(
+    curves: Sequence[MetricCurve], folder: Path, *, name: str, title: str, control: Sequence[str] = ()
+) -> SavedFigure:
+    """A development metric against steps: the mean over seeds as a line, single seeds behind it as lines with dots.
+
+    Args:
+        curves: at least one run; the first ``MAX_CURVES`` are drawn.
+        folder: where the files go.
+        name: file name without suffix.
+        title: what is shown.
+        control: labels of the runs without pretraining, drawn grey.
+    """
+    drawn = list(curves[:MAX_CURVES])
+    metric = drawn[0].metric
+    factor = 100.0 if in_percent(metric) else 1.0
+    with drawing(name):
+        figure = new_figure(title, width=7.2, height=3.7)
+        axes = figure.subplots()
+        ends, inks = [], iter(range(len(drawn)))
+        for curve in drawn:
+            ink = GREY if curve.label in control else colour(next(inks))
+            values = factor * np.asarray(curve.values, dtype=float)
+            if len(values) > 1:
+                for seed in values:
+                    axes.plot(curve.steps, seed, color=ink, linewidth=0.7, alpha=0.35)
+                    some = dotted(len(seed))
+                    seed_dots(axes, np.asarray(curve.steps)[some], seed[some], ink, size=2.8)
+            mean = values.mean(0)
+            marks = "o-" if len(values) == 1 else "-"  # with several seeds a dot is a seed
+            axes.plot(curve.steps, mean, marks, color=ink, markersize=3.5, linewidth=1.8, markeredgecolor="white")
+            ends.append((float(mean[-1]), shorten(curve.label, 26), ink))
+        axes.set_xlabel("optimiser steps")
+        axes.set_ylabel(f"{metric} (%)" if factor == 100.0 else metric)
+        axes.set_xlim(left=0)
+        axes.xaxis.set_major_formatter(count_formatter())
+        if any(len(curve.values) > 1 for curve in drawn):
+            subtitle(axes, "thick: mean over seeds, thin lines and dots: each seed")
+        figure.canvas.draw()
+        label_ends(axes, ends)
+        return save(figure, folder, name, title)

@@ -1,0 +1,100 @@
+"""Doing the runs of a study: checked before any of them starts, one after the other, and never mixed with others."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from lmtransfer.config.budget import effective_train
+from lmtransfer.config.composing import composed
+from lmtransfer.errors import ConfigError, Interrupted, RunDirectoryError
+from lmtransfer.pretraining.parts import check_pretraining
+from lmtransfer.reporting.units import duration
+from lmtransfer.runs.run_directory import RunDirectory
+from lmtransfer.study.plan import PRETRAIN, Job, Plan
+from lmtransfer.study.process import last_words, run_apart
+from lmtransfer.system.console import Console
+from lmtransfer.system.durable import clear_abandoned, made, write_text
+from lmtransfer.system.printable import short_path
+from lmtransfer.transfer.experiment.settling import check_transfer
+from lmtransfer.untrusted.documents import read_json
+from lmtransfer.untrusted.schema import Entries, Items, Text
+
+#: What ``study.json`` holds: the words that each run is made with.
+_LEDGER = Entries(Items(Text()))
+
+
+def check_jobs(plan: Plan, config_dir: str | None) -> None:
+    """Compose and check each command, those that differ in their run only once."""
+    problems: dict[str, str] = {}
+    checked: set[tuple[str, tuple[str, ...]]] = set()
+    for job in plan.jobs:
+        words = tuple(word for word in job.words if word.partition("=")[0] not in ("name", "init"))
+        if (job.command, words) in checked:
+            continue
+        checked.add((job.command, words))
+        try:
+            with composed(job.command, job.words, config_dir=config_dir) as cfg:
+                if job.command == PRETRAIN:
+                    check_pretraining(cfg, primary=PRETRAIN)
+                else:
+                    check_transfer(cfg, job.command)
+                effective_train(cfg, primary=job.command)
+        except ConfigError as error:
+            for problem in error.problems:
+                problems.setdefault(problem, job.key)
+    if problems:
+        raise ConfigError([f"{where}: {problem}" for problem, where in problems.items()])
+
+
+def note_words(plan: Plan) -> None:
+    """Keep what each run is made with, and refuse to mix runs that were made otherwise.
+
+    Raises:
+        ConfigError: a run that was begun with other words.
+        RunDirectoryError: what was kept cannot be read.
+    """
+    path = plan.folder / "study.json"
+    noted: dict[str, Any] = read_json(path, _LEDGER, error=RunDirectoryError) if path.exists() else {}
+    problems = []
+    for job in plan.jobs:
+        before = noted.get(job.key)
+        if before is not None and before != list(job.words) and job.run.is_dir():
+            now, then = (" ".join(sorted(set(a) - set(b))) or "without that" for a, b in
+                         ((job.words, before), (before, job.words)))  # fmt: skip
+            problems.append(
+                f"{job.key}: {short_path(job.run)} was made with {then}, and now it is {now}: use another name=, or "
+                "delete that folder"
+            )
+        noted[job.key] = list(job.words)
+    if problems:
+        raise ConfigError(problems)
+    with made(plan.folder):
+        clear_abandoned(plan.folder)
+        write_text(path, json.dumps(noted, indent=1) + "\n")
+
+
+def do_jobs(plan: Plan, config_dir: str | None, console: Console) -> list[tuple[Job, str]]:
+    """Do the runs; those that failed, with the reason."""
+    failed: list[tuple[Job, str]] = []
+    logs = plan.folder / "logs"
+    options = () if config_dir is None else ("-cd", config_dir)
+    for number, job in enumerate(plan.jobs, start=1):
+        heading = f"[{number}/{len(plan.jobs)}] {job.key}"
+        if RunDirectory(job.run).is_finished:
+            console.print(f"{heading}: finished", markup=False)
+            continue
+        if any(other.recipe == job.recipe and other.stage == PRETRAIN for other, _ in failed):
+            failed.append((job, "there is nothing to begin from"))
+            continue
+        log = logs / f"{job.stage}-{job.recipe}.log"
+        code = run_apart([job.command, *job.words, *options], log, console, heading=heading)
+        if code == Interrupted.exit_code:
+            raise Interrupted("the study was interrupted; the same command goes on with it")
+        if code or not RunDirectory(job.run).is_finished:
+            failed.append((job, f"{last_words(log)} ({short_path(log)})"))
+            console.print(f"{heading}: failed: {failed[-1][1]}", markup=False, soft_wrap=True)
+        else:
+            taken = duration(RunDirectory(job.run).read_result().seconds or 0.0)
+            console.print(f"{heading}: {taken}", markup=False, soft_wrap=True)
+    return failed
