@@ -111,7 +111,12 @@ def write_tokenizer(
             "of two equally likely ways to cut a word, such as '...', '.' and '.', '...', transformers may take the "
             "other: both sum up scores, but round them differently"
         )
-    roles = {role: int(getattr(tokenizer, f"{role}_id")) for role in ("cls", "sep", "mask", "unk")}
+    roles = {
+        "cls": int(tokenizer.cls_id),
+        "sep": int(tokenizer.sep_id),
+        "mask": int(tokenizer.mask_id),
+        "unk": int(tokenizer.unk_id),
+    }
     ids = {**roles, "pad": pad_id}
     content["added_tokens"] = _added_tokens(content.get("added_tokens") or [], specials, ids)
     cls, sep = tokenizer.piece(tokenizer.cls_id), tokenizer.piece(tokenizer.sep_id)
@@ -135,7 +140,7 @@ def write_tokenizer(
     prefix = (content.get("pre_tokenizer") or {}).get("add_prefix_space")
     if prefix is not None:  # else transformers 4 would overrule tokenizer.json
         settings["add_prefix_space"] = prefix
-    if isinstance(tokenizer, WordPieceTokenizer) and segments > 1:  # as BERT frames a pair
+    if isinstance(tokenizer, WordPieceTokenizer) and num_segments > 1:  # as BERT frames a pair
         settings |= {
             "tokenizer_class": "BertTokenizer",
             "do_lower_case": tokenizer.lowercase,
