@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from transformers import AutoTokenizer, pipeline
+from transformers import AutoTokenizer, BertTokenizer, pipeline
 from transformers.models.bert import BertConfig, BertForMaskedLM
 
 from lmtransfer.errors import CheckpointError
@@ -268,6 +268,20 @@ def test_what_a_family_asks_for(model_type: str, num_segments: int, side: str, t
     assert theirs.padding_side == side
     if model_type in ("gpt2", "openai-gpt"):
         assert (theirs.bos_token_id, theirs.eos_token_id) == (cls, sep)
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_wordpiece_is_read_by_berts_own_tokenizer(lowercase: bool, tmp_path: Path) -> None:
+    """Also by programs that know ``vocab.txt`` alone."""
+    tokenizer = train_wordpiece(CORPUS * 4, vocab_size=300, lowercase=lowercase)
+    written = _write(tokenizer, tmp_path)
+    ours = [[tokenizer.cls_id, *ids, tokenizer.sep_id] for ids in tokenizer.encode_ids(CORPUS)]
+    assert type(AutoTokenizer.from_pretrained(tmp_path)).__name__.startswith("BertTokenizer")
+    assert AutoTokenizer.from_pretrained(tmp_path)(CORPUS)["input_ids"] == ours
+    (tmp_path / "tokenizer.json").unlink()
+    alone = BertTokenizer.from_pretrained(tmp_path)
+    assert alone(CORPUS)["input_ids"] == ours
+    assert alone.pad_token_id == written.pad_id
 
 
 def test_where_padding_goes(tmp_path: Path) -> None:

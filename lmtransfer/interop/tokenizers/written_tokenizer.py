@@ -23,6 +23,7 @@ import tokenizers
 from lmtransfer.errors import CheckpointError
 from lmtransfer.interop.tokenizers.library_tokenizers import as_library
 from lmtransfer.tokenizers.base import Tokenizer
+from lmtransfer.tokenizers.wordpiece import WordPieceTokenizer
 
 TOKENIZER_FILE: Final = "tokenizer.json"
 
@@ -80,7 +81,8 @@ def write_tokenizer(
 ) -> WrittenTokenizer:
     """Write the three files into ``folder``, which exists.
 
-    A vocabulary without a token for padding gets "[PAD]" at its first unused id, or else at ``vocab_size``.
+    A vocabulary without a token for padding gets "[PAD]" at its first unused id, or else at ``vocab_size``. WordPiece
+    is also written as BERT's ``vocab.txt``, for programs that read nothing else.
 
     Args:
         tokenizer: of any kind but whole words.
@@ -109,7 +111,12 @@ def write_tokenizer(
             "of two equally likely ways to cut a word, such as '...', '.' and '.', '...', transformers may take the "
             "other: both sum up scores, but round them differently"
         )
-    roles = {role: int(getattr(tokenizer, f"{role}_id")) for role in ("cls", "sep", "mask", "unk")}
+    roles = {
+        "cls": int(tokenizer.cls_id),
+        "sep": int(tokenizer.sep_id),
+        "mask": int(tokenizer.mask_id),
+        "unk": int(tokenizer.unk_id),
+    }
     ids = {**roles, "pad": pad_id}
     content["added_tokens"] = _added_tokens(content.get("added_tokens") or [], specials, ids)
     cls, sep = tokenizer.piece(tokenizer.cls_id), tokenizer.piece(tokenizer.sep_id)
@@ -133,6 +140,15 @@ def write_tokenizer(
     prefix = (content.get("pre_tokenizer") or {}).get("add_prefix_space")
     if prefix is not None:  # else transformers 4 would overrule tokenizer.json
         settings["add_prefix_space"] = prefix
+    if isinstance(tokenizer, WordPieceTokenizer) and num_segments > 1:  # as BERT frames a pair
+        settings |= {
+            "tokenizer_class": "BertTokenizer",
+            "do_lower_case": tokenizer.lowercase,
+            "strip_accents": tokenizer.lowercase,
+            "tokenize_chinese_chars": True,
+        }
+        pieces = [*tokenizer.pieces, *([specials["pad"]] if written.pad_id is None else [])]
+        (folder / tokenizer.model_file).write_text("".join(f"{piece}\n" for piece in pieces), encoding="utf-8")
     (folder / TOKENIZER_FILE).write_text(text, encoding="utf-8")
     for file, value in (("tokenizer_config.json", settings), ("special_tokens_map.json", names)):
         (folder / file).write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -8,10 +8,8 @@ from dataclasses import replace
 from lmtransfer.data.documents import Notes
 from lmtransfer.tasks.asking import Asked, Given, Reader, json_object, two_texts
 from lmtransfer.tasks.formats.answer_places import BadAnswersPolicy
-from lmtransfer.tasks.formats.coqa import CoqaFile, read_coqa
-from lmtransfer.tasks.formats.quac import QuacFile, read_quac
-from lmtransfer.tasks.formats.squad import SquadFile, read_squad
 from lmtransfer.tasks.qa.example import QuestionExample
+from lmtransfer.tasks.qa.sets import SETS
 
 
 class QuestionReader(Reader):
@@ -42,13 +40,8 @@ class QuestionReader(Reader):
             return
         assert asked.path is not None
         policy: BadAnswersPolicy = "refuse" if asked.stops else "skip"
-        read: QuacFile | CoqaFile | SquadFile
-        if asked.file_format == "quac":
-            read = read_quac(asked.path, bad_answers=policy)
-        elif asked.file_format == "coqa":
-            read = read_coqa(asked.path, bad_answers=policy, kinds=self._labels)
-        else:
-            read = read_squad(asked.path, bad_answers=policy)
+        name = next(name for name in SETS if name == asked.file_format)
+        read = SETS[name]().read(asked.path, bad_answers=policy, kinds=self._labels)
         for example in read.examples:
             yield f"{asked.name} (question {example.id})", replace(example, answers=None, kind=None)
         for question in read.counts.left_out:

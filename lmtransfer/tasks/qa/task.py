@@ -4,36 +4,25 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
 from lmtransfer.data.documents import Notes
-from lmtransfer.data.files import plain_name
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.kept_predictions.scored import Ratio, ScoredExamples, scored_examples
-from lmtransfer.metrics.coqa import coqa_questions, coqa_scores
-from lmtransfer.metrics.quac import quac_questions, quac_scores
-from lmtransfer.metrics.squad import squad2_questions, squad2_scores, squad_questions, squad_scores
 from lmtransfer.tasks.answers import SpanAnswer
 from lmtransfer.tasks.base import Answer, Task
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.formats.answer_places import BadAnswersPolicy, listed
-from lmtransfer.tasks.formats.coqa import KINDS, CoqaFile, read_coqa
-from lmtransfer.tasks.formats.quac import QuacFile, read_quac
-from lmtransfer.tasks.formats.span_rows import read_span_hub, read_span_rows
-from lmtransfer.tasks.formats.squad import SquadFile, read_squad
+from lmtransfer.tasks.formats.span_rows import read_span_hub
 from lmtransfer.tasks.heads import HeadSpec, SpanSpec
 from lmtransfer.tasks.places import HubSource, LocatedFiles
 from lmtransfer.tasks.qa.example import QuestionExample
 from lmtransfer.tasks.qa.reader import QuestionReader
+from lmtransfer.tasks.qa.sets import SETS, Answered, QuestionFile, SpanFormat
 from lmtransfer.tasks.qa.span_decoding import decode_spans
 from lmtransfer.tasks.qa.windows import STRIDE, encode_questions
 from lmtransfer.tokenizers.base import Tokenizer
-
-SpanFormat = Literal["squad", "quac", "coqa", "jsonl"]
 
 
 class SpanQa(Task):
@@ -106,6 +95,7 @@ class SpanQa(Task):
         self.name = name
         self.file_format: SpanFormat = file_format
         self.no_answer, self.null_threshold = no_answer, null_threshold
+        self.questions = SETS[file_format](no_answer=no_answer, threshold=null_threshold)
         self.labels = tuple(str(label) for label in labels)
         self.stride, self.max_question_tokens = stride, max_question_tokens
         self.max_answer_tokens, self.history_turns = max_answer_tokens, history_turns
@@ -135,14 +125,14 @@ class SpanQa(Task):
         ]
         if not self.splits:
             problems.append("task.files is empty: name a file a split (task.files.train=...)")
-        if hub is not None and file_format in ("quac", "coqa"):
+        if hub is not None and not self.questions.on_hub:
             problems.append(f"task.hub={hub}: only SQuAD's columns are read from the hub; name files of {file_format}")
-        kinds = KINDS if file_format == "coqa" else ()
+        kinds = self.questions.kinds
         if sorted(self.labels) != sorted(kinds):
             problems.append(
                 f"task.labels={list(self.labels)}: must be [{', '.join(kinds)}] in the format {file_format}"
             )
-        if file_format == "coqa" and no_answer:
+        if kinds and no_answer:
             problems.append("task.no_answer=true: in CoQA what cannot be answered is unknown, one of task.labels")
         if problems:
             raise ConfigError(problems)
@@ -223,35 +213,12 @@ class SpanQa(Task):
         Questions that may have no answer are scored at ``null_threshold``, and by ``best_f1`` and ``best_exact`` at
         the thresholds that suit them best.
         """
-        given = _Given.of(examples, answers)
-        if self.file_format == "quac":
-            dialogues = {name: name.rpartition("_q#")[0] or name for name in given.references}
-            scores = quac_scores(given.texts, given.references, dialogues=dialogues)
-        elif self.file_format == "coqa":
-            domains = {example.id: dict(example.marks).get("source", "") for example in examples}
-            scores = coqa_scores(given.texts, given.references, groups=domains if all(domains.values()) else None)
-        elif self.no_answer:
-            scores = squad2_scores(
-                given.spans, given.references, null_odds=given.null_odds, threshold=self.null_threshold
-            )
-        else:
-            scores = squad_scores(given.texts, given.references)
+        scores = self.questions.scores(Answered.of(examples, answers))
         return {self.main_metric: scores[self.main_metric], **scores}
 
     def scored_examples(self, examples: Sequence[QuestionExample], answers: Sequence[SpanAnswer]) -> ScoredExamples:
         """The texts, said and gold, and what each is worth; see ``Task``."""
-        given = _Given.of(examples, answers)
-        if self.file_format == "quac":
-            questions = quac_questions(given.texts, given.references)
-            del questions["human_f1"]
-        elif self.file_format == "coqa":
-            questions = coqa_questions(given.texts, given.references)
-        elif self.no_answer:
-            questions = squad2_questions(
-                given.spans, given.references, null_odds=given.null_odds, threshold=self.null_threshold
-            )
-        else:
-            questions = squad_questions(given.texts, given.references)
+        questions = self.questions.questions(Answered.of(examples, answers))
         strata = np.array([example.stratum for example in examples], dtype=np.int64)
         return scored_examples(
             examples,
@@ -272,7 +239,7 @@ class SpanQa(Task):
         kind = max(self.labels, key=counts.__getitem__)
         return [SpanAnswer(kind, kind=kind) for _ in examples]
 
-    def _read(self, split: str) -> Iterator[tuple[str, SquadFile | QuacFile | CoqaFile]]:
+    def _read(self, split: str) -> Iterator[tuple[str, QuestionFile]]:
         """What each file of a split holds, and its name."""
         located = self.files.get(split, [])
         paths = [file.find(split) for file in located]
@@ -284,43 +251,7 @@ class SpanQa(Task):
         for file, path in zip(located, paths, strict=True):
             if path is None:
                 raise file.missing(split)
-            yield str(path), self._read_file(path)
-
-    def _read_file(self, path: Path) -> SquadFile | QuacFile | CoqaFile:
-        if self.file_format == "coqa":
-            return read_coqa(path, bad_answers=self.bad_answers, kinds=self.labels)
-        if self.file_format == "quac":
-            return read_quac(path, bad_answers=self.bad_answers)
-        if self.file_format == "jsonl" and not plain_name(path).endswith(".json"):
-            return read_span_rows(path, bad_answers=self.bad_answers)
-        return read_squad(path, bad_answers=self.bad_answers)
-
-
-@dataclass(frozen=True, slots=True)
-class _Given:
-    """Answers and gold answers by question id, as the official scripts take them.
-
-    Attributes:
-        texts: what is answered.
-        spans: the best span, whatever is answered.
-        null_odds: how much more there is to say for no answer than for it.
-        references: the gold texts; none where there is no answer.
-    """
-
-    texts: dict[str, str]
-    spans: dict[str, str]
-    null_odds: dict[str, float]
-    references: dict[str, list[str]]
-
-    @classmethod
-    def of(cls, examples: Sequence[QuestionExample], answers: Iterable[SpanAnswer]) -> _Given:
-        given = dict(zip((example.id for example in examples), answers, strict=True))
-        return cls(
-            texts={name: answer.text for name, answer in given.items()},
-            spans={name: answer.best or answer.text for name, answer in given.items()},
-            null_odds={name: answer.null_score - answer.score for name, answer in given.items()},
-            references={example.id: [gold.text for gold in example.answers or ()] for example in examples},
-        )
+            yield str(path), self.questions.read(path, bad_answers=self.bad_answers, kinds=self.labels)
 
 
 def _ratio(scores: Mapping[str, float], examples: Sequence[QuestionExample]) -> Ratio:

@@ -1,0 +1,120 @@
+"""A task of a user's, one class and one YAML in a folder of his own: every command takes it as one of ours."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from transfer_world import lmtransfer, make_world, result
+
+#: Is a text long? It shares nothing with ours but what every task declares.
+CLASS = '''
+"""A task from elsewhere."""
+
+import random
+from dataclasses import dataclass
+
+import numpy as np
+
+from lmtransfer.tasks.answers import LabelAnswer
+from lmtransfer.tasks.base import Task
+from lmtransfer.tasks.heads import ClassificationSpec, LabelTargets
+from lmtransfer.tasks.text.encoding import encode_texts
+from lmtransfer.tasks.text.reader import TextReader
+
+SIZES = {"train": 60, "dev": 30, "test": 30}
+
+
+@dataclass(frozen=True)
+class Line:
+    id: str
+    text: str
+    label: int | None = None
+    text_pair: str | None = None
+    group: str = ""
+
+    @property
+    def has_gold(self):
+        return self.label is not None
+
+    @property
+    def stratum(self):
+        return self.label or 0
+
+    @property
+    def content(self):
+        return (self.text,)
+
+
+class IsLong(Task):
+    """Whether a text has five words or more."""
+
+    main_metric = "accuracy"
+    splits = tuple(SIZES)
+    labels = ("short", "long")
+
+    def __init__(self, *, name: str, num_train: int | None = None, data_root: str | None = None) -> None:
+        self.name, self.num_train = name, num_train
+
+    @property
+    def head(self):
+        return ClassificationSpec(2)
+
+    def examples(self, split):
+        rng = random.Random(split)
+        counts = [rng.randint(1, 9) for _ in range(SIZES[split])]
+        texts = [" ".join(rng.choices(["good", "bad", "film", "plot"], k=count)) for count in counts]
+        return [Line(f"{split}:{i}", text, int(count > 4)) for i, (text, count) in enumerate(zip(texts, counts))]
+
+    def encode(self, examples, tokenizer, *, max_length, num_segments):
+        labels = LabelTargets(np.array([-1 if e.label is None else e.label for e in examples]))
+        return encode_texts(examples, labels, tokenizer, max_length=max_length, num_segments=num_segments)
+
+    def answers(self, encoded, outputs):
+        yield from (LabelAnswer(label, self.labels[label]) for label in outputs.argmax(1).tolist())
+
+    def score(self, examples, answers):
+        right = [example.label == answer.label for example, answer in zip(examples, answers, strict=True)]
+        return {"accuracy": sum(right) / len(right)}
+
+    def reader(self):
+        return TextReader("classification", who=self.name)
+'''
+YAML = "# Is a text long?\n_target_: own_tasks.IsLong\nname: is_long\nnum_train: null\n"
+QUICK = ["-cd", "mine", "task=is_long", "hardware=exact", "init=runs/pretrain/base", "train.epochs=12"]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("made")
+    make_world(folder)
+    return folder
+
+
+def test_one_class_and_one_yaml_are_all_that_a_task_takes(
+    world: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("own_tasks.py").write_text(CLASS)
+    Path("mine/task").mkdir(parents=True)
+    Path("mine/task/is_long.yaml").write_text(YAML)
+    monkeypatch.syspath_prepend(str(world))
+    monkeypatch.setenv("LMTRANSFER_ALLOW", "own_tasks")
+
+    assert lmtransfer("inspect", "-cd", "mine", "task=is_long", "init=runs/pretrain/base") == 0
+    assert "label long" in capsys.readouterr().out
+    assert lmtransfer("probe", *QUICK, "name=probe", "control=true", "seeds=2") == 0
+    assert result("runs/probe/probe")["difference"] is not None
+    assert lmtransfer("finetune", *QUICK, "optimizer.learning_rate=0.01", "name=own") == 0
+    found = result("runs/finetune/own")
+    assert found["mean"] > 0.75  # the majority has 63 %
+    assert "majority_label" not in found  # it declares no baseline
+
+    assert lmtransfer("evaluate", "run=runs/finetune/own", "split=test", "hardware=exact", "name=own") == 0
+    assert result("runs/evaluate/own")["num_scored"] == 30
+    capsys.readouterr()
+    assert lmtransfer("predict", "run=runs/finetune/own", "text='good good good good good good good'") == 0
+    assert json.loads(capsys.readouterr().out.strip().splitlines()[-1])["label"] == "long"
+    assert lmtransfer("export", "run=runs/finetune/own", "to=out/folder") == 0
+    assert json.loads(Path("out/folder/config.json").read_text())["id2label"] == {"0": "short", "1": "long"}
+    assert lmtransfer("report", "runs") == 0
