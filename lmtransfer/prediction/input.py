@@ -13,7 +13,7 @@ from lmtransfer.data.documents import Notes
 from lmtransfer.data.files import find_file, plain_name
 from lmtransfer.data.text_lines import EncodingErrors, decoded, read_lines
 from lmtransfer.errors import ConfigError, DataError
-from lmtransfer.prediction.stream import AnswersInOrder
+from lmtransfer.prediction.answers_in_order import AnswersInOrder
 from lmtransfer.system.machine import naming
 from lmtransfer.tasks.asking import Asked, Reader
 
