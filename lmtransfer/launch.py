@@ -23,9 +23,9 @@ from omegaconf.errors import InterpolationResolutionError, MissingMandatoryValue
 
 from lmtransfer.config import help_page, overrides, paths, yaml_files
 from lmtransfer.config.composing import REFUSALS, diagnose, in_force, settle
+from lmtransfer.config.in_short import expanded
 from lmtransfer.config.primary import drop_null_groups
 from lmtransfer.config.sweep import Point, in_sweep, read_points, sweep_name
-from lmtransfer.config.task_groups import expanded
 from lmtransfer.errors import ConfigError, Interrupted, LmtransferError
 from lmtransfer.runs.writer import failed_starts_removed
 from lmtransfer.system import machine, ranks

@@ -31,7 +31,7 @@ from compare.questions import write_part
 from minilm import model_folder
 from steps import new_folder, run_steps
 
-from lmtransfer.training.cores import usable_cores
+from lmtransfer.system.cores import usable_cores
 
 BATCH, MAX_LENGTH, LEARNING_RATE = 32, 128, 5e-5
 #: The Trainer's defaults.

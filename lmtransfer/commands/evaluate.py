@@ -8,7 +8,7 @@ from omegaconf import DictConfig
 
 from lmtransfer.config.build import build
 from lmtransfer.config.check import check
-from lmtransfer.config.parts import settle_parts
+from lmtransfer.config.in_short import settle_parts
 from lmtransfer.errors import ConfigError
 from lmtransfer.importing.opening import is_pretrained
 from lmtransfer.pretraining.evaluation import evaluate_pretrained

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, ListConfig
 from rich import box
 from rich.table import Table
@@ -14,6 +13,7 @@ from lmtransfer.config import paths
 from lmtransfer.config.check import check
 from lmtransfer.config.help_page import summary
 from lmtransfer.config.nearest import hint
+from lmtransfer.config.primary import folders_in_force
 from lmtransfer.errors import ConfigError
 from lmtransfer.system.console import Console
 
@@ -39,7 +39,7 @@ def run(cfg: DictConfig) -> None:
         ConfigError: a kind that does not exist.
     """
     check(cfg, primary="list")
-    folders = config_folders()
+    folders = folders_in_force()
     console = Console()
     for kind in _asked(cfg.what):
         group = KINDS[kind]
@@ -56,13 +56,6 @@ def about(group: str, name: str, folders: list[Path]) -> str:
     """The first comment line of a config."""
     path = paths.find(f"{group}/{name}.yaml", folders)
     return summary(path.read_text(encoding="utf-8", errors="replace")) if path else ""
-
-
-def config_folders() -> list[Path]:
-    """The built-in folder and, when called by the command line, the user's."""
-    if not HydraConfig.initialized():
-        return [paths.conf_dir()]
-    return paths.searched(HydraConfig.get().runtime.config_sources)
 
 
 def _asked(what: object) -> list[str]:

@@ -8,7 +8,7 @@ from omegaconf import DictConfig
 
 from lmtransfer.config.build import build
 from lmtransfer.config.check import check
-from lmtransfer.config.parts import settle_parts
+from lmtransfer.config.in_short import settle_parts
 from lmtransfer.data.store.cache import prepare, tokenizer_for
 from lmtransfer.errors import ConfigError
 from lmtransfer.inspection.tables import parts_table

@@ -17,7 +17,7 @@ from lmtransfer.reporting.runs.entries import make_entries
 from lmtransfer.reporting.runs.rows import table_rows
 from lmtransfer.reporting.runs.sweeps import make_sweep
 from lmtransfer.runs.run_directory import RunDirectory
-from lmtransfer.runs.training import training_hardware
+from lmtransfer.runs.training import TrainingSetup, training_hardware
 from lmtransfer.training import distributed
 
 
@@ -31,11 +31,12 @@ def run(cfg: DictConfig) -> Path:
     train = effective_train(cfg, primary="pretrain")
     name = sweep_name(cfg.name)
     hardware = training_hardware(cfg, run=Path(cfg.output_root) / "pretrain" / name, compile_by_itself=True)
+    setup = TrainingSetup.of(cfg, train, hardware)
     with distributed.process_group():
         resume = bool(cfg.resume) or in_sweep()
 
         def train_one(own: DictConfig, called: str, may_exist: bool) -> RunDirectory:
-            return pretrain(own, train, called, hardware, resume=may_exist)
+            return pretrain(own, called, setup, resume=may_exist)
 
         if cfg.seeds > 1:
             return pretrain_seeds(cfg, name, train_one, resume=resume)

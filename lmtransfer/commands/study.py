@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from lmtransfer.config import paths
 from lmtransfer.config.check import check
+from lmtransfer.config.primary import folders_in_force
 from lmtransfer.errors import ConfigError, LmtransferError
 from lmtransfer.reporting.render.terminal import report_console
 from lmtransfer.study.plan import make_plan
@@ -52,7 +52,4 @@ def run(cfg: DictConfig) -> Path:
 
 def _config_dir() -> str | None:
     """The user's own config folder, which every command of the study is to search too."""
-    if not HydraConfig.initialized():
-        return None
-    found = paths.searched(HydraConfig.get().runtime.config_sources)
-    return next((str(folder) for folder in found if folder.resolve() != paths.conf_dir()), None)
+    return next((str(folder) for folder in folders_in_force() if folder.resolve() != paths.conf_dir()), None)

@@ -22,6 +22,16 @@ def join(key: str, name: object) -> str:
     return f"{key}.{name}" if key else str(name)
 
 
+def resolved(cfg: DictConfig) -> dict[str, Any]:
+    """A configuration as it is saved with a run: dicts, lists and scalars, interpolations resolved.
+
+    Raises:
+        OmegaConfBaseException: a value is missing, or an interpolation broken.
+    """
+    found: Any = OmegaConf.to_container(cfg, resolve=True)
+    return {str(key): value for key, value in found.items()}
+
+
 def to_plain(node: Any, key: str) -> tuple[Any, dict[str, str]]:
     """Resolve a node into dicts, lists and scalars.
 

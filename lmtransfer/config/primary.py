@@ -46,14 +46,20 @@ def drop_null_groups(overrides: Sequence[str], *, primary: str, folders: Sequenc
     return kept
 
 
+def folders_in_force() -> list[Path]:
+    """The config folders of the running command, in the order in which they are searched."""
+    if not HydraConfig.initialized():
+        return [paths.conf_dir()]
+    return paths.searched(HydraConfig.get().runtime.config_sources)
+
+
 def reference_config(name: str) -> dict[str, Any]:
     """As ``primary_config``, with the keys of the groups chosen in the running command filled in."""
     known = primary_config(name)
     if not HydraConfig.initialized():
         return known
-    runtime = HydraConfig.get().runtime
-    folders = paths.searched(runtime.config_sources)
-    choices = {_package(str(group)): (str(group), choice) for group, choice in runtime.choices.items()}
+    folders, chosen = folders_in_force(), HydraConfig.get().runtime.choices
+    choices = {_package(str(group)): (str(group), choice) for group, choice in chosen.items()}
     for package in sorted(choices):
         group, choice = choices[package]
         if isinstance(choice, str) and not group.startswith("hydra/"):

@@ -14,7 +14,6 @@ from lmtransfer.export.place import empty
 from lmtransfer.export.run import OpenRun
 from lmtransfer.export.seen_by_transformers import TheirHead, TheirModel, installed_version
 from lmtransfer.export.tensors import read_tensors, write_tensors
-from lmtransfer.export.texts import Texts
 from lmtransfer.interop.families.base import NoCounterpart
 from lmtransfer.interop.writing import PublishedFiles
 from lmtransfer.objectives.base import Objective
@@ -140,9 +139,10 @@ def _compared(what: str, ours: Speaker, theirs: Speaker, texts: Sequence[Text]) 
     return f"{what}: {found.num_texts} texts, largest difference {shown} ({', '.join(found.differences)})"
 
 
-def fitting_texts(opened: OpenRun, texts: Texts) -> list[Text]:
+def fitting_texts(opened: OpenRun, texts: Sequence[Text]) -> list[Text]:
     """The single texts, and the pairs that the encoder reads whole: where a pair is cut is told by the tokenizer."""
     ours = _ours(opened)
-    lengths = ours.encode(texts.pairs).lengths if ours.max_length > 4 else [ours.max_length] * len(texts.pairs)
-    pairs = [pair for pair, length in zip(texts.pairs, lengths, strict=True) if length < ours.max_length]
-    return [*((text, None) for text in texts.single), *pairs]
+    pairs = [text for text in texts if text[1] is not None]
+    lengths = ours.encode(pairs).lengths if ours.max_length > 4 else [ours.max_length] * len(pairs)
+    whole = [pair for pair, length in zip(pairs, lengths, strict=True) if length < ours.max_length]
+    return [*(text for text in texts if text[1] is None), *whole]

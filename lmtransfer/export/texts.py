@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from lmtransfer.config.build import build
 from lmtransfer.data.files import find_file
 from lmtransfer.errors import LmtransferError
+from lmtransfer.export.logits import Text
 from lmtransfer.export.run import OpenRun
-from lmtransfer.tasks.qa.example import QuestionExample
-from lmtransfer.tasks.tagging.example import TaggedExample
-from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.transfer.experiment.trained import task_of
 
 #: Lines of the run's own corpus or task, at most, and characters of each.
@@ -59,28 +56,8 @@ PAIRS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Texts:
-    """What is compared.
-
-    Attributes:
-        single: texts on their own, of which too long ones are cut.
-        pairs: pairs of texts.
-        num_own: how many of them are the run's own.
-    """
-
-    single: tuple[str, ...]
-    pairs: tuple[tuple[str, str], ...]
-    num_own: int
-
-    @property
-    def num(self) -> int:
-        """Texts and pairs."""
-        return len(self.single) + len(self.pairs)
-
-
-def texts_of(run: OpenRun, *, data_root: str | None) -> Texts:
-    """The built-in texts and, where they are on this machine, some of the run's own.
+def texts_of(run: OpenRun, *, data_root: str | None) -> list[Text]:
+    """The built-in texts and pairs and, where they are on this machine, some of the run's own.
 
     Args:
         run: the run.
@@ -88,13 +65,10 @@ def texts_of(run: OpenRun, *, data_root: str | None) -> Texts:
     """
     trusted = run.saved.trusted  # what others name is not read
     found = _own(run.saved.config, data_root or run.saved.config.get("data_root"), run) if trusted else iter(())
-    own = list(islice(found, OWN_LINES))
-    single = [text for text, second in own if second is None]
-    pairs = [(text, second) for text, second in own if second is not None]
-    return Texts((*SENTENCES, *single), (*PAIRS, *pairs), len(own))
+    return [*((text, None) for text in SENTENCES), *PAIRS, *islice(found, OWN_LINES)]
 
 
-def _own(config: Mapping[str, Any], data_root: str | None, run: OpenRun) -> Iterator[tuple[str, str | None]]:
+def _own(config: Mapping[str, Any], data_root: str | None, run: OpenRun) -> Iterator[Text]:
     """Texts of the run's corpus or task from local files; an export does not fail for want of them."""
     try:
         if "task" in config:
@@ -122,7 +96,7 @@ def _of_files(node: Mapping[str, Any], data_root: str | None) -> Iterator[str]:
         yield from (line[:OWN_CHARACTERS] for line in lines[:3])
 
 
-def _of_task(node: Mapping[str, Any], data_root: str | None, run: OpenRun) -> Iterator[tuple[str, str | None]]:
+def _of_task(node: Mapping[str, Any], data_root: str | None, run: OpenRun) -> Iterator[Text]:
     files = node.get("files")
     if not isinstance(files, Mapping):
         return
@@ -131,15 +105,11 @@ def _of_task(node: Mapping[str, Any], data_root: str | None, run: OpenRun) -> It
         given: Sequence[str] = [files[split]] if isinstance(files[split], str) else files[split] or []
         if any(find_file(folder / name) for folder in folders for name in given):
             task = task_of(run.saved, data_root=data_root)
-            yield from (_shown(example) for example in task.examples(split))
+            yield from (_shown(example.content, is_words=run.kind == "tagging") for example in task.examples(split))
             return
 
 
-def _shown(example: Any) -> tuple[str, str | None]:
-    """The text or the two texts of an example of any kind of task."""
-    if isinstance(example, TaggedExample):
-        return " ".join(example.words)[:OWN_CHARACTERS], None
-    if isinstance(example, QuestionExample):
-        return example.question[:OWN_CHARACTERS], example.passage[:OWN_CHARACTERS]
-    text = cast(TextExample, example)
-    return text.text[:OWN_CHARACTERS], None if text.text_pair is None else text.text_pair[:OWN_CHARACTERS]
+def _shown(content: Sequence[str], *, is_words: bool) -> Text:
+    """The text or the two texts of an example."""
+    first, *more = (" ".join(content),) if is_words else content
+    return first[:OWN_CHARACTERS], more[0][:OWN_CHARACTERS] if more else None

@@ -198,15 +198,14 @@ class Encoder(nn.Module):
             f"model=transformer_xl_laptop"
         )
 
-    def input_rows(self, token: int, spelling: np.ndarray | None) -> tuple[nn.Embedding, list[int]]:
-        """The table that a token is read from, and the rows of it, in order.
+    def input_rows(self, token: int, spelling: np.ndarray | None) -> tuple[nn.Embedding, list[int]] | None:
+        """The table that a token is read from, and the rows of it, in order; None: it is read from no table.
 
         Args:
             token: its id.
             spelling: its characters' ids, where the tokenizer gives characters.
         """
-        assert self.token_embedding is not None
-        return self.token_embedding, [token]
+        return None if self.token_embedding is None else (self.token_embedding, [token])
 
 
 def encoders_in(module: nn.Module) -> list[Encoder]:

@@ -17,6 +17,9 @@ def check_fit(*, encoder: Encoder, objectives: Sequence[Objective], rows: Rows, 
     Raises:
         ConfigError: all problems at once.
     """
+    strangers = list(_strangers(encoder, objectives, rows, corruption))
+    if strangers:
+        raise ConfigError(strangers)
     problems = [problem for o in objectives if (problem := o.direction_problem(encoder.attention))]
     if rows.max_length > encoder.max_length:
         problems.append(
@@ -38,6 +41,21 @@ def check_fit(*, encoder: Encoder, objectives: Sequence[Objective], rows: Rows, 
     problems += _corruption_problems(objectives, corruption)
     if problems:
         raise ConfigError(problems)
+
+
+def _strangers(encoder: object, objectives: Sequence[object], rows: object, corruption: object) -> Iterator[str]:
+    """What is none of what it is to be, such as a class from elsewhere that is no subclass of ours."""
+    given = [
+        ("model", encoder, Encoder),
+        ("objective.rows", rows, Rows),
+        ("objective.corruption", corruption, Corruption),
+    ]
+    for key, thing, base in (*given, *(("objective.losses", objective, Objective) for objective in objectives)):
+        if not isinstance(thing, base):
+            yield (
+                f"{key}: {type(thing).__name__} is none; a class of your own must be a subclass of "
+                f"{base.__module__}.{base.__qualname__}"
+            )
 
 
 def check_order(*, objectives: Sequence[Objective], rows: Rows) -> None:

@@ -12,7 +12,7 @@ from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import Encoder, EncoderOutput, Reads
 from lmtransfer.objectives.base import Objective, Read
 from lmtransfer.objectives.batch import PretrainingBatch
-from lmtransfer.training.learner import Loss
+from lmtransfer.training.learner import Learner, Loss
 
 
 class _EncodeOnce:
@@ -38,7 +38,7 @@ class _EncodeOnce:
         return output
 
 
-class PretrainingLearner(nn.Module):
+class PretrainingLearner(Learner):
     """One or several objectives over one encoder; satisfies ``training.learner.Learner``.
 
     A pooler that no objective trains is frozen, so that every trainable parameter gets a gradient.

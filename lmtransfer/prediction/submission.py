@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, cast
+from typing import Any, Literal
 
 from lmtransfer.errors import ConfigError
 from lmtransfer.prediction.output import STANDARD_OUTPUT, free_place
 from lmtransfer.system.durable import write_text
-from lmtransfer.tasks.answers import LabelAnswer, ScoreAnswer, SpanAnswer
-from lmtransfer.tasks.base import Answer, Example, Task
+from lmtransfer.tasks.base import Example, Task
 from lmtransfer.tasks.submissions import (
     check_complete,
     glue_lines,
@@ -57,7 +56,7 @@ class Submission:
         if kind == "squad" and task.no_answer:
             self.odds_path = free_place(str(self.path.with_suffix("")) + ".na_prob.json", overwrite=overwrite)
 
-    def write(self, examples: Sequence[Example], answers: Sequence[Answer]) -> list[Path]:
+    def write(self, examples: Sequence[Example], answers: Sequence[Any]) -> list[Path]:
         """Write the answers to all examples of the split, and say where.
 
         Raises:
@@ -67,14 +66,13 @@ class Submission:
         if self.kind == "glue":
             check_complete(ids, self.split)
             table = glue_table(self.task.name, self.split, self._labels)
-            lines = glue_lines(table, cast("Sequence[LabelAnswer | ScoreAnswer]", answers))
+            lines = glue_lines(table, answers)
             write_text(self.path, "\n".join(lines) + "\n")
             return [self.path]
-        spans = cast("Sequence[SpanAnswer]", answers)
-        write_text(self.path, json.dumps(squad_predictions(ids, spans)) + "\n")
+        write_text(self.path, json.dumps(squad_predictions(ids, answers)) + "\n")
         if self.odds_path is None:
             return [self.path]
-        write_text(self.odds_path, json.dumps(no_answer_probabilities(ids, spans)) + "\n")
+        write_text(self.odds_path, json.dumps(no_answer_probabilities(ids, answers)) + "\n")
         return [self.path, self.odds_path]
 
 

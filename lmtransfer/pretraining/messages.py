@@ -6,27 +6,26 @@ from pathlib import Path
 
 from rich.table import Table
 
-from lmtransfer.config.schema import TrainSettings
 from lmtransfer.pretraining.parts import Parts
 from lmtransfer.pretraining.text import Text
 from lmtransfer.runs.result import RunResult
+from lmtransfer.runs.training import TrainingSetup
 from lmtransfer.system.console import Console
 from lmtransfer.system.printable import short_path
-from lmtransfer.training.hardware import Hardware
 
 #: Encoders of fewer parameters take the high rates of the finetuning recipes for laptops.
 _SMALL = 30_000_000
 
 
-def opening(path: Path, text: Text, parts: Parts, hardware: Hardware, train: TrainSettings) -> str:
+def opening(path: Path, text: Text, parts: Parts, setup: TrainingSetup) -> str:
     """What is trained, on what, for how long, and where the run lies."""
     parameters = sum(p.numel() for p in parts.encoder.parameters())
     names = " + ".join(objective.name for objective in parts.objectives)
-    budgets = ((kind, getattr(train, kind)) for kind in ("steps", "tokens", "epochs", "seconds"))
+    budgets = ((kind, getattr(setup.train, kind)) for kind in ("steps", "tokens", "epochs", "seconds"))
     budget = next(f"{value:g} {kind}" for kind, value in budgets if value is not None)
     return (
         f"pretraining {type(parts.encoder).__name__} ({parameters / 1e6:.1f}M parameters) with {names} on "
-        f"{text.corpus.name} ({text.prepared.train.num_tokens / 1e6:.1f}M tokens) for {budget}, on {hardware}\n"
+        f"{text.corpus.name} ({text.prepared.train.num_tokens / 1e6:.1f}M tokens) for {budget}, on {setup.hardware}\n"
         f"run: {path}"
     )
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from lmtransfer.config.build import build
 from lmtransfer.config.check import check
-from lmtransfer.config.parts import settle_parts
+from lmtransfer.config.in_short import settle_parts
 from lmtransfer.config.target import resolve
 from lmtransfer.errors import ConfigError
 from lmtransfer.importing.opening import open_saved

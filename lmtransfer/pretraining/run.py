@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
-from lmtransfer.config.schema import TrainSettings
+from lmtransfer.config.plain import resolved
 from lmtransfer.data.store.token_shares import part_shares, unigram_entropy
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.compilation import compile_blocks
@@ -40,14 +40,13 @@ from lmtransfer.training.progress import Progress
 from lmtransfer.training.state import TrainState
 
 
-def pretrain(cfg: DictConfig, train: TrainSettings, name: str, hardware: Hardware, *, resume: bool) -> RunDirectory:
+def pretrain(cfg: DictConfig, name: str, setup: TrainingSetup, *, resume: bool) -> RunDirectory:
     """Train one encoder, or go on with it.
 
     Args:
         cfg: the command's, checked.
-        train: its settings of training.
         name: of the run.
-        hardware: where to compute.
+        setup: budget, optimiser and the like, and where to compute.
         resume: whether a run of this name may exist.
 
     Raises:
@@ -55,7 +54,7 @@ def pretrain(cfg: DictConfig, train: TrainSettings, name: str, hardware: Hardwar
         ConfigError: settings or text that may not change on resume did.
         Interrupted: SIGTERM or Ctrl-C; all is saved.
     """
-    plain = with_absolute_paths(cast(dict[str, Any], OmegaConf.to_container(cfg, resolve=True)))
+    plain = with_absolute_paths(resolved(cfg))
     found = _found(cfg, name, plain, resume=resume)
     if found is not None and found.is_finished:
         print(f"{found.path} is finished; nothing is left to do")
@@ -67,9 +66,9 @@ def pretrain(cfg: DictConfig, train: TrainSettings, name: str, hardware: Hardwar
     if found is not None:
         _check_text(found, text)
         seal(found)  # the same settings, given here and now
-    learner, heads = _learner(parts, seed=cfg.seed, hardware=hardware)
+    learner, heads = _learner(parts, seed=cfg.seed, hardware=setup.hardware)
     directory = found or _new_directory(cfg, name, plain, text)
-    console.print(opening(directory.path, text, parts, hardware, train), soft_wrap=True)
+    console.print(opening(directory.path, text, parts, setup), soft_wrap=True)
     for note in text.notes:
         console.print(f"note: {note}", markup=False, soft_wrap=True)
     if cfg.init:
@@ -77,8 +76,8 @@ def pretrain(cfg: DictConfig, train: TrainSettings, name: str, hardware: Hardwar
         if remark := recipe_remark():
             console.print(f"note: {remark}", markup=False, soft_wrap=True)
     entropy = None if masked_loss(parts.objectives) is None else unigram_entropy(text.prepared.train)
-    data = PretrainingData(text, parts, train=train, hardware=hardware, seed=cfg.seed)
-    trainer = _trainer(cfg, train, directory, data, learner, hardware, entropy)
+    data = PretrainingData(text, parts, train=setup.train, hardware=setup.hardware, seed=cfg.seed)
+    trainer = _trainer(cfg, setup, directory, data, learner, entropy)
     if found is not None:
         trainer.resume()
     result = _result(trainer.train(), parts, text, entropy)
@@ -170,14 +169,13 @@ def _learner(parts: Parts, *, seed: int, hardware: Hardware) -> tuple[Pretrainin
 
 def _trainer(
     cfg: DictConfig,
-    train: TrainSettings,
+    setup: TrainingSetup,
     directory: RunDirectory,
     data: PretrainingData,
     learner: PretrainingLearner,
-    hardware: Hardware,
     entropy: float | None,
 ) -> Trainer:
-    peak = peak_flops(hardware.device)
+    train, peak = setup.train, peak_flops(setup.hardware.device)
     flops = None if peak is None else pretraining_flops(data, learner)
     progress = Progress(flops_per_token=flops, peak_flops=peak)
     validation = None
@@ -188,7 +186,6 @@ def _trainer(
             selection=ModelSelection(metric=selection_metric(data.parts.objectives), patience=train.patience),
         )
     watchers = watchers_of(learner, seconds=train.seconds, entropy=entropy, from_scratch=not cfg.init)
-    setup = TrainingSetup.of(cfg, train, hardware)
     return Trainer(
         learner=learner,
         stream=data.stream,

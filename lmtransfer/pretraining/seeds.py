@@ -6,12 +6,12 @@ import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
 
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, open_dict
 from rich import box
 from rich.table import Table
 
+from lmtransfer.config.plain import resolved
 from lmtransfer.pretraining.text import with_absolute_paths
 from lmtransfer.reporting.units import shown
 from lmtransfer.runs.result import RunResult
@@ -41,7 +41,7 @@ def pretrain_seeds(cfg: DictConfig, name: str, train: Train, *, resume: bool) ->
         RunDirectoryError: it exists and ``resume`` is false.
         ConfigError: settings that may not change on resume did.
     """
-    plain = with_absolute_paths(cast(dict[str, Any], OmegaConf.to_container(cfg, resolve=True)))
+    plain = with_absolute_paths(resolved(cfg))
     directory = RunDirectory.create(cfg.output_root, "pretrain", name, resume=resume)
     if directory.config_path.is_file():
         begun = directory.read_config()

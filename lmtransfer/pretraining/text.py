@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -62,7 +62,7 @@ def build_corpus(cfg: DictConfig, *, cache_dir: Path) -> Corpus:
         ConfigError: a setting that does not fit.
         DataError: sources that are not at hand; the message says how they can be had.
     """
-    known = {"data_root": cfg.data_root, "cache_dir": str(cache_dir)}
+    known: dict[str, Any] = {"data_root": cfg.data_root, "cache_dir": str(cache_dir)}
     parts: Any = cfg.corpus.get("parts")
     if parts:
         built, missing = {}, []
@@ -73,8 +73,9 @@ def build_corpus(cfg: DictConfig, *, cache_dir: Path) -> Corpus:
                 missing.append(f"corpus.parts.{name}: {error}")
         if missing:
             raise DataError("\n".join(missing))
-        return cast(Corpus, build(cfg.corpus, parts=built))
-    return cast(Corpus, build(cfg.corpus, **known))
+        known = {"parts": built}
+    corpus: Corpus = build(cfg.corpus, **known)
+    return corpus
 
 
 def with_absolute_paths(config: dict[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ import contextlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar, cast, overload
+from typing import Any, TypeVar, overload
 
 import yaml
 
@@ -219,7 +219,8 @@ class RunDirectory:
                 f"{self.config_path}: {key} holds {value[:60]!r}, which would be looked up on this machine, and a run "
                 "holds plain values only: write the value itself, and beware of who sent you this run"
             )
-        return cast("dict[str, Any]", current_config(config))
+        current: dict[str, Any] = current_config(config)
+        return current
 
     def write_versions(self, versions: Mapping[str, Any]) -> None:
         """Save what ``runs.versions.versions`` tells. On rank 0; elsewhere nothing happens."""
@@ -240,7 +241,8 @@ class RunDirectory:
         path = self.path / "versions.json"
         if not path.exists():
             return {}
-        return cast("dict[str, Any]", read_json(path, _VERSIONS, error=RunDirectoryError))
+        found: dict[str, Any] = read_json(path, _VERSIONS, error=RunDirectoryError)
+        return found
 
     @overload
     def read_result(self) -> RunResult: ...

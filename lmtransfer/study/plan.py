@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from lmtransfer.config.budget import KINDS
 from lmtransfer.config.nearest import hint
 from lmtransfer.config.overrides import of_command_line
+from lmtransfer.config.plain import resolved
 from lmtransfer.errors import ConfigError
 from lmtransfer.untrusted.documents import texts
 
@@ -76,7 +77,7 @@ def make_plan(cfg: DictConfig) -> Plan:
     problems = _looked_up(cfg)
     if problems:
         raise ConfigError(problems)
-    content = cast("dict[str, Any]", OmegaConf.to_container(cfg, resolve=True))
+    content = resolved(cfg)
     for key in ("recipes", "transfers"):
         if not isinstance(content[key], Mapping):
             problems.append(f"{key}={content[key]}: give a mapping, such as +{key}.<name>=...; null leaves one out")

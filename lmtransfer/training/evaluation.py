@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, cast
+from typing import Any
 
 import torch
-from torch import nn
 
 from lmtransfer.training import distributed
 from lmtransfer.training.learner import Learner
@@ -32,7 +31,7 @@ def until_stopped(batches: Iterable[Any]) -> Iterator[Any]:
 
 
 def evaluate_losses(
-    learner: nn.Module,
+    learner: Learner,
     batches: Iterable[Any],
     *,
     device: torch.device | str = "cpu",
@@ -66,7 +65,7 @@ def evaluate_losses(
         with torch.no_grad():
             for batch in until_stopped(batches):
                 with precision.autocast():
-                    losses, carry = cast(Learner, learner).losses(batch.to(device), carry)
+                    losses, carry = learner.losses(batch.to(device), carry)
                 for name, loss in losses.items():
                     sums[name] = sums.get(name, 0.0) + float(loss.sum)
                     counts[name] = counts.get(name, 0.0) + loss.count

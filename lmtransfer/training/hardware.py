@@ -11,8 +11,8 @@ import torch
 
 from lmtransfer.errors import ConfigError
 from lmtransfer.system import ranks
+from lmtransfer.system.cores import usable_cores
 from lmtransfer.training import distributed
-from lmtransfer.training.cores import usable_cores
 from lmtransfer.training.precision import Format, Precision, fastest_format
 
 # mallopt's parameters, from glibc's malloc.h

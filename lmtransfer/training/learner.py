@@ -36,16 +36,23 @@ class Batch(Protocol):
         ...
 
 
-class Learner(Protocol):
-    """An objective or a task over an encoder (always an ``nn.Module``)."""
+class Learner(nn.Module):
+    """An objective or a task over an encoder."""
 
     def counts(self, batch: Any) -> dict[str, int]:
         """The counts of the losses of ``batch``, by name, before the forward pass."""
-        ...
+        raise NotImplementedError
 
     def losses(self, batch: Any, carry: Any = None) -> tuple[dict[str, Loss], Any]:
         """The losses of ``batch`` by name, and the carry for the next contiguous batch (or None)."""
-        ...
+        raise NotImplementedError
+
+    def follow(self, used: float) -> None:
+        """Change in the course of training, such as by letting more of itself learn; nothing, unless overridden.
+
+        Args:
+            used: share of the budget that is used up before a step, in [0, 1]; it must depend on nothing else.
+        """
 
 
 @runtime_checkable
@@ -62,15 +69,6 @@ class HasSplits(Protocol):
     """A linear layer that is several, as optimisers know it."""
 
     muon_splits: int  #: how many matrices are stacked in the rows of its own
-
-
-@runtime_checkable
-class FollowsProgress(Protocol):
-    """A learner that changes in the course of training, such as by letting more of itself learn."""
-
-    def follow(self, used: float) -> None:
-        """Told before each step which share of the budget is used up, in [0, 1]; must depend on nothing else."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

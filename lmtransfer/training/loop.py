@@ -8,12 +8,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 import torch
-from torch import nn
 
 from lmtransfer.errors import Interrupted
 from lmtransfer.training import distributed
 from lmtransfer.training.checkpoint import Checkpoints, preflight
-from lmtransfer.training.learner import BatchStream, FollowsProgress
+from lmtransfer.training.learner import BatchStream, Learner
 from lmtransfer.training.micro_batches import OutOfDeviceMemory, StepSource
 from lmtransfer.training.model_selection import Validation
 from lmtransfer.training.optim.optimizers import Optimizer
@@ -48,7 +47,7 @@ class Trainer:
     """Trains a learner on a stream until the budget is used up.
 
     Args:
-        learner: an ``nn.Module`` that is a ``Learner``, on its device already.
+        learner: on its device already.
         stream: its optimiser steps, of this rank.
         optimizer: of its trainable parameters.
         plan: the settings.
@@ -60,7 +59,7 @@ class Trainer:
     def __init__(
         self,
         *,
-        learner: nn.Module,
+        learner: Learner,
         stream: BatchStream,
         optimizer: Optimizer | torch.optim.Optimizer,
         plan: Plan,
@@ -175,8 +174,7 @@ class Trainer:
             after = self.plan.budget.used_after(used, state.updates, tokens=state.tokens + tokens, seconds=seconds)
             return self.plan.schedule(step=state.updates, used=used, used_after=after)
 
-        if isinstance(self.learner, FollowsProgress):
-            self.learner.follow(used)
+        self.learner.follow(used)
         step, outcome = steps.next(), None
         while outcome is None:
             try:

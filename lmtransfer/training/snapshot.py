@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lmtransfer.errors import CheckpointError
 from lmtransfer.training import distributed
@@ -35,7 +35,7 @@ class Snapshot:
         state: TrainState,
         watchers: Sequence[Watcher],
     ) -> None:
-        self.learner = cast(nn.Module, updater.learner)
+        self.learner = updater.learner
         self.optimizer = updater.optimizer
         self.updater = updater
         self.state = state

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -51,7 +51,7 @@ class Updater:
     A learner's carry belongs to a place in the step: micro-batch j of step k continues micro-batch j of step k - 1.
 
     Args:
-        learner: an ``nn.Module`` that is a ``Learner``.
+        learner: gives the losses.
         optimizer: of its parameters.
         seed: of the run; seeds dropout.
         device: where the learner lives.
@@ -62,14 +62,14 @@ class Updater:
     def __init__(
         self,
         *,
-        learner: nn.Module,
+        learner: Learner,
         optimizer: Optimizer,
         seed: int,
         device: torch.device | str,
         precision: Precision,
         max_grad_norm: float | None,
     ) -> None:
-        self.learner = cast(Learner, learner)
+        self.learner = learner
         self.optimizer = optimizer
         self.seed = seed
         self.device = device

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lmtransfer.models.base import Encoder, Reads
 from lmtransfer.tasks.source import TaskBatch
-from lmtransfer.training.learner import Loss
+from lmtransfer.training.learner import Learner, Loss
 from lmtransfer.transfer.composing import Composition
 from lmtransfer.transfer.depth import depths_below_head
 from lmtransfer.transfer.freezing import Freezing
@@ -22,7 +22,7 @@ from lmtransfer.transfer.reading import Reading
 from lmtransfer.transfer.standardising import Standardising
 
 
-class TaskLearner(nn.Module):
+class TaskLearner(Learner):
     """Encoder, reading, composition and head.
 
     A frozen encoder is run under ``no_grad``; what it gives for an example never changes, so a batch may carry it
@@ -99,7 +99,7 @@ class TaskLearner(nn.Module):
         self._learning = []
 
     def follow(self, used: float) -> None:
-        """Let those layers learn whose time has come; see ``training.learner.FollowsProgress``.
+        """Let those layers learn whose time has come; see ``training.learner.Learner``.
 
         Args:
             used: share of the budget that is used up, in [0, 1].

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -133,6 +134,15 @@ def test_no_circle_of_rooms() -> None:
         free = [part for part, below in stands_on.items() if part not in order and below <= set(order)]
         assert free, f"a circle among {sorted(set(stands_on) - set(order))}"
         order += free
+
+
+def test_no_circle_of_modules() -> None:
+    def name_of(path: Path) -> str:
+        return ".".join(path.relative_to(ROOT).with_suffix("").parts)
+
+    modules = {name_of(path) for path in FILES}
+    graph = {name_of(path): {name for _, name in imported(path)} & modules for path in FILES}
+    TopologicalSorter(graph).prepare()  # raises CycleError
 
 
 def test_nothing_imports_commands_or_cli() -> None:

@@ -78,7 +78,7 @@ TASK = '''
 from pathlib import Path
 
 from lmtransfer.tasks.text.classification import Classification
-from lmtransfer.tasks.text.text_example import TextExample
+from lmtransfer.tasks.text.example import TextExample
 
 
 class Riddles(Classification):

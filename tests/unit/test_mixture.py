@@ -18,7 +18,7 @@ from objective_fakes import NumberTokenizer, bert, store_of
 from omegaconf import OmegaConf
 
 from lmtransfer.cli import main
-from lmtransfer.config.parts import settle_parts
+from lmtransfer.config.in_short import settle_parts
 from lmtransfer.data.corpora.corpus import FileCorpus
 from lmtransfer.data.corpora.mixture import MixtureCorpus, smoothed
 from lmtransfer.data.store.cache import prepare, tokenizer_for

@@ -45,6 +45,8 @@ def test_an_encoder_that_says_nothing_can_do_nothing_special() -> None:
     table, rows = encoder.input_rows(3, None)
     assert table is encoder.token_embedding
     assert rows == [3]
+    encoder.token_embedding = None
+    assert encoder.input_rows(3, None) is None
     with pytest.raises(ConfigError, match="memory_lengths: Recurrent has no memory"):
         encoder.set_memory(4, clamp_length=None, same_length=False)
     with pytest.raises(DataError, match=r"9 tokens is longer than model.max_length=8"):

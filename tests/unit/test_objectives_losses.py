@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -260,6 +261,18 @@ def test_all_misfits_are_told_at_once() -> None:
     message = str(raised.value)
     for part in ("objective.max_length=128", "model.max_length=64", "label 'nsp'", "objective/corruption=tokens"):
         assert part in message
+
+
+def test_what_is_no_subclass_is_told_with_what_it_must_be() -> None:
+    things: Any = SimpleNamespace(name="own", max_length=8)
+    with pytest.raises(ConfigError) as raised:
+        check_fit(encoder=bert(), objectives=[things], rows=things, corruption=NoCorruption())
+    assert raised.value.problems == [
+        "objective.rows: SimpleNamespace is none; a class of your own must be a subclass of "
+        "lmtransfer.objectives.rows.base.Rows",
+        "objective.losses: SimpleNamespace is none; a class of your own must be a subclass of "
+        "lmtransfer.objectives.base.Objective",
+    ]
 
 
 def test_other_misfits_are_told() -> None:

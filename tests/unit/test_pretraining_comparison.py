@@ -20,7 +20,7 @@ from lmtransfer.reporting.comparison.tables import headline, sections, to_json
 from lmtransfer.verdicts.student import critical
 
 MASKED = "lmtransfer.objectives.masked_lm.MaskedLanguageModel"
-NEXT = "lmtransfer.objectives.next_sentence.NextSentencePrediction"
+NEXT = "lmtransfer.objectives.pair_label.NextSentencePrediction"
 DATA = {"corpus": "c0", "tokenizer": "t0"}
 A, B = (4.5, 4.52, 4.47, 4.55, 4.49), (4.9, 4.95, 4.88, 4.93, 4.97)
 

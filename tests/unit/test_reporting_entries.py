@@ -10,11 +10,11 @@ from lmtransfer.reporting.render.answer import answer, comparison
 from lmtransfer.reporting.runs import scores
 from lmtransfer.reporting.runs.collect import collect
 from lmtransfer.reporting.runs.entries import make_entries
-from lmtransfer.reporting.runs.rows import group_name, run_name, table_rows
+from lmtransfer.reporting.runs.rows import table_rows
 
 
 def entries_of(root):
-    return {run_name(entry): entry for entry in make_entries(collect(root))}
+    return {entry.name: entry for entry in make_entries(collect(root))}
 
 
 def test_seeds_and_controls_are_folded_into_one_entry(tmp_path):
@@ -108,7 +108,7 @@ def test_an_evaluation_takes_over_what_its_run_was(tmp_path):
     write_run(tmp_path / "evaluate" / "probe-p-test", config=config, result=result)
     entry = entries_of(tmp_path)["probe-p-test"]
     assert (entry.transfer, entry.corpus, entry.num_train) == ("frozen", "imdb_unsup", 1000)
-    assert group_name(entry) == "sst2, test, 1,000 labels"
+    assert entry.group == "sst2, test, 1,000 labels"
 
     shutil.rmtree(tmp_path / "probe")
     assert entries_of(tmp_path)["probe-p-test"].transfer == ""  # not known, and not called a control

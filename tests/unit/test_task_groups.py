@@ -6,8 +6,8 @@ import pytest
 from omegaconf import OmegaConf
 
 from lmtransfer.config.build import build
+from lmtransfer.config.in_short import expanded
 from lmtransfer.config.paths import conf_dir
-from lmtransfer.config.task_groups import expanded
 from lmtransfer.errors import ConfigError
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from lmtransfer.system.cores import cpu_quota, usable_cores
 from lmtransfer.system.waiting import SPIN_COUNT
 from lmtransfer.training import hardware
-from lmtransfer.training.cores import cpu_quota, usable_cores
 from lmtransfer.training.precision import cpu_flags, cpu_format, cuda_format, fastest_format
 
 
@@ -91,8 +91,8 @@ def test_a_container_s_quota_is_the_least_of_its_groups(
 
 @pytest.mark.parametrize(("quota", "cores", "expected"), [(None, 8, 8), (0.5, 8, 1), (2.9, 8, 2), (16.0, 8, 8)])
 def test_threads_fit_the_quota(quota: float | None, cores: int, expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lmtransfer.training.cores.cpu_quota", lambda: quota)
-    monkeypatch.setattr("lmtransfer.training.cores.physical_cores", lambda: cores)
+    monkeypatch.setattr("lmtransfer.system.cores.cpu_quota", lambda: quota)
+    monkeypatch.setattr("lmtransfer.system.cores.physical_cores", lambda: cores)
     assert usable_cores() == expected
 
 

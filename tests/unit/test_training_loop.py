@@ -18,7 +18,7 @@ from lmtransfer.errors import CheckpointError, ConfigError, Interrupted, Trainin
 from lmtransfer.training.budget import Budget
 from lmtransfer.training.checkpoint import Checkpoints
 from lmtransfer.training.evaluation import evaluate_losses
-from lmtransfer.training.learner import Loss, Step
+from lmtransfer.training.learner import Learner, Loss, Step
 from lmtransfer.training.model_selection import ModelSelection
 from lmtransfer.training.optim.optimizers import AdamW
 from lmtransfer.training.precision import LossScale, Precision
@@ -160,7 +160,7 @@ def test_evaluation_does_not_depend_on_the_batch_size(size: int) -> None:
     assert learner.training, "the mode is restored"
 
 
-class _Carried(nn.Module):
+class _Carried(Learner):
     """A learner whose loss is its carry: how many batches came before."""
 
     def __init__(self) -> None:

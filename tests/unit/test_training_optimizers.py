@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from lmtransfer.errors import CheckpointError, ConfigError
+from lmtransfer.training.learner import Learner
 from lmtransfer.training.optim.muon import MuonUpdate
 from lmtransfer.training.optim.newton_schulz import COEFFICIENTS, orthogonalise
 from lmtransfer.training.optim.optimizers import AdamW, Lamb, Muon, Optimizer
@@ -39,7 +40,7 @@ class _Encoder(nn.Module):
         return list(self.layers)
 
 
-class _Learner(nn.Module):
+class _Learner(Learner):
     """An encoder and a head tied to its embedding; the names are chosen to mislead anyone who goes by them."""
 
     def __init__(self) -> None:

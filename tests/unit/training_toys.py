@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from lmtransfer.errors import TrainingError
 from lmtransfer.training import checkpoint
 from lmtransfer.training.budget import Budget
-from lmtransfer.training.learner import Loss, Step
+from lmtransfer.training.learner import Learner, Loss, Step
 from lmtransfer.training.loop import Output, Trainer
 from lmtransfer.training.model_selection import Validation
 from lmtransfer.training.optim.optimizers import AdamW
@@ -54,7 +54,7 @@ def rows(seed: int, num_rows: int, *, dtype: torch.dtype = torch.float64) -> Toy
     return ToyBatch(x, (x[:, 0] * x[:, 1]).to(dtype), mask, [f"{seed}.{i}" for i in range(num_rows)])
 
 
-class ToyLearner(nn.Module):
+class ToyLearner(Learner):
     """A two-layer regression with two losses of different, ragged counts."""
 
     def __init__(self, *, dropout: float = 0.0, dtype: torch.dtype = torch.float64) -> None:

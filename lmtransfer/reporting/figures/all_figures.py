@@ -16,7 +16,6 @@ from lmtransfer.reporting.figures.searches import search_figures
 from lmtransfer.reporting.figures.source_curves import source_figures
 from lmtransfer.reporting.figures.style import SavedFigure
 from lmtransfer.reporting.runs.entry import Entry
-from lmtransfer.reporting.runs.rows import run_name
 from lmtransfer.reporting.runs.sweeps import Sweep, value_text
 
 
@@ -31,7 +30,7 @@ def draw_figures(entries: Sequence[Entry], sweeps: Sequence[Sweep], folder: Path
     figures = comparison_figures(entries, folder) + label_figures(entries, folder)
     figures += source_figures(entries, folder) + layer_figures(entries, folder)
     figures += sweep_figures(sweeps, folder)
-    labels = {entry.run.key: run_name(entry) for entry in entries} | _point_labels(sweeps)
+    labels = {entry.run.key: entry.name for entry in entries} | _point_labels(sweeps)
     figures += loss_against_figures(entries, folder) + search_figures(entries, folder)
     figures += part_figures([(entry, labels[entry.run.key]) for entry in entries if entry.is_pretraining], folder)
     return figures + loss_figures(entries, labels, folder) + metric_figures(entries, labels, folder)

@@ -19,7 +19,6 @@ from lmtransfer.reporting.figures.style import (
 )
 from lmtransfer.reporting.runs.entry import Entry
 from lmtransfer.reporting.runs.layer_weights import LayerWeights, read_layer_weights
-from lmtransfer.reporting.runs.rows import group_name, run_name
 
 #: More runs than this side by side tell nothing apart; the rest is left out.
 _MOST = 6
@@ -29,13 +28,13 @@ def layer_figures(entries: Sequence[Entry], folder: Path) -> list[SavedFigure]:
     """One figure for each task and number of layers: runs that learnt a mixture, side by side."""
     groups: dict[tuple[str, int], list[LayerWeights]] = {}
     for entry in entries:
-        results = [(entry.run.result, run_name(entry), entry.is_control, entry.seeds)]
+        results = [(entry.run.result, entry.name, entry.is_control, entry.seeds)]
         control = entry.run.result.get("control") or {}
-        results.append((control, f"{run_name(entry)} control", True, entry.controls))
+        results.append((control, f"{entry.name} control", True, entry.controls))
         for result, label, is_control, seeds in results:
             found = read_layer_weights(result, label, is_control=is_control, seeds=[seed.result for seed in seeds])
             if found is not None:
-                groups.setdefault((group_name(entry), len(found.weights)), []).append(found)
+                groups.setdefault((entry.group, len(found.weights)), []).append(found)
     return [
         draw_layer_weights(drawn[:_MOST], folder, name=f"layers-{number}", title=f"{group}: weight of each layer")
         for number, ((group, _), drawn) in enumerate(groups.items(), start=1)

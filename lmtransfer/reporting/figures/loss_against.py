@@ -11,7 +11,6 @@ from lmtransfer.reporting.figures.points import Series, draw_points
 from lmtransfer.reporting.figures.style import SavedFigure
 from lmtransfer.reporting.runs.collect import is_seed
 from lmtransfer.reporting.runs.entry import Entry
-from lmtransfer.reporting.runs.rows import run_name
 from lmtransfer.reporting.runs.scores import number
 from lmtransfer.verdicts.spread import spread
 
@@ -30,7 +29,7 @@ def loss_against_figures(entries: Sequence[Entry], folder: Path) -> list[SavedFi
     measured = Counter(_measured(members[0][0]) for members in together)
     for members in together:
         entry, key, points = members[0]
-        name = _measured(entry) if measured[_measured(entry)] == 1 else run_name(entry)
+        name = _measured(entry) if measured[_measured(entry)] == 1 else entry.name
         losses = zip(*([loss for _, loss in of_seed] for _, _, of_seed in members), strict=True)
         series = Series(name, tuple((value, spread(of)) for (value, _), of in zip(points, losses, strict=True)))
         lines.setdefault(key, []).append(series)
@@ -66,7 +65,7 @@ def _measured(entry: Entry) -> str:
     """Name of the run that was evaluated; of a seed, that of the run it is a seed of."""
     path = _evaluated(entry)
     if path is None:
-        return run_name(entry)
+        return entry.name
     return path.parent.name if is_seed(path.name) else path.name
 
 

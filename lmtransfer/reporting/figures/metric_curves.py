@@ -25,7 +25,6 @@ from lmtransfer.reporting.figures.style import (
 )
 from lmtransfer.reporting.runs.collect import Run
 from lmtransfer.reporting.runs.entry import Entry
-from lmtransfer.reporting.runs.rows import group_name
 from lmtransfer.reporting.runs.scores import number
 from lmtransfer.reporting.units import count_formatter, in_percent
 
@@ -61,7 +60,7 @@ def metric_figures(entries: Sequence[Entry], labels: Mapping[str, str], folder: 
         for runs, name, is_control in shown:
             curve = metric_curve(runs, name, entry.metric)
             if curve is not None:
-                groups.setdefault((group_name(entry), entry.metric), []).append((curve, is_control))
+                groups.setdefault((entry.group, entry.metric), []).append((curve, is_control))
     return [
         draw_metric_curves(
             [curve for curve, _ in drawn],

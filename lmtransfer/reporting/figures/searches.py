@@ -9,7 +9,6 @@ from lmtransfer.reporting.figures.points import Series, draw_points
 from lmtransfer.reporting.figures.style import SavedFigure
 from lmtransfer.reporting.runs.entry import Entry
 from lmtransfer.reporting.runs.learning_rates import tried_rates
-from lmtransfer.reporting.runs.rows import group_name, run_name
 from lmtransfer.reporting.runs.scores import higher_is_better
 from lmtransfer.verdicts.expected_best import expected_best
 from lmtransfer.verdicts.spread import Spread, spread
@@ -26,14 +25,14 @@ def search_figures(entries: Sequence[Entry], folder: Path) -> list[SavedFigure]:
             if len(tried) > 2:
                 best = _best_of(tried, higher_is_better=higher_is_better(metric, entry.run.result))
                 points = tuple((float(k), score) for k, score in enumerate(best, start=1))
-                series.append(Series("control" if is_control else run_name(entry), points, is_control=is_control))
+                series.append(Series("control" if is_control else entry.name, points, is_control=is_control))
         if series:
             figures.append(
                 draw_points(
                     series,
                     folder,
                     name=f"search-{len(figures) + 1}",
-                    title=f"{group_name(entry)}: expected best held-out {metric} of {run_name(entry)}",
+                    title=f"{entry.group}: expected best held-out {metric} of {entry.name}",
                     key="learning rates tried",
                     metric=metric,
                     counts=True,

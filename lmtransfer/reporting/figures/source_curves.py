@@ -9,7 +9,6 @@ from pathlib import Path
 from lmtransfer.reporting.figures.points import Series, draw_on
 from lmtransfer.reporting.figures.style import SavedFigure, drawing, label_ends, new_figure, save, subtitle
 from lmtransfer.reporting.runs.entry import Entry
-from lmtransfer.reporting.runs.rows import group_name
 from lmtransfer.reporting.runs.sweeps import swept_values
 from lmtransfer.verdicts.spread import Spread
 
@@ -57,7 +56,7 @@ def source_curves(entries: Sequence[Entry]) -> list[SourceCurves]:
         groups: dict[tuple[str, str], list[Entry]] = {}
         for entry in entries:
             if entry.source is not None and entry.source.path in by_run and entry.score and entry.metric:
-                groups.setdefault((group_name(entry), entry.metric), []).append(entry)
+                groups.setdefault((entry.group, entry.metric), []).append(entry)
         for (task, metric), learnt in groups.items():
             series = _series(learnt, by_run)
             if max(len(line.points) for line in series) > 1:

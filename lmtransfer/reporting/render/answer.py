@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from lmtransfer.reporting.runs.before_after import BeforeAfter, before_and_after
 from lmtransfer.reporting.runs.entry import Entry
 from lmtransfer.reporting.runs.labels import node_label
-from lmtransfer.reporting.runs.rows import group_name, run_name
 from lmtransfer.reporting.runs.settings import chosen_on_what_is_scored
 from lmtransfer.reporting.units import in_percent, shown, shown_difference
 from lmtransfer.reporting.verdict_text import grounds, reach
@@ -23,7 +22,7 @@ def answer(entries: Sequence[Entry]) -> str:
 def _not_compared(entries: Sequence[Entry]) -> list[str]:
     """A sentence on each run that has no verdict though there is something like a control of it."""
     named = [entry for entry in entries if entry.without_control]
-    said = [f"No verdict on {run_name(entry)}: {entry.without_control}." for entry in named[:3]]
+    said = [f"No verdict on {entry.name}: {entry.without_control}." for entry in named[:3]]
     return said + ([f"The same holds for {len(named) - 3} more runs."] if len(named) > 3 else [])
 
 
@@ -98,9 +97,9 @@ def _going_on(pair: BeforeAfter) -> str:
     unit, points = (" %", " points") if in_percent(metric) else ("", "")
     text = node_label(source.config.get("corpus"))
     sentence = (
-        f"Going on with pretraining{f' on {text}' if text else ''} {lead[found.verdict]}: on {group_name(after)}, "
-        f"{run_name(after)} ({after.transfer}) reaches {shown(after.score.mean, metric)}{unit} {metric} against "
-        f"{shown(before.score.mean, metric)}{unit} of {run_name(before)}, which began from the run before, a "
+        f"Going on with pretraining{f' on {text}' if text else ''} {lead[found.verdict]}: on {after.group}, "
+        f"{after.name} ({after.transfer}) reaches {shown(after.score.mean, metric)}{unit} {metric} against "
+        f"{shown(before.score.mean, metric)}{unit} of {before.name}, which began from the run before, a "
         f"difference of {shown_difference(found.delta, metric)}{points}"
     )
     if found.standard_error is None:
@@ -115,7 +114,7 @@ def _measured(entry: Entry) -> str:
         raise ValueError(f"{entry.run.key} has nothing to be compared with")
     points = " points" if in_percent(metric) else ""
     sentence = (
-        f"on {group_name(entry)}, {run_name(entry)} ({entry.transfer}) reaches {_value(score, metric)} "
+        f"on {entry.group}, {entry.name} ({entry.transfer}) reaches {_value(score, metric)} "
         f"{metric} against {_value(control, metric)} without pretraining, a difference of "
         f"{shown_difference(difference.delta, metric)}{points}"
     )

@@ -23,7 +23,7 @@ from lmtransfer.reporting.render.page import cell, page, table
 from lmtransfer.reporting.runs.entry import Entry
 from lmtransfer.reporting.runs.layer_weights import layer_weights_text
 from lmtransfer.reporting.runs.lineage import total
-from lmtransfer.reporting.runs.rows import Row, run_name, table_rows
+from lmtransfer.reporting.runs.rows import Row, table_rows
 from lmtransfer.reporting.runs.sweeps import Sweep, outside
 from lmtransfer.reporting.units import count, duration
 
@@ -137,7 +137,7 @@ def _run_details(entry: Entry) -> str:
     for heading, text in (("Configuration", _yaml(run.config)), ("Versions", _yaml(versions))):
         if text:
             parts.append(f"<p>{heading}</p><pre>{escape(text)}</pre>")
-    summary = f"<summary>{escape(run.command)} <b>{escape(run_name(entry))}</b> "
+    summary = f"<summary>{escape(run.command)} <b>{escape(entry.name)}</b> "
     summary += f'<span class="quiet">{escape(", ".join(facts))}</span></summary>'
     return f"<details>{summary}{''.join(parts)}</details>"
 

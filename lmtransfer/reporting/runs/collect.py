@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from lmtransfer.errors import RunDirectoryError
 from lmtransfer.former_names import current_config
@@ -241,7 +241,8 @@ def _read_mapping(path: Path, problems: list[str]) -> Mapping[str, Any]:
     except RunDirectoryError as error:
         problems.append(_within(path, error))
         return {}
-    return cast("Mapping[str, Any]", printable_values(value))
+    found: Mapping[str, Any] = printable_values(value)
+    return found
 
 
 def _within(path: Path, error: RunDirectoryError) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from lmtransfer.reporting.runs.collect import Run
+from lmtransfer.reporting.runs.collect import COMMANDS, Run
 from lmtransfer.reporting.runs.lineage import is_pretraining
 from lmtransfer.verdicts.arms import Arm
 from lmtransfer.verdicts.difference import Difference
@@ -78,3 +78,17 @@ class Entry:
     def is_control(self) -> bool:
         """Whether this run is itself a control: the same task learnt from random initialisation."""
         return self.transfer == "control"
+
+    @property
+    def name(self) -> str:
+        """The run's name without the folder of its command."""
+        command, _, rest = self.run.key.partition("/")
+        return rest if rest and command in COMMANDS else self.run.key
+
+    @property
+    def group(self) -> str:
+        """What it can be compared with: ``sst2, test, 1,000 labels``, or ``pretraining``."""
+        if self.is_pretraining:
+            return "pretraining"
+        labels = f"{self.num_train:,} labels" if self.num_train else ""
+        return ", ".join(filter(None, (self.task or "unknown task", self.split, labels)))

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lmtransfer.reporting.runs.collect import COMMANDS
 from lmtransfer.reporting.runs.entry import Entry
 from lmtransfer.reporting.runs.learning_rates import edge_of_grid, edge_text, searched_text
 from lmtransfer.reporting.runs.scores import num_collapsed, number
@@ -71,20 +70,6 @@ def table_rows(entries: Sequence[Entry]) -> list[Row]:
     return [row for group in sorted(groups) for row in sorted(groups[group], key=_position)]
 
 
-def group_name(entry: Entry) -> str:
-    """What an entry can be compared with: ``sst2, test, 1,000 labels``, or ``pretraining``."""
-    if entry.is_pretraining:
-        return "pretraining"
-    labels = f"{entry.num_train:,} labels" if entry.num_train else ""
-    return ", ".join(filter(None, (entry.task or "unknown task", entry.split, labels)))
-
-
-def run_name(entry: Entry) -> str:
-    """The run's name without the folder of its command."""
-    command, _, rest = entry.run.key.partition("/")
-    return rest if rest and command in COMMANDS else entry.run.key
-
-
 def _is_elsewhere(entry: Entry, entries: Sequence[Entry]) -> bool:
     """Whether the control of an entry is a run with a row of its own."""
     return any(other.is_control and other.score is entry.control for other in entries)
@@ -98,7 +83,7 @@ def _position(row: Row) -> tuple[int, str]:
 def _baseline(entry: Entry, name: str, transfer: str, score: Spread) -> Row:
     is_control = transfer == "control"
     return Row(
-        group=group_name(entry),
+        group=entry.group,
         run=name,
         model=entry.model if is_control else "",
         task=entry.task,
@@ -112,16 +97,16 @@ def _baseline(entry: Entry, name: str, transfer: str, score: Spread) -> Row:
 
 def _control_name(entry: Entry, entries: Sequence[Entry]) -> str:
     """``<run> control``; where a probe and a finetuned run share a name, the probe's is ``<run> frozen control``."""
-    name = run_name(entry)
-    namesakes = [other for other in entries if other is not entry and run_name(other) == name]
+    name = entry.name
+    namesakes = [other for other in entries if other is not entry and other.name == name]
     shared = any(other.control is not None for other in namesakes)
     return f"{name} frozen control" if shared and entry.transfer == "frozen" else f"{name} control"
 
 
 def _row(entry: Entry) -> Row:
     return Row(
-        group=group_name(entry),
-        run=run_name(entry),
+        group=entry.group,
+        run=entry.name,
         model=entry.model,
         objective=entry.objective,
         corpus=entry.corpus,

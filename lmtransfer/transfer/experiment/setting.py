@@ -9,12 +9,11 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from lmtransfer.config.schema import TrainSettings
 from lmtransfer.randomness import derived_seed
 from lmtransfer.runs.saved import new_encoder
+from lmtransfer.runs.training import TrainingSetup
 from lmtransfer.tasks.base import Task
 from lmtransfer.tokenizers.base import Tokenizer
-from lmtransfer.training.hardware import Hardware
 from lmtransfer.training.weights import load_weights
 from lmtransfer.transfer.experiment.data import TaskData
 from lmtransfer.transfer.features import FeatureTable
@@ -36,11 +35,7 @@ class Setting:
         weights: its pretrained tensors by name; None: random initialisation.
         method: how it is transferred.
         data: the examples.
-        optimizer: component node.
-        schedule: component node.
-        tracker: component node.
-        train: budget, batch sizes, and what happens how often.
-        hardware: where to compute.
+        training: budget, optimiser and the like, and where to compute.
         checkpoint: which checkpoint of a run is scored.
         cache_dir: where large features may lie.
         init: the run that the weights are of; None: random initialisation.
@@ -54,11 +49,7 @@ class Setting:
     weights: Mapping[str, Tensor] | None
     method: TransferMethod
     data: TaskData
-    optimizer: Mapping[str, Any]
-    schedule: Mapping[str, Any]
-    tracker: Mapping[str, Any]
-    train: TrainSettings
-    hardware: Hardware
+    training: TrainingSetup
     checkpoint: Literal["best", "last"]
     cache_dir: Path
     init: str | None = None

@@ -14,6 +14,7 @@ from lmtransfer.config.check import check
 from lmtransfer.errors import ConfigError
 from lmtransfer.importing.opening import open_saved
 from lmtransfer.runs.saved import SavedRun, hold_encoder, new_encoder, pretraining_seed, pretraining_seeds
+from lmtransfer.runs.training import TrainingSetup
 from lmtransfer.system.cache_dir import default_cache_dir
 from lmtransfer.system.console import Console
 from lmtransfer.system.printable import short_path
@@ -97,7 +98,7 @@ def settle(cfg: DictConfig, source: SavedRun, *, command: str, hardware: Hardwar
     Returns:
         One for each pretraining seed, which differ in their weights; a single one without ``init``.
     """
-    train = effective_train(cfg, primary=command)
+    training = TrainingSetup.of(cfg, effective_train(cfg, primary=command), hardware)
     cache_dir = default_cache_dir() if cfg.cache_dir is None else Path(cfg.cache_dir).expanduser().absolute()
     task: Task = build(cfg.task, data_root=cfg.data_root, cache_dir=str(cache_dir))
     if task.zero_shot:
@@ -126,11 +127,7 @@ def settle(cfg: DictConfig, source: SavedRun, *, command: str, hardware: Hardwar
         weights=None,
         method=method,
         data=data,
-        optimizer=cfg.optimizer,
-        schedule=cfg.schedule,
-        tracker=cfg.tracker,
-        train=train,
-        hardware=hardware,
+        training=training,
         checkpoint=cfg.checkpoint,
         cache_dir=cache_dir,
     )

@@ -40,7 +40,7 @@ class Examples:
         """Examples of the training split, by their place in ``TaskData.train``."""
         encoded = self.setting.data.train.select(rows)
         if not self.frozen or len(rows) == 0:
-            return TaskSource(encoded, few_sizes=self.setting.hardware.compile)
+            return TaskSource(encoded, few_sizes=self.setting.training.hardware.compile)
         kept = self.setting.data.train.select(self.rows)
         sequences = kept.sequences_of(np.searchsorted(self.rows, rows))
         return TaskSource(encoded, self._table("train", kept).select(sequences))
@@ -51,7 +51,7 @@ class Examples:
 
     def _table(self, name: str, encoded: EncodedExamples) -> FeatureTable:
         if name not in self.tables:
-            hardware = self.setting.hardware
+            hardware = self.setting.training.hardware
             self.tables[name] = compute_features(
                 self.learner,
                 TaskSource(encoded),

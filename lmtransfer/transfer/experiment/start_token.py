@@ -32,10 +32,13 @@ def with_trained_start(
     if rows.get("frame") != "none" or config.get("init") or not config.get("corpus"):
         return weights
     spelt = tokenizer.characters if isinstance(tokenizer, CharacterTokenizer) else None
-    (table, ends), (_, starts) = (
+    begun, ended = (
         encoder.input_rows(token, None if spelt is None else spelt[token])
-        for token in (tokenizer.sep_id, tokenizer.cls_id)
+        for token in (tokenizer.cls_id, tokenizer.sep_id)
     )
+    if begun is None or ended is None:
+        return weights
+    (table, starts), (_, ends) = begun, ended
     differ = [(start, end) for start, end in zip(starts, ends, strict=True) if start != end]
     key = next(f"{name}.weight" for name, module in encoder.named_modules() if module is table)
     table_VD = weights[key].clone()

@@ -11,7 +11,6 @@ from lmtransfer.config.build import build
 from lmtransfer.data.stream.stream import PlannedStream
 from lmtransfer.models.compilation import compile_blocks
 from lmtransfer.runs.run_directory import RunDirectory
-from lmtransfer.runs.training import TrainingSetup
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.training import distributed
 from lmtransfer.training.checkpoint import open_checkpoint
@@ -62,7 +61,8 @@ def train_once(member: Member, *, run: RunDirectory | None, progress: Progress) 
         Interrupted: SIGTERM or Ctrl-C.
     """
     setting, seed = member.setting, member.seed
-    data, train, hardware = setting.data, setting.train, setting.hardware
+    data, setup = setting.data, setting.training
+    train, hardware = setup.train, setup.hardware
     learner = member.new_learner().to(hardware.device)
     choose = run is None or setting.checkpoint == "best"
     part = (data.parts if choose else data.whole)[seed]
@@ -71,13 +71,6 @@ def train_once(member: Member, *, run: RunDirectory | None, progress: Progress) 
     if learner.standardising is not None:
         learner.standardising.fit(cast(FeatureTable, source.features).parts())
     choosing = held_out if data.choosing is None else examples.split("choosing", data.choosing)
-    setup = TrainingSetup(
-        train=train,
-        hardware=hardware,
-        optimizer=setting.optimizer,
-        schedule=setting.schedule,
-        tracker=setting.tracker,
-    )
     stream = PlannedStream(
         source,
         seed=seed,
@@ -128,8 +121,8 @@ def _optimizer(member: Member, learner: TaskLearner, source: TaskSource) -> Any:
     Where word vectors do not decay, those that the examples do not use are left out: they would stay as they are.
     """
     setting = member.setting
-    sample = source.build(0, source.plan(0), [0]).to(setting.hardware.device)
-    node = {**setting.optimizer, "learning_rate": member.learning_rate}
+    sample = source.build(0, source.plan(0), [0]).to(setting.training.hardware.device)
+    node = {**setting.training.optimizer, "learning_rate": member.learning_rate}
 
     def arranged() -> Any:
         learner.arrange(sample)
@@ -145,7 +138,7 @@ def _optimizer(member: Member, learner: TaskLearner, source: TaskSource) -> Any:
 
 def _score(setting: Setting, learner: TaskLearner, source: TaskSource, *, keep: bool = False) -> Evaluation:
     """The task's metrics of a learner; with ``keep``, and what it answers to each example."""
-    hardware = setting.hardware
+    hardware = setting.training.hardware
     with torch.compiler.set_stance("force_eager"):  # each batch is of another shape, and met once
         return evaluate(
             learner,

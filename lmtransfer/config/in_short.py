@@ -1,16 +1,19 @@
-"""The parts of a mixture of corpora, which the command line may name in short."""
+"""What the command line names in short: the parts of a mixture of corpora, and several tasks in one word."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 
 from lmtransfer.config import paths, yaml_files
 from lmtransfer.config.nearest import hint
+from lmtransfer.config.primary import folders_in_force
 from lmtransfer.errors import ConfigError
+
+_GROUP_OF_TASKS = "lmtransfer.tasks.group.TaskGroup"
 
 
 def settle_parts(cfg: DictConfig) -> None:
@@ -40,9 +43,7 @@ def settle_parts(cfg: DictConfig) -> None:
         named = {str(name): given[name] for name in given}
     else:
         raise ConfigError(f"corpus.parts={given}: give a list such as [enwiki,fra], or {{name: corpus, ...}}")
-    folders = [paths.conf_dir()]
-    if HydraConfig.initialized():
-        folders = paths.searched(HydraConfig.get().runtime.config_sources)
+    folders = folders_in_force()
     problems: list[str] = []
     settled = {name: _settled(name, part, folders, problems) for name, part in named.items()}
     if problems:
@@ -64,3 +65,27 @@ def _settled(name: str, part: Any, folders: list[Path], problems: list[str]) -> 
     known = hint(str(part), paths.group_options("corpus", folders), what="corpora")
     problems.append(f"corpus.parts.{name}={part}: is neither a corpus nor a file or folder; {known}")
     return None
+
+
+def expanded(overrides: Sequence[str], folders: Sequence[Path]) -> list[str]:
+    """The overrides with the tasks of a group in the group's place: ``task=glue`` is a sweep over those of that file.
+
+    Args:
+        overrides: ``key=value`` words.
+        folders: the shipped configurations, then the user's.
+    """
+    return [_expanded(override, folders) for override in overrides]
+
+
+def _expanded(override: str, folders: Sequence[Path]) -> str:
+    key, _, value = override.partition("=")
+    if key != "task":
+        return override
+    for folder in reversed(folders):
+        path = folder / "task" / f"{value}.yaml"
+        if path.is_file():
+            node = yaml_files.load(path)
+            if node.get("_target_") == _GROUP_OF_TASKS:
+                return f"task={','.join(node.tasks)}"
+            break
+    return override

@@ -1,0 +1,49 @@
+"""How a command line becomes a run: composed once, and by Hydra's own command line where that is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from lmtransfer import launch
+from lmtransfer.cli import main
+from lmtransfer.config import composing
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """How often each of the two ways is taken."""
+    counts = {"composed": 0, "by Hydra": 0}
+
+    def count(owner: Any, name: str, which: str) -> None:
+        original: Callable[..., Any] = getattr(owner, name)
+
+        def counting(*arguments: Any, **named: Any) -> Any:
+            counts[which] += 1
+            return original(*arguments, **named)
+
+        monkeypatch.setattr(owner, name, counting)
+
+    count(composing, "compose", "composed")
+    count(launch.hydra, "main", "by Hydra")
+    return counts
+
+
+@pytest.mark.parametrize(
+    ("words", "composed", "by_hydra"),
+    [
+        (["what=[models]"], 1, 0),
+        (["models"], 1, 0),
+        (["what=[models]", "-m"], 0, 1),
+        (["what=[models]", "--cfg", "job"], 0, 1),
+        (["what=[models]", "hydra.job.name=mine"], 0, 1),
+    ],
+)
+def test_a_single_run_is_composed_once(
+    words: list[str], composed: int, by_hydra: int, counted: dict[str, int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["list", *words]) == 0
+    assert counted == {"composed": composed, "by Hydra": by_hydra}
+    assert capsys.readouterr().out
