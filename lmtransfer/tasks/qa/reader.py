@@ -44,7 +44,7 @@ class QuestionReader(Reader):
         read = SETS[name]().read(asked.path, bad_answers=policy, kinds=self._labels)
         for example in read.examples:
             yield f"{asked.name} (question {example.id})", replace(example, answers=None, kind=None)
-        for question in read.counts.left_out:
+        for question in read.left_out:
             asked.refuse(f"{asked.name} (question {question}): its gold answer is not where the file says")
 
 
