@@ -63,7 +63,7 @@ ALLOWED: dict[str, set[str]] = {
     | {"importing"},
     "study": PLAIN | {"config", "verdicts", "reporting", "runs", "pretraining", "transfer"},
     "commands": {"*"},
-    "launch": {"errors", "config", "runs.writer", "system"},
+    "launch": {"errors", "config", "runs.lock", "system"},
     "cli": {"errors", "config", "launch", "system"},
     "__main__": {"cli"},
 }

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lmtransfer.errors import DataError
-from lmtransfer.tasks.formats.quac import read_quac
+from lmtransfer.tasks.file_formats.quac import read_quac
 from lmtransfer.tasks.qa.example import GoldSpan, Turn
 
 PASSAGE = "Ann met Bob in Kyiv. Then Ann left."

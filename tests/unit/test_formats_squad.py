@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from lmtransfer.errors import DataError
-from lmtransfer.tasks.formats.answer_places import listed
-from lmtransfer.tasks.formats.json_document import load_json
-from lmtransfer.tasks.formats.squad import read_squad
+from lmtransfer.tasks.file_formats.answer_places import listed
+from lmtransfer.tasks.file_formats.json_document import load_json
+from lmtransfer.tasks.file_formats.squad import read_squad
 from lmtransfer.tasks.qa.example import GoldSpan
 
 PASSAGE = "Ann met Bob in Kyiv. Then Ann left."

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from lmtransfer.data.documents import Notes
 from lmtransfer.tasks.asking import Asked, Given, Reader, json_object, two_texts
-from lmtransfer.tasks.formats.answer_places import BadAnswersPolicy
+from lmtransfer.tasks.file_formats.answer_places import BadAnswersPolicy
 from lmtransfer.tasks.qa.example import QuestionExample
 from lmtransfer.tasks.qa.sets import SETS
 

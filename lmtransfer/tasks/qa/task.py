@@ -13,8 +13,8 @@ from lmtransfer.kept_predictions.scored import Ratio, ScoredExamples, scored_exa
 from lmtransfer.tasks.answers import SpanAnswer
 from lmtransfer.tasks.base import Answer, Task
 from lmtransfer.tasks.encoded import EncodedExamples
-from lmtransfer.tasks.formats.answer_places import BadAnswersPolicy, QuestionFile, listed
-from lmtransfer.tasks.formats.span_rows import read_span_hub
+from lmtransfer.tasks.file_formats.answer_places import BadAnswersPolicy, QuestionFile, listed
+from lmtransfer.tasks.file_formats.span_rows import read_span_hub
 from lmtransfer.tasks.heads import HeadSpec, SpanSpec
 from lmtransfer.tasks.places import HubSource, LocatedFiles
 from lmtransfer.tasks.qa.example import QuestionExample
@@ -33,7 +33,7 @@ class SpanQa(Task):
     Args:
         name: the task's name in tables and results.
         file_format: ``squad`` (1.1 and 2.0), ``quac``, ``coqa``, or ``jsonl``: one question a line (see
-            ``tasks.formats.span_rows``), or SQuAD's format where a file's name ends in ``.json``.
+            ``tasks.file_formats.span_rows``), or SQuAD's format where a file's name ends in ``.json``.
         hub: ``datasets`` name to fall back on, with SQuAD's columns; null: files only.
         hub_config: its configuration.
         hub_splits: hub split of each split; by the same name where it says nothing.

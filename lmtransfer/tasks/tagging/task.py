@@ -19,7 +19,7 @@ from lmtransfer.metrics.chunks import OUTSIDE, Chunks, chunk_scores, split_tag
 from lmtransfer.tasks.answers import TagsAnswer
 from lmtransfer.tasks.base import Task
 from lmtransfer.tasks.encoded import EncodedExamples
-from lmtransfer.tasks.formats.tagged import TaggedSentence
+from lmtransfer.tasks.file_formats.tagged import TaggedSentence
 from lmtransfer.tasks.found_labels import check_label, check_labels, listed
 from lmtransfer.tasks.heads import HeadSpec, TaggingSpec
 from lmtransfer.tasks.places import HubSource, LocatedFiles

@@ -10,8 +10,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from lmtransfer.errors import DataError
-from lmtransfer.tasks.formats.answer_places import AnswerPlaces, BadAnswersPolicy, QuestionFile
-from lmtransfer.tasks.formats.json_document import JsonNode, UniqueIds, load_json
+from lmtransfer.tasks.file_formats.answer_places import AnswerPlaces, BadAnswersPolicy, QuestionFile
+from lmtransfer.tasks.file_formats.json_document import JsonNode, UniqueIds, load_json
 from lmtransfer.tasks.qa.example import GoldSpan, QuestionExample
 
 

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from lmtransfer.data.text_lines import read_lines
 from lmtransfer.errors import DataError
-from lmtransfer.tasks.formats.answer_places import AnswerPlaces, BadAnswersPolicy, QuestionFile
-from lmtransfer.tasks.formats.json_document import JsonNode, UniqueIds
+from lmtransfer.tasks.file_formats.answer_places import AnswerPlaces, BadAnswersPolicy, QuestionFile
+from lmtransfer.tasks.file_formats.json_document import JsonNode, UniqueIds
 from lmtransfer.tasks.places import HubSource, load_hub_table
 from lmtransfer.tasks.qa.example import GoldSpan, QuestionExample
 
