@@ -15,6 +15,7 @@ from lmtransfer.importing.opening import open_saved, trained_folders
 from lmtransfer.interop.families.base import Family
 from lmtransfer.interop.families.index import family_of_model
 from lmtransfer.interop.tokenizers.written_tokenizer import WrittenTokenizer, write_tokenizer
+from lmtransfer.layers.disentangled import merge
 from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.base import Objective
 from lmtransfer.objectives.learner import PretrainingLearner
@@ -180,7 +181,11 @@ def build_learner(saved: SavedRun, encoder: Encoder) -> tuple[nn.Module, Kind, t
 
 
 def _fold(learner: nn.Module) -> None:
-    """What a probe does to its features becomes part of its head, since no other format has a place for it."""
+    """What trains in a way of its own becomes ordinary, since no other format has a place for it.
+
+    A table that is a sum is added up, and what a probe does to its features becomes part of its head.
+    """
+    merge(learner)
     if isinstance(learner, TaskLearner):
         learner.fold_standardising()
 

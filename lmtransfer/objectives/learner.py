@@ -48,7 +48,7 @@ class PretrainingLearner(Learner):
         objectives: the objectives, in the order of their losses; this binds them.
 
     Raises:
-        ConfigError: no objective, one listed twice, or one that does not fit the encoder.
+        ConfigError: no objective, one listed twice, two with generators, or one that does not fit the encoder.
     """
 
     def __init__(self, encoder: Encoder, objectives: Sequence[Objective]) -> None:
@@ -56,6 +56,11 @@ class PretrainingLearner(Learner):
         names = [objective.name for objective in objectives]
         if not names or len(set(names)) < len(names):
             raise ConfigError(f"objective.losses={names} is not allowed: list at least one objective, each once")
+        generators = [objective.name for objective in objectives if objective.inner()]
+        if len(generators) > 1:
+            raise ConfigError(
+                f"objective.losses={generators} is not allowed: each has a generator of its own; list one of them"
+            )
         for objective in objectives:
             objective.bind(encoder)
         if encoder.pooler is not None and not any(objective.uses_pooler for objective in objectives):
