@@ -28,8 +28,8 @@ class AllTokensMaskedLanguageModel(GeneratorObjective):
 
     Losses: "all_tokens_mlm", ``-log p(original)`` in nats summed over all real tokens; "all_tokens_mlm_accuracy" beside
     it: where the gate is at least a half the token itself is the prediction, elsewhere the most probable one of the
-    softmax. Also those of the generator and of what is found (see ``GeneratorObjective``): a token is told to be
-    replaced where the gate is below a half.
+    softmax. Also those of the generator and of finding what is replaced (see ``GeneratorObjective``): a token is told
+    where the gate is below a half.
 
     Args:
         weight: of the loss in the total.

@@ -35,11 +35,13 @@ class Replacements:
     Attributes:
         packed: the text as it was, but for the samples at hidden tokens; no [MASK].
         replaced_T: where a token is not the original one, bool, (T,).
+        num_hidden: how many tokens the generator predicted.
         losses: the generator's.
     """
 
     packed: PackedBatch
     replaced_T: Tensor
+    num_hidden: int
     losses: dict[str, Loss]
 
 
@@ -60,9 +62,9 @@ class GeneratorObjective(Objective):
     segments) and their norm begin as copies and are then each side's own.
 
     A subclass gives its ``name`` and its own loss. Losses here: "generator_mlm", the generator's cross entropy summed
-    over hidden tokens, and "generator_accuracy" beside it; and of what is found of the replaced tokens
-    "<name>_precision", "<name>_recall" and "<name>_replaced": their share of all real tokens, the base rate, which is
-    the precision of guessing.
+    over hidden tokens, and "generator_accuracy" beside it; "<name>_replaced", the share of the hidden tokens whose
+    sample differs from the original; and of finding them "<name>_precision", "<name>_recall" and "<name>_base_rate",
+    their share of all real tokens, which is the precision of guessing.
 
     Args:
         weight: of the discriminator's loss in the total.
@@ -146,7 +148,8 @@ class GeneratorObjective(Objective):
             "generator_accuracy": batch.num_targets,
             self.name: real,
             f"{self.name}_accuracy": real,
-            f"{self.name}_replaced": real,
+            f"{self.name}_replaced": batch.num_targets,
+            f"{self.name}_base_rate": real,
         }
 
     def replace(self, batch: PretrainingBatch) -> Replacements:
@@ -162,7 +165,8 @@ class GeneratorObjective(Objective):
             "generator_mlm": Loss(total, batch.num_targets, self.generator_weight),
             "generator_accuracy": Loss((hits_M * batch.weights_M).sum(), batch.num_targets, 0.0),
         }
-        return Replacements(batch.original.with_tokens(tokens_T), tokens_T != original_T, losses)
+        packed = batch.original.with_tokens(tokens_T)
+        return Replacements(packed, tokens_T != original_T, batch.num_targets, losses)
 
     def detection(self, told_T: Tensor, replacements: Replacements) -> dict[str, Loss]:
         """The metrics of finding replaced tokens.
@@ -177,5 +181,6 @@ class GeneratorObjective(Objective):
         return {
             f"{self.name}_precision": Loss(found, told, 0.0),
             f"{self.name}_recall": Loss(found, replaced, 0.0),
-            f"{self.name}_replaced": Loss(replaced, real, 0.0),
+            f"{self.name}_replaced": Loss(replaced, replacements.num_hidden, 0.0),
+            f"{self.name}_base_rate": Loss(replaced, real, 0.0),
         }

@@ -21,8 +21,8 @@ class ReplacedTokenDetection(GeneratorObjective):
     """Tells of every token whether a small generator put it there (Clark et al. 2020, section 3).
 
     Losses: "rtd", the binary cross entropy in nats summed over all real tokens; "rtd_accuracy" beside it, and those of
-    the generator and of what is found (see ``GeneratorObjective``): a token is told where the head finds it more likely
-    replaced than not.
+    the generator and of finding what is replaced (see ``GeneratorObjective``): a token is told where the head finds it
+    more likely replaced than not. "rtd_found" is recall times "rtd_replaced", as earlier versions tell it.
 
     Args:
         weight: of the discriminator's loss in the total.
@@ -71,6 +71,10 @@ class ReplacedTokenDetection(GeneratorObjective):
         self.dense.apply(truncated_normal_)
         self.output.apply(truncated_normal_)
 
+    def counts(self, batch: PretrainingBatch) -> dict[str, int]:
+        """See ``Objective``."""
+        return {**super().counts(batch), "rtd_found": batch.num_targets}
+
     def token_logits(self, hidden_TD: Tensor) -> Tensor:
         """See ``Objective``; of each token being a replacement: (T, D) -> (T,)."""
         return self.output(self.activation(self.dense(hidden_TD))).squeeze(-1)
@@ -91,4 +95,5 @@ class ReplacedTokenDetection(GeneratorObjective):
             **replacements.losses,
             **self.loss_and_accuracy(cross_entropies_T[:real].sum(), hits, real),
             **self.detection(told_T, replacements),
+            "rtd_found": Loss((told_T & replaced_T)[:real].sum().float(), batch.num_targets, 0.0),
         }

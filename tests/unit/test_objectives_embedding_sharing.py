@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -276,7 +275,7 @@ def test_two_generators_are_refused() -> None:
 
 @pytest.mark.parametrize("size", [0.25, 1 / 3, 0.5, 1.0])
 @pytest.mark.parametrize("sharing", ["tied", "disentangled", "none"])
-def test_generators_of_every_size_learn_at_high_mask_rates(source: PretrainingSource, size: float, sharing: str) -> None:
+def test_generators_of_every_size_learn(source: PretrainingSource, size: float, sharing: str) -> None:
     learner, batch = learner_of(sharing, size=size), batch_of(source)
     (objective,) = learner.listed()
     assert objective.generator.dim == max(2, 2 * round(16 * size / 2))

@@ -108,8 +108,9 @@ def test_losses_equal_a_loop_over_rows_and_positions(store: TokenStore, name: st
                 if t not in hidden:
                     assert sample == original
                     continue
-                sums["rtd_replaced"] += float(sample != original)
-                for name in ("rtd_precision", "rtd_recall"):
+                for name in ("rtd_replaced", "rtd_base_rate"):
+                    sums[name] += float(sample != original)
+                for name in ("rtd_precision", "rtd_recall", "rtd_found"):
                     sums[name] += float(sample != original and probability > 0.5)
                 state = gelu(head.generator_head.dense(masked[t - edges[row]]))
                 state = nn.functional.layer_norm(state, norm.normalized_shape, norm.weight, norm.bias, 1e-12)
@@ -286,7 +287,8 @@ def test_the_evaluation_loss_does_not_depend_on_the_batch_size(store: TokenStore
         evaluate_losses(learner, evaluation_batches(source_of(store), micro_batch_tokens=size))
         for size in (32, 256, 4096)
     ]
-    assert 0.05 < measured[0]["rtd_replaced"] < 0.2
+    assert measured[0]["rtd_replaced"] > 0.5
+    assert 0.05 < measured[0]["rtd_base_rate"] < 0.2
     assert 0 < measured[0]["rtd_precision"] < 1
     assert 0 < measured[0]["rtd_recall"] < 1
     for other in measured[1:]:

@@ -86,7 +86,7 @@ def test_a_discriminator_finds_what_an_untrained_generator_puts_into_rows_it_kno
     # Of 300 rounds at most: ten seeds with AVX512 and with AVX2 need 24 to 42 with electra, seven 39 to 76 with modern.
     bounds = {"rtd_accuracy": lambda mean: mean > 0.95, "rtd_recall": lambda mean: mean > 0.8}
     means = _learn(learner, batches, bounds)
-    assert means["rtd_replaced"] > 0.1
+    assert means["rtd_replaced"] > 0.9
     assert means["rtd_accuracy"] > 0.95  # telling nothing would be 0.85
     assert means["rtd_recall"] > 0.7
     assert means["rtd_precision"] > 0.8

@@ -57,10 +57,7 @@ def detection_figures(entries: Sequence[Entry], labels: Mapping[str, str], folde
 
 
 def detection_curves(entry: Entry, label: str) -> DetectionCurves | None:
-    """What a pretraining run and its seeds logged; None where it is nothing.
-
-    Runs of earlier versions logged another share as ``rtd_replaced``, and no precision.
-    """
+    """What a pretraining run and its seeds logged; None where it is nothing, as in runs of earlier versions."""
     runs = entry.seeds or (entry.run,)
     keys = {key for run in runs for line in run.metrics for key in line if key.startswith("validation/")}
     name = next((key.removesuffix(_PRECISION) for key in sorted(keys) if key.endswith(_PRECISION)), None)
@@ -68,7 +65,7 @@ def detection_curves(entry: Entry, label: str) -> DetectionCurves | None:
         return None
     precision, recall, rate = (
         over_seeds([validations(run, f"{name}{ending}") for run in runs])
-        for ending in (_PRECISION, "_recall", "_replaced")
+        for ending in (_PRECISION, "_recall", "_base_rate")
     )
     return DetectionCurves(label, precision, recall, rate) if precision and recall and rate else None
 

@@ -87,7 +87,11 @@ def part_curves(run: Run, seeds: Sequence[Run] = ()) -> PartCurves | None:
 
 
 def validations(run: Run, name: str) -> dict[object, tuple[float, float]]:
-    """Tokens seen and a metric (``validation/mlm``) at each validation, by its step, or by its tokens where no step is told."""
+    """Tokens seen and a metric (``validation/mlm``) at each validation.
+
+    Returns:
+        By its step, or by its tokens where no step is told.
+    """
     found: dict[object, tuple[float, float]] = {}
     for line in run.metrics:
         tokens, value = number(line.get("tokens")), number(line.get(name))
