@@ -126,3 +126,11 @@ def test_pretraining_goes_on_from_it(run: Path, capsys: pytest.CaptureFixture[st
     before, after = tensors(run, "best"), tensors(Path(f"runs/pretrain/on_{kind}"))
     assert before.keys() == after.keys()
     torch.testing.assert_close(after["encoder.embeddings.token.weight"], before["encoder.embeddings.token.weight"])
+
+
+@pytest.mark.parametrize("form", ["transformers", "onnx"])
+def test_it_is_exported_as_an_ordinary_model(run: Path, form: str, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("transformers" if form == "transformers" else "onnxruntime")
+    to = Path("out") / form / run.name
+    assert lmtransfer("export", f"run={run}", f"format={form}", f"to={to}", "license=mit", "language=en") == 0
+    assert "verified with" in capsys.readouterr().out
