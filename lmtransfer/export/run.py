@@ -15,7 +15,6 @@ from lmtransfer.importing.opening import open_saved, trained_folders
 from lmtransfer.interop.families.base import Family
 from lmtransfer.interop.families.index import family_of_model
 from lmtransfer.interop.tokenizers.written_tokenizer import WrittenTokenizer, write_tokenizer
-from lmtransfer.layers.disentangled import merge
 from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.base import Objective
 from lmtransfer.objectives.learner import PretrainingLearner
@@ -181,11 +180,10 @@ def build_learner(saved: SavedRun, encoder: Encoder) -> tuple[nn.Module, Kind, t
 
 
 def _fold(learner: nn.Module) -> None:
-    """What trains in a way of its own becomes ordinary, since no other format has a place for it.
-
-    A table that is a sum is added up, and what a probe does to its features becomes part of its head.
-    """
-    merge(learner)
+    """Make ordinary what other formats have no place for: weights in parts, and what a probe does to its features."""
+    if isinstance(learner, PretrainingLearner):
+        for objective in learner.listed():
+            objective.settle()
     if isinstance(learner, TaskLearner):
         learner.fold_standardising()
 

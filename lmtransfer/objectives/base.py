@@ -147,6 +147,9 @@ class Objective(nn.Module):
         """Objectives that are part of it, over encoders of its own, by what their heads are called."""
         return {}
 
+    def settle(self) -> None:
+        """Make weights of the encoder that it trains in a way of its own ordinary ones; it is trained no more."""
+
     def output_weights(self) -> int:
         """Entries of the output matrix over the vocabulary that a prediction passes through; 0: there is none."""
         return self.tied_embedding.weight.numel() if self.ties_embedding else 0

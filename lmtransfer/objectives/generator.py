@@ -13,7 +13,7 @@ from torch import Tensor
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.errors import ConfigError
 from lmtransfer.layers.cross_entropy import cross_entropy_sum
-from lmtransfer.layers.disentangled import disentangle
+from lmtransfer.layers.disentangled import disentangle, merge
 from lmtransfer.layers.feed_forward import Activation
 from lmtransfer.layers.softmax_samples import sample_softmax
 from lmtransfer.models.base import Encoder
@@ -139,6 +139,10 @@ class GeneratorObjective(Objective):
     def inner(self) -> dict[str, Objective]:
         """See ``Objective``: the generator's."""
         return {"generator": self.generator_head}
+
+    def settle(self) -> None:
+        """See ``Objective``: an encoder's table that is a sum is added up."""
+        merge(self.encoder)
 
     def counts(self, batch: PretrainingBatch) -> dict[str, int]:
         """See ``Objective``; hidden tokens for the generator, real tokens for the discriminator."""
