@@ -33,7 +33,7 @@ class _BasePlusDifference(nn.Module):
 
 
 def disentangle(table: nn.Embedding, base: nn.Embedding) -> nn.Embedding:
-    """Let ``table`` be ``stop_gradient(base) + difference`` from now on (He et al. 2021, section 3.2, equation 6).
+    """Let ``table`` be ``stop_gradient(base) + difference`` from now on (He et al. 2021, section 3).
 
     Whoever reads ``table.weight`` reads the sum, and its gradient goes to the difference. In ``state_dict`` the table
     is the sum under its own name, as if it were an ordinary one, and the difference is not there: it is for the caller
@@ -68,7 +68,5 @@ def _original(table: nn.Embedding) -> nn.Parameter:
 
 @torch.no_grad()
 def _save_sum(table: nn.Embedding, state: dict[str, Any], prefix: str, _: Any) -> None:
-    if not parametrize.is_parametrized(table, "weight"):
-        return
-    del state[f"{prefix}parametrizations.weight.original"]
-    state[f"{prefix}weight"] = table.weight
+    if state.pop(f"{prefix}parametrizations.weight.original", None) is not None:  # it may have been merged since
+        state[f"{prefix}weight"] = table.weight

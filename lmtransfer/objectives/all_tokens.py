@@ -47,8 +47,6 @@ class AllTokensMaskedLanguageModel(GeneratorObjective):
     name = "all_tokens_mlm"
     title = "original tokens"
     chosen_by = "all_tokens_mlm"  # as for "rtd"
-    ties_embedding = True
-    output_reads = "all"
     vocabulary_sized = ("generator_head.bias", "head.bias")
 
     def __init__(
@@ -72,6 +70,7 @@ class AllTokensMaskedLanguageModel(GeneratorObjective):
             norm_eps=norm_eps,
         )
         self.head = MaskedLanguageModel(activation=activation, norm_eps=norm_eps)
+        self.head.head_reads = self.head.output_reads = "all"
 
     def bind(self, encoder: Encoder) -> None:
         """See ``Objective``."""

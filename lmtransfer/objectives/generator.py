@@ -22,7 +22,7 @@ from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
 from lmtransfer.training.learner import Loss
 
-#: How the generator's embeddings and the encoder's belong together (He et al. 2021, section 3.2): they are the same
+#: How the generator's embeddings and the encoder's belong together (He et al. 2021, section 3): they are the same
 #: ("tied"); the encoder's table of tokens is the generator's without its gradient, plus a difference that starts at 0
 #: ("disentangled"); or nothing ties them ("none").
 EmbeddingSharing = Literal["tied", "disentangled", "none"]
@@ -56,10 +56,10 @@ class GeneratorObjective(Objective):
     batch size, and in training, at dropout 0, for any cut into micro-batches.
 
     ``embedding_sharing`` says what the two losses do to the embeddings. Tied, the embeddings learn from both.
-    Disentangled (He et al. 2021, section 3.2), the generator's table learns from its own loss, and the encoder's
+    Disentangled (He et al. 2021, section 3), the generator's table learns from its own loss, and the encoder's
     follows it, apart by a difference that learns from the encoder's loss only. A checkpoint holds the encoder's table
-    as it is, an ordinary one, and generator's and difference beside it. Other embeddings than tokens (positions,
-    segments) and their norm begin as copies and are then each side's own.
+    as it is, an ordinary one, and generator's and difference beside it. Where we differ from the published code, which
+    disentangles positions too: unless tied, positions, segments and norm begin as copies and are each side's own.
 
     A subclass gives its ``name`` and its own loss. Losses here: "generator_mlm", the generator's cross entropy summed
     over hidden tokens, and "generator_accuracy" beside it; "<name>_replaced", the share of the hidden tokens whose

@@ -9,6 +9,7 @@ from torch import nn
 
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.errors import ConfigError
+from lmtransfer.layers.disentangled import merge
 from lmtransfer.models.base import Encoder, EncoderOutput, Reads
 from lmtransfer.objectives.base import Objective, Read
 from lmtransfer.objectives.batch import PretrainingBatch
@@ -61,6 +62,7 @@ class PretrainingLearner(Learner):
             raise ConfigError(
                 f"objective.losses={generators} is not allowed: each has a generator of its own; list one of them"
             )
+        merge(encoder)  # what another learner trained in parts
         for objective in objectives:
             objective.bind(encoder)
         if encoder.pooler is not None and not any(objective.uses_pooler for objective in objectives):

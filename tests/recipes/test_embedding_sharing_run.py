@@ -134,3 +134,10 @@ def test_it_is_exported_as_an_ordinary_model(run: Path, form: str, capsys: pytes
     to = Path("out") / form / run.name
     assert lmtransfer("export", f"run={run}", f"format={form}", f"to={to}", "license=mit", "language=en") == 0
     assert "verified with" in capsys.readouterr().out
+
+
+def test_the_report_draws_it(run: Path) -> None:
+    folder = Path("reports") / run.name
+    assert lmtransfer("report", str(run), f"to={folder}") == 0
+    (figure,) = folder.rglob("replaced-tokens.svg")
+    assert "precision (%)" in figure.read_text()

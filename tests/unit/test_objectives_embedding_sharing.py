@@ -240,6 +240,27 @@ def test_merged_it_is_an_ordinary_table_of_the_same_values() -> None:
     assert torch.equal(weights(learner)["encoder.embeddings.token.weight"], values)
 
 
+@pytest.mark.parametrize("then", ["mlm", "disentangled", "tied"])
+def test_another_learner_goes_on_with_the_same_encoder(source: PretrainingSource, then: str) -> None:
+    first, batch = learner_of("disentangled"), batch_of(source)
+    values = tables(first)[0].weight.detach().clone()
+    heads = {k.removeprefix("objectives."): t for k, t in weights(first).items() if k.startswith("objectives.")}
+    objective = MaskedLanguageModel() if then == "mlm" else ReplacedTokenDetection(embedding_sharing=then)  # type: ignore[arg-type]
+    second = PretrainingLearner(first.encoder, [objective]).double()
+    take_heads(second, heads)
+    table = second.encoder.token_embedding
+    assert table is not None
+    assert torch.equal(table.weight, values)
+    saved = {key: tensor.clone() for key, tensor in weights(second).items()}
+    encoders = {key for key in saved if key.startswith("encoder.")}
+    assert encoders == {f"encoder.{key}" for key in electra().state_dict()}
+    losses, _ = second.losses(batch)
+    loaded = PretrainingLearner(electra(11), [copy.deepcopy(objective)]) if then == "mlm" else learner_of(then, seed=11)
+    load_weights(loaded.double(), saved)
+    found, _ = loaded.losses(batch)
+    assert {kind: loss.sum.item() for kind, loss in found.items()} == {k: loss.sum.item() for k, loss in losses.items()}
+
+
 @pytest.mark.parametrize("before", ["tied", "none", "disentangled"])
 def test_heads_of_another_run_leave_the_encoder_as_it_is(before: str) -> None:
     first = learner_of(before, seed=3)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
-from training_toys import ToyBatch, ToyLearner, rows
+from training_toys import FindsLarge, ToyBatch, ToyLearner, rows
 
 from lmtransfer.training.evaluation import evaluate_losses
-from lmtransfer.training.learner import Loss, Step
+from lmtransfer.training.learner import Step
 from lmtransfer.training.optim.optimizers import Optimizer
 from lmtransfer.training.precision import Precision
 from lmtransfer.training.update import Updater
@@ -133,25 +131,9 @@ def test_a_loss_that_counted_nothing_in_a_step_is_not_reported_as_zero() -> None
     assert outcome.loss == outcome.losses["square"]
 
 
-class _FindsLarge(ToyLearner):
-    """Beside its losses a metric over what only the forward pass knows: the errors above a limit, and what they are."""
-
-    limit = 1.0
-
-    def losses(self, batch: ToyBatch, carry: Any = None) -> tuple[dict[str, Loss], Any]:
-        losses, carry = super().losses(batch, carry)
-        error = self.errors(batch)
-        large = error > self.limit
-        return losses | {"large": Loss(error[large].sum(), large.sum(), 0.0)}, carry
-
-    def errors(self, batch: ToyBatch) -> torch.Tensor:
-        with torch.no_grad():
-            return (self.out(self.norm(torch.tanh(self.layers[0](batch.x)))).squeeze(-1) - batch.y) ** 2
-
-
 @pytest.mark.parametrize("limit", [1.0, 1e9])
 def test_a_metric_may_count_what_the_pass_finds(limit: float) -> None:
-    learner = _FindsLarge()
+    learner = FindsLarge()
     learner.limit = limit
     batches = [rows(seed, size) for seed, size in ((1, 3), (2, 9), (3, 1))]
     errors = torch.cat([learner.errors(batch) for batch in batches])

@@ -26,7 +26,7 @@ from lmtransfer.verdicts.spread import Spread
 #: A metric over seeds against tokens seen.
 Curve = tuple[tuple[float, Spread], ...]
 
-_PRECISION = "_precision"
+_BASE_RATE = "_base_rate"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class DetectionCurves:
 
     Attributes:
         label: the run's name.
-        precision: of what is told to be replaced, the share that is; left out where nothing is told.
+        precision: of what is told to be replaced, the share that is; no point where nothing is told.
         recall: of what is replaced, the share that is told.
         base_rate: the share of all tokens that is replaced, the precision of guessing.
     """
@@ -60,14 +60,14 @@ def detection_curves(entry: Entry, label: str) -> DetectionCurves | None:
     """What a pretraining run and its seeds logged; None where it is nothing, as in runs of earlier versions."""
     runs = entry.seeds or (entry.run,)
     keys = {key for run in runs for line in run.metrics for key in line if key.startswith("validation/")}
-    name = next((key.removesuffix(_PRECISION) for key in sorted(keys) if key.endswith(_PRECISION)), None)
+    name = next((key.removesuffix(_BASE_RATE) for key in sorted(keys) if key.endswith(_BASE_RATE)), None)
     if name is None:
         return None
     precision, recall, rate = (
         over_seeds([validations(run, f"{name}{ending}") for run in runs])
-        for ending in (_PRECISION, "_recall", "_base_rate")
+        for ending in ("_precision", "_recall", _BASE_RATE)
     )
-    return DetectionCurves(label, precision, recall, rate) if precision and recall and rate else None
+    return DetectionCurves(label, precision, recall, rate) if recall and rate else None
 
 
 def draw_detection_curves(
@@ -89,6 +89,8 @@ def draw_detection_curves(
         for place, of_run in enumerate(drawn):
             ink = colour(place)
             for axes, curve in ((left, of_run.precision), (right, of_run.recall)):
+                if not curve:
+                    continue
                 tokens, values = zip(*curve, strict=True)
                 means = [100 * value.mean for value in values]
                 several = values[0].n > 1
@@ -105,7 +107,7 @@ def draw_detection_curves(
             axes.set_xlim(left=0)
             axes.set_ylim(0, 100)
             axes.xaxis.set_major_formatter(count_formatter())
-        subtitle(left, "dashed: the share of all tokens that is replaced, which guessing reaches")
+        subtitle(left, "dashed: base rate, the share of all tokens that is replaced")
         figure.canvas.draw()
         label_ends(right, ends)
         return save(figure, folder, name, title)
