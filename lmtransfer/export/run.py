@@ -181,7 +181,10 @@ def build_learner(saved: SavedRun, encoder: Encoder) -> Learner:
 
 
 def _fold(learner: Learner) -> None:
-    """What a probe does to its features becomes part of its head, since no other format has a place for it."""
+    """Make ordinary what other formats have no place for: weights in parts, and what a probe does to its features."""
+    if isinstance(learner, PretrainingLearner):
+        for objective in learner.listed():
+            objective.settle()
     if isinstance(learner, TaskLearner):
         learner.fold_standardising()
 

@@ -95,6 +95,7 @@ def apart_twin(
         node: component node of the objective.
     """
     layers, head = f"{twin.loss}.{twin.layers}", f"{twin.loss}.{twin.head}"
+    own = {name: tensor for name, tensor in own.items() if name.removeprefix(f"{twin.loss}.") not in twin.unpublished}
     rest = {name: tensor for name, tensor in own.items() if not name.startswith((layers, head))}
     if len(rest) == len(own):
         return rest, None

@@ -6,6 +6,7 @@ Shape legend: M prediction positions, S samples, V vocabulary, D width.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -13,6 +14,35 @@ from torch import Tensor
 
 #: Logits held at one time. A chunk of 1 MiB of bfloat16 stays in a processor's second-level cache.
 _CHUNK_LOGITS = 1 << 19
+
+
+def _chunks(
+    hidden_MD: Tensor, weight_VD: Tensor, bias_V: Tensor | None, targets_M: Tensor
+) -> Iterator[tuple[slice, Tensor, Tensor, Tensor]]:
+    """Chunks of the positions that stay in cache.
+
+    Yields:
+        Where the chunk is; its cross entropies and its most probable ids, (m,); its probabilities, (m, V).
+    """
+    accumulate = torch.promote_types(hidden_MD.dtype, torch.float32)
+    size = len(targets_M)
+    rows = max(1, _CHUNK_LOGITS // len(weight_VD)) if hidden_MD.device.type == "cpu" else size
+    for start in range(0, size, max(rows, 1)):
+        part = slice(start, start + rows)
+        logits = torch.nn.functional.linear(hidden_MD[part], weight_VD, bias_V)
+        targets = targets_M[part, None]
+        top, best = logits.max(-1, keepdim=True)
+        probabilities = logits.softmax(-1, dtype=accumulate)
+        # log p[target] = (logit - top) + log p[top], which does not underflow however small p[target] is.
+        top_log = probabilities.gather(-1, best).log_()
+        losses = -(logits.gather(-1, targets).to(accumulate) - top.to(accumulate) + top_log)[:, 0]
+        yield part, losses, best[:, 0], probabilities
+
+
+def _subtract_targets(probabilities: Tensor, targets: Tensor) -> None:
+    """Make probabilities the gradient of the cross entropies by the logits, in place."""
+    minus_one = torch.full_like(probabilities[:, :1], -1.0)
+    probabilities.scatter_add_(-1, targets[:, None], minus_one)
 
 
 class _CrossEntropySum(torch.autograd.Function):
@@ -34,19 +64,10 @@ class _CrossEntropySum(torch.autograd.Function):
         # Summed here, in the accumulating dtype and in cache: a sum over the rows later would first copy all of them.
         needs_bias = bias_V is not None and ctx.needs_input_grad[2]
         bias_gradient_V = torch.zeros(vocabulary if needs_bias else 0, dtype=accumulate, device=hidden_MD.device)
-        rows = max(1, _CHUNK_LOGITS // vocabulary) if hidden_MD.device.type == "cpu" else size
-        for start in range(0, size, max(rows, 1)):
-            part = slice(start, start + rows)
-            logits = torch.nn.functional.linear(hidden_MD[part], weight, bias)
-            targets = targets_M[part, None]
-            top, best = logits.max(-1, keepdim=True)
-            hits_M[part] = (best == targets)[:, 0]
-            probabilities = logits.softmax(-1, dtype=accumulate)
-            # log p[target] = (logit - top) + log p[top], which does not underflow however small p[target] is.
-            top_log = probabilities.gather(-1, best).log_()
-            losses_M[part] = -(logits.gather(-1, targets).to(accumulate) - top.to(accumulate) + top_log)[:, 0]
+        for part, losses, best, probabilities in _chunks(hidden_MD, weight, bias, targets_M):
+            losses_M[part], hits_M[part] = losses, best == targets_M[part]
             if needs_gradient:
-                probabilities.scatter_add_(-1, targets, torch.full_like(top_log, -1.0))
+                _subtract_targets(probabilities, targets_M[part])
                 torch.mul(probabilities, weights_M[part, None], out=probabilities)
                 gradient_MV[part] = probabilities
                 if needs_bias:
@@ -92,6 +113,68 @@ def cross_entropy_sum(
         hidden_MD = hidden_MD.to(torch.get_autocast_dtype(device))
     with torch.autocast(device, enabled=False):
         return _CrossEntropySum.apply(hidden_MD, weight_VD, bias_V, targets_M, weights_M)
+
+
+class _CrossEntropies(torch.autograd.Function):
+    """The same for each position by itself: what weighs a position is known only in backward."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden_MD: Tensor, weight_VD: Tensor, bias_V: Tensor | None, targets_M: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        dtype = hidden_MD.dtype
+        weight = weight_VD.to(dtype)
+        bias = None if bias_V is None else bias_V.to(dtype)
+        size, vocabulary = len(targets_M), len(weight)
+        needs_gradient = any(ctx.needs_input_grad[:3])
+        losses_M = torch.empty(size, dtype=torch.promote_types(dtype, torch.float32), device=hidden_MD.device)
+        best_M = torch.empty_like(targets_M)
+        gradient_MV = torch.empty(size if needs_gradient else 0, vocabulary, dtype=dtype, device=hidden_MD.device)
+        for part, losses, best, probabilities in _chunks(hidden_MD, weight, bias, targets_M):
+            losses_M[part], best_M[part] = losses, best
+            if needs_gradient:
+                _subtract_targets(probabilities, targets_M[part])
+                gradient_MV[part] = probabilities
+        ctx.save_for_backward(hidden_MD, weight, gradient_MV)
+        ctx.dtypes = (weight_VD.dtype, None if bias_V is None else bias_V.dtype)
+        ctx.mark_non_differentiable(best_M)
+        return losses_M, best_M
+
+    @staticmethod
+    def backward(ctx: Any, grad_M: Tensor, _: Any) -> tuple[Tensor | None, ...]:
+        hidden_MD, weight, gradient_MV = ctx.saved_tensors
+        weight_dtype, bias_dtype = ctx.dtypes
+        factor_M = grad_M.to(gradient_MV.dtype)
+        grad_hidden = grad_weight = grad_bias = None
+        if ctx.needs_input_grad[0]:
+            grad_hidden = (gradient_MV @ weight).mul_(factor_M[:, None])
+        if ctx.needs_input_grad[1]:
+            grad_weight = (gradient_MV.T @ (hidden_MD * factor_M[:, None])).to(weight_dtype)
+        if bias_dtype is not None and ctx.needs_input_grad[2]:
+            grad_bias = (gradient_MV.T @ factor_M).to(bias_dtype)
+        return grad_hidden, grad_weight, grad_bias, None
+
+
+def cross_entropies(
+    hidden_MD: Tensor, weight_VD: Tensor, bias_V: Tensor | None, targets_M: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The softmax cross entropy (nats) of each position, where what becomes of it is not just a sum.
+
+    Args:
+        hidden_MD: output states at the prediction positions.
+        weight_VD: output embedding; may be the tied input embedding.
+        bias_V: output bias, or None.
+        targets_M: target ids, int64.
+
+    Returns:
+        The cross entropies with gradient, (M,), in the dtype of ``cross_entropy_sum``; and the most probable ids,
+        int64 (M,).
+    """
+    device = hidden_MD.device.type
+    if torch.is_autocast_enabled(device):
+        hidden_MD = hidden_MD.to(torch.get_autocast_dtype(device))
+    with torch.autocast(device, enabled=False):
+        return _CrossEntropies.apply(hidden_MD, weight_VD, bias_V, targets_M)
 
 
 def log_uniform_probabilities(ids: Tensor, vocab_size: int) -> Tensor:

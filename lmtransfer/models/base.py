@@ -156,14 +156,12 @@ class Encoder(nn.Module):
         members = [block for stack in self.modules() if isinstance(stack, nn.ModuleList) for block in stack]
         return [block for block in members if not any(isinstance(part, nn.ModuleList) for part in block.modules())]
 
-    def generator(self, *, size: float) -> Encoder | None:
-        """A smaller twin that shares its embeddings (ELECTRA's generator), with random weights; None: it makes none.
+    def generator(self, *, size: float, own_embeddings: bool = False) -> Encoder | None:
+        """A smaller twin (ELECTRA's generator) whose layers have random weights; None: it makes none.
 
         Args:
-            size: width over this encoder's; the twin has as many layers.
-
-        Raises:
-            ConfigError: ``size`` is not above 0 and at most 1.
+            size: width over this encoder's, above 0 and at most 1; the twin has as many layers.
+            own_embeddings: give it a copy of the embeddings; else it shares them.
         """
         return None
 

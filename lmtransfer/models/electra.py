@@ -22,7 +22,7 @@ from lmtransfer.models.twin import Twin, twin_shape
 class ElectraEncoder(TransformerEncoder):
     """BERT's layers over embeddings of a width of their own, projected up where it differs from the layers'.
 
-    Token, position and segment embeddings and their LayerNorm are E wide, and the generator shares them all.
+    Token, position and segment embeddings and their LayerNorm are E wide; the generator shares all or none.
     Where we differ from the paper: ``attention_dropout`` is 0 (see ``SelfAttention``).
 
     Args:
@@ -91,12 +91,19 @@ class ElectraEncoder(TransformerEncoder):
         self.stack = TransformerStack(self._settings, num_layers=num_layers)
         self.apply(truncated_normal_)
 
-    def generator(self, *, size: float) -> Twin:
+    def generator(self, *, size: float, own_embeddings: bool = False) -> Twin:
         """See ``Encoder``; as many layers as the discriminator (section 3.2)."""
         shape = twin_shape(dim=self.dim, hidden_dim=self._settings.hidden_dim, size=size)
         stack = TransformerStack(replace(self._settings, **shape._asdict()), num_layers=self.num_layers)
         stack.apply(truncated_normal_)
-        return Twin(encoder=self, embeddings=self.embeddings, stack=stack, dim=shape.dim, bias=True)
+        return Twin(
+            encoder=self,
+            embeddings=self.embeddings,
+            stack=stack,
+            dim=shape.dim,
+            bias=True,
+            own_embeddings=own_embeddings,
+        )
 
     def embed(self, batch: PackedBatch) -> Tensor:
         """See ``TransformerEncoder``."""

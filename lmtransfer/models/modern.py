@@ -247,9 +247,16 @@ class ModernEncoder(TransformerEncoder):
         )
         self.stack = ModernStack(self._settings, num_layers=num_layers)
 
-    def generator(self, *, size: float) -> Twin:
+    def generator(self, *, size: float, own_embeddings: bool = False) -> Twin:
         """See ``Encoder``; ModernBERT has none, this one is ELECTRA's idea."""
         settings = self._settings
         shape = twin_shape(dim=self.dim, hidden_dim=settings.hidden_dim, size=size)
         stack = ModernStack(replace(settings, **shape._asdict()), num_layers=self.num_layers)
-        return Twin(encoder=self, embeddings=self.embeddings, stack=stack, dim=shape.dim, bias=settings.bias)
+        return Twin(
+            encoder=self,
+            embeddings=self.embeddings,
+            stack=stack,
+            dim=shape.dim,
+            bias=settings.bias,
+            own_embeddings=own_embeddings,
+        )

@@ -53,6 +53,7 @@ class Objective(nn.Module):
         directions: attention of the encoders that it fits.
         reads: where it needs the last layer.
         head_reads: where the matrices of its own are applied.
+        output_reads: where its output matrix over the vocabulary is.
         label: label of whole rows that it needs, or None; ``label_rows``: the file of ``conf/objective/rows`` that has
             rows with it.
         needs: numbers of each target or token that the corruption must give; ``needs_from``: the file of
@@ -65,6 +66,7 @@ class Objective(nn.Module):
         predicts: which tokens of a text ``predict`` gives a probability: one that [MASK] stands for ("masked"), any
             one, as its prediction does not see it ("unmasked"), or None where there is no such method.
         vocabulary_sized: its parameters with a number or a row for each token of the vocabulary.
+        inseparable: its parameters that mean something only together: another run's are taken all, or none.
     """
 
     name: str
@@ -72,6 +74,7 @@ class Objective(nn.Module):
     directions: tuple[Direction, ...]
     reads: Read = "all"
     head_reads: Read = "masked"
+    output_reads: Read = "masked"
     label: str | None = None
     label_rows: str = ""
     needs: tuple[str, ...] = ()
@@ -83,6 +86,7 @@ class Objective(nn.Module):
     masked_loss: str | None = None
     predicts: Literal["masked", "unmasked"] | None = None
     vocabulary_sized: tuple[str, ...] = ()
+    inseparable: tuple[str, ...] = ()
 
     def __init__(self, *, weight: float = 1.0) -> None:
         super().__init__()
@@ -142,6 +146,9 @@ class Objective(nn.Module):
     def inner(self) -> Mapping[str, Objective]:
         """Objectives that are part of it, over encoders of its own, by what their heads are called."""
         return {}
+
+    def settle(self) -> None:
+        """Make weights of the encoder that it trains in a way of its own ordinary ones; it is trained no more."""
 
     def output_weights(self) -> int:
         """Entries of the output matrix over the vocabulary that a prediction passes through; 0: there is none."""

@@ -9,6 +9,7 @@ from torch import nn
 
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.errors import ConfigError
+from lmtransfer.layers.disentangled import merge
 from lmtransfer.models.base import Encoder, EncoderOutput, Reads
 from lmtransfer.objectives.base import Objective, Read
 from lmtransfer.objectives.batch import PretrainingBatch
@@ -48,7 +49,7 @@ class PretrainingLearner(Learner):
         objectives: the objectives, in the order of their losses; this binds them.
 
     Raises:
-        ConfigError: no objective, one listed twice, or one that does not fit the encoder.
+        ConfigError: no objective, one listed twice, two with generators, or one that does not fit the encoder.
     """
 
     def __init__(self, encoder: Encoder, objectives: Sequence[Objective]) -> None:
@@ -56,6 +57,12 @@ class PretrainingLearner(Learner):
         names = [objective.name for objective in objectives]
         if not names or len(set(names)) < len(names):
             raise ConfigError(f"objective.losses={names} is not allowed: list at least one objective, each once")
+        generators = [objective.name for objective in objectives if objective.inner()]
+        if len(generators) > 1:
+            raise ConfigError(
+                f"objective.losses={generators} is not allowed: each has a generator of its own; list one of them"
+            )
+        merge(encoder)  # what another learner trained in parts
         for objective in objectives:
             objective.bind(encoder)
         if encoder.pooler is not None and not any(objective.uses_pooler for objective in objectives):

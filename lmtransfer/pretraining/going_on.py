@@ -106,13 +106,17 @@ def take_heads(learner: PretrainingLearner, heads: Mapping[str, Tensor]) -> Take
     """
     found: dict[str, list[str]] = {"taken": [], "in_part": [], "new": []}
     own_encoder = {id(tensor) for tensor in learner.encoder.state_dict(keep_vars=True).values()}
-    for name, objective in learner.objectives.items():
+    for objective in learner.listed():
+        name = objective.name
         own: dict[str, Any] = {
             key: tensor
             for key, tensor in objective.state_dict(prefix=f"{name}.", keep_vars=True).items()
             if id(tensor) not in own_encoder
         }
         fitting = [key for key, tensor in own.items() if key in heads and heads[key].shape == tensor.shape]
+        together = {f"{name}.{key}" for key in objective.inseparable}
+        if not together <= set(fitting):
+            fitting = [key for key in fitting if key not in together]
         for key in fitting:
             own[key].copy_(heads[key])
         kind = "taken" if len(fitting) == len(own) else "in_part" if fitting else "new"

@@ -44,7 +44,7 @@ def learning_flops(learner: PretrainingLearner, *, mean_length: float, target_sh
     for objective in listed:
         inner = [module for module in (*encoders, *listed) if module is not objective]
         total += 6 * places[objective.head_reads] * _num_weights(objective, without=inner)
-        total += 6 * places["masked"] * objective.output_weights()
+        total += 6 * places[objective.output_reads] * objective.output_weights()
     return total
 
 

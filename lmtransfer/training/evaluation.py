@@ -68,7 +68,7 @@ def evaluate_losses(
                     losses, carry = learner.losses(batch.to(device), carry)
                 for name, loss in losses.items():
                     sums[name] = sums.get(name, 0.0) + float(loss.sum)
-                    counts[name] = counts.get(name, 0.0) + loss.count
+                    counts[name] = counts.get(name, 0.0) + float(loss.count)
                     weights[name] = loss.weight
     finally:
         for module, mode in modes.items():

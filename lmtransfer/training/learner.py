@@ -16,12 +16,13 @@ class Loss:
 
     Attributes:
         sum: the sum over the counted things, a scalar tensor with gradient.
-        count: how many things it sums over (masked tokens, pairs, examples); known before the forward pass.
+        count: how many things it sums over (masked tokens, pairs, examples); known before the forward pass, but of a
+            metric it may be a scalar tensor that the pass finds, and then ``counts`` does not name it.
         weight: its factor in the total; 0 makes it a metric that is logged and not trained on.
     """
 
     sum: Tensor
-    count: int
+    count: int | Tensor
     weight: float = 1.0
 
 

@@ -106,9 +106,9 @@ class Updater:
         parameters = self.optimizer.parameters
         distributed.sum_gradients(parameters)
         scale, scaler = self.precision.scale, self.precision.scaler
-        sums, scaled_norm = _read(passed.losses, _gradient_norm(parameters))
+        sums, found, scaled_norm = _read(passed.losses, _gradient_norm(parameters))
         norm = scaled_norm / scale
-        losses, loss = _means(passed, sums)
+        losses, loss = _means(passed, sums, found)
 
         rate_factor = factor(passed.tokens)
         finite = all(math.isfinite(value) for value in losses.values())
@@ -136,27 +136,41 @@ class Updater:
         )
 
 
-def _read(losses: Sequence[dict[str, Loss]], norm: Tensor) -> tuple[list[dict[str, float]], float]:
-    """The loss sums of each micro-batch, and the norm, as numbers: the step's one wait for the device."""
-    tensors = [loss.sum.reshape(()).to(norm) for of_batch in losses for loss in of_batch.values()]
-    *numbers, norm_value = torch.stack([*tensors, norm]).tolist()
+def _read(
+    losses: Sequence[dict[str, Loss]], norm: Tensor
+) -> tuple[list[dict[str, float]], list[dict[str, float]], float]:
+    """The step's one wait for the device.
+
+    Returns:
+        The loss sums of each micro-batch; of it, the counts of metrics that the pass has found; and the norm.
+    """
+    counts = [{n: loss.count for n, loss in of_batch.items() if isinstance(loss.count, Tensor)} for of_batch in losses]
+    tensors = [loss.sum for of_batch in losses for loss in of_batch.values()]
+    tensors += [count for of_batch in counts for count in of_batch.values()]
+    *numbers, norm_value = torch.stack([*(tensor.reshape(()).to(norm) for tensor in tensors), norm]).tolist()
     values = iter(numbers)
-    return [{name: next(values) for name in of_batch} for of_batch in losses], norm_value
+    sums, found = ([{name: next(values) for name in of_batch} for of_batch in read] for read in (losses, counts))
+    return sums, found, norm_value
 
 
-def _means(passed: Accumulated, sums: Sequence[dict[str, float]]) -> tuple[dict[str, float], float]:
+def _means(
+    passed: Accumulated, sums: Sequence[dict[str, float]], found: Sequence[dict[str, float]]
+) -> tuple[dict[str, float], float]:
     """Mean of each loss over all micro-batches and ranks, and their weighted total."""
     weights: dict[str, float] = {}
     totals: dict[str, float] = {}
+    counts = dict(passed.counts)
     mine = [
-        (name, of_batch[name], loss.weight)
-        for of_batch, losses in zip(sums, passed.losses, strict=True)
+        (name, of_batch[name], late.get(name), loss.weight)
+        for of_batch, late, losses in zip(sums, found, passed.losses, strict=True)
         for name, loss in losses.items()
     ]
     for of_rank in distributed.gather(mine):
-        for name, value, weight in of_rank:
+        for name, value, late, weight in of_rank:
             totals[name], weights[name] = totals.get(name, 0.0) + value, weight
-    means = {name: total / passed.counts[name] for name, total in totals.items() if passed.counts[name]}
+            if late is not None:
+                counts[name] = counts.get(name, 0.0) + late
+    means = {name: total / counts[name] for name, total in totals.items() if counts[name]}
     return means, sum(weights[name] * mean for name, mean in means.items())
 
 

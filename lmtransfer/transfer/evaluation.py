@@ -95,7 +95,7 @@ def run_head(
                 if scored:
                     loss = learner.head.loss(logits, moved)
                     loss_sum += float(loss.sum)
-                    count += loss.count
+                    count += int(loss.count)
             if values is None:
                 values = np.zeros((len(encoded.targets), found.shape[1]), dtype=np.float32)
             values[encoded.target_rows(np.asarray(batch.rows))] = found

@@ -53,6 +53,10 @@ class _Pretraining:
 
 #: By objective; with it all optimisers, carries, several micro-batches and a worker that makes batches.
 _OBJECTIVES = {
+    "all_tokens_mlm": _Pretraining(
+        ("model=electra_laptop", *_DEEP, "model.embedding_dim=16")
+        + ("objective.losses.all_tokens_mlm.embedding_sharing=disentangled",)
+    ),
     "backward_lm": _Pretraining(("model=backward_lstm", "optimizer=adamw", "-cd", "{conf}")),
     "bilm": _Pretraining(
         (

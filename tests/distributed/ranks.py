@@ -16,7 +16,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
 
-from training_toys import ToyBatch, ToyLearner, ToyStream, rows, toy_trainer
+from training_toys import FindsLarge, ToyBatch, ToyStream, rows, toy_trainer
 
 from lmtransfer.errors import Interrupted, RunDirectoryError
 from lmtransfer.launch import end_process
@@ -43,7 +43,7 @@ def _train(
 ) -> dict[str, Any]:
     """Three micro-batches a step over however many ranks there are, with dropout and ragged counts."""
     rank, world_size = distributed.rank(), distributed.world_size()
-    learner = ToyLearner(dropout=0.3)
+    learner = FindsLarge(dropout=0.3)
     if rank:
         torch.nn.init.normal_(learner.out.weight)  # must not matter: rank 0's weights are shared
     held_out = [rows(10**6 + n, 3 + n) for n in range(5)]

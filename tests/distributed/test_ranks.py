@@ -49,6 +49,8 @@ def test_two_ranks_learn_what_one_learns(alone: Path, tmp_path: Path) -> None:
     assert first["weights"] == second["weights"], "the ranks agree to the last bit"
     _assert_close(_records(tmp_path / "two"), _records(alone))
     assert len(_records(alone)) == 12
+    assert any("loss/large" in line for line in _records(alone))  # whose counts the passes find
+    assert any("validation/large" in line for line in _records(alone))
 
 
 @pytest.mark.slow

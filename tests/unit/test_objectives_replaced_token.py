@@ -17,7 +17,7 @@ from lmtransfer.data.store.store import TokenStore
 from lmtransfer.data.stream.evaluation_batches import evaluation_batches
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.twin import twin_shape
-from lmtransfer.objectives import replaced_token
+from lmtransfer.objectives import generator
 from lmtransfer.objectives.base import masked_loss
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.corruption.token_masking import TokenMasking
@@ -77,7 +77,7 @@ def seen_by(learner: PretrainingLearner) -> list[PackedBatch]:
 
 def always(monkeypatch: pytest.MonkeyPatch, samples_M: torch.Tensor) -> None:
     """Let the generator sample these."""
-    monkeypatch.setattr(replaced_token, "sample_softmax", lambda *_, **__: samples_M)
+    monkeypatch.setattr(generator, "sample_softmax", lambda *_, **__: samples_M)
 
 
 @pytest.mark.parametrize("name", ENCODERS)
@@ -90,7 +90,7 @@ def test_losses_equal_a_loop_over_rows_and_positions(store: TokenStore, name: st
     (tokens_T,) = [packed.tokens_T for packed in seen]
     sums = dict.fromkeys(losses, 0.0)
     embedding, edges = learner.encoder.token_embedding.weight, batch.inputs.cu_seqlens.tolist()
-    hidden = set(batch.positions_M[: batch.num_targets].tolist())
+    hidden, told = set(batch.positions_M[: batch.num_targets].tolist()), 0.0
     gelu, norm = nn.functional.gelu, head.generator_head.norm
     with torch.no_grad():
         for row in range(batch.inputs.num_real):
@@ -104,18 +104,22 @@ def test_losses_equal_a_loop_over_rows_and_positions(store: TokenStore, name: st
                 probability = logit.sigmoid()
                 sums["rtd"] -= (probability if sample != original else 1 - probability).log().item()
                 sums["rtd_accuracy"] += float((probability > 0.5) == (sample != original))
+                told += float(probability > 0.5)
                 if t not in hidden:
                     assert sample == original
                     continue
-                sums["rtd_replaced"] += float(sample != original)
-                sums["rtd_found"] += float(sample != original and probability > 0.5)
+                for name in ("rtd_replaced", "rtd_base_rate"):
+                    sums[name] += float(sample != original)
+                for name in ("rtd_precision", "rtd_recall", "rtd_found"):
+                    sums[name] += float(sample != original and probability > 0.5)
                 state = gelu(head.generator_head.dense(masked[t - edges[row]]))
                 state = nn.functional.layer_norm(state, norm.normalized_shape, norm.weight, norm.bias, 1e-12)
                 logits = embedding @ state + head.generator_head.bias
                 sums["generator_mlm"] -= logits.log_softmax(0)[original].item()
                 sums["generator_accuracy"] += float(logits.argmax() == original)
     assert {kind: loss.sum.item() for kind, loss in losses.items()} == pytest.approx(sums, rel=2e-5)
-    assert {kind: loss.count for kind, loss in losses.items()} == learner.counts(batch)
+    found = {"rtd_precision": told, "rtd_recall": sums["rtd_replaced"]}
+    assert {kind: loss.count for kind, loss in losses.items()} == {**learner.counts(batch), **found}
     assert learner.counts(batch)["rtd"] == sum(batch.inputs.lengths[:6])
     trained = {kind: loss.weight for kind, loss in losses.items() if loss.weight}
     assert trained == {"rtd": 50.0, "generator_mlm": 1.0}
@@ -278,11 +282,15 @@ def source_of(store: TokenStore) -> PretrainingSource:
 
 def test_the_evaluation_loss_does_not_depend_on_the_batch_size(store: TokenStore) -> None:
     learner = learner_of(electra()).double()
+    learner.objectives["rtd"].output.weight.data *= 20  # so that it tells some
     measured = [
         evaluate_losses(learner, evaluation_batches(source_of(store), micro_batch_tokens=size))
         for size in (32, 256, 4096)
     ]
     assert measured[0]["rtd_replaced"] > 0.5
+    assert 0.05 < measured[0]["rtd_base_rate"] < 0.2
+    assert 0 < measured[0]["rtd_precision"] < 1
+    assert 0 < measured[0]["rtd_recall"] < 1
     for other in measured[1:]:
         assert other == pytest.approx(measured[0], rel=1e-9)
 

@@ -155,7 +155,7 @@ def test_a_loss_of_other_parts_is_left_out_and_the_shared_part_is_told(tmp_path:
 
 def test_replaced_tokens_of_two_generators_are_two_tasks(tmp_path: Path) -> None:
     node = objective({"rtd": {"_target_": "lmtransfer.objectives.replaced_token.ReplacedTokenDetection"}})
-    more = [{"rtd": 0.3, "rtd_accuracy": 0.9, "generator_mlm": 5.0, "rtd_found": 0.1}] * 5
+    more = [{"rtd": 0.3, "rtd_accuracy": 0.9, "generator_mlm": 5.0, "rtd_recall": 0.1}] * 5
     paths = (run(tmp_path / name, A, more=more, objective=node) for name in "ab")
     found = compared(*paths)
     assert (found.difference, found.losses) == (None, ())

@@ -10,6 +10,7 @@ import yaml
 from reporting_fakes import loss_lines, pretraining, transfer, write_run
 
 from lmtransfer.reporting.figures.all_figures import draw_figures
+from lmtransfer.reporting.figures.detection_curves import detection_curves
 from lmtransfer.reporting.figures.loss_against import read_curve
 from lmtransfer.reporting.figures.loss_curves import MAX_CURVES, loss_curve, smoothed
 from lmtransfer.reporting.figures.part_curves import part_curves
@@ -248,3 +249,42 @@ def test_end_labels_do_not_overlap():
     heights = sorted(text.get_window_extent().y0 for text in axes.texts)
     tallest = max(text.get_window_extent().height for text in axes.texts)
     assert min(np.diff(heights)) >= 0.9 * tallest
+
+
+def with_detection(folder, *, tells=True, logs=True):
+    """A pretraining run that logs what it finds of replaced tokens, and in its first validation tells nothing."""
+    lines = []
+    for number in range(4):
+        line = {"step": 10 * (number + 1), "tokens": 1000 * (number + 1), "seconds": 1.0 + number, "loss": 30.0}
+        line |= {"validation/rtd": 0.4, "validation/rtd_replaced": 0.9}
+        if logs:
+            line |= {"validation/rtd_base_rate": 0.12, "validation/rtd_recall": 0.2 * number * tells}
+        if number and tells and logs:
+            line |= {"validation/rtd_precision": 0.3 + 0.1 * number}
+        lines.append(line)
+    return write_run(folder, config={"init": None, "model": {"dim": 8}}, metrics=lines)
+
+
+def test_replaced_tokens_are_drawn_beside_the_base_rate(tmp_path):
+    with_detection(tmp_path / "runs" / "pretrain" / "small")
+    with_detection(tmp_path / "runs" / "pretrain" / "old", logs=False)
+    with_detection(tmp_path / "runs" / "pretrain" / "silent", tells=False)
+    entries = make_entries(collect(tmp_path / "runs"))
+    by_name = {entry.name: detection_curves(entry, entry.name) for entry in entries}
+    assert by_name["old"] is None
+    assert by_name["silent"].precision == ()
+    assert [value.mean for _, value in by_name["silent"].recall] == [0.0] * 4
+    curves = by_name["small"]
+    assert [(tokens, value.mean) for tokens, value in curves.precision] == [
+        (2000, 0.4),
+        (3000, 0.5),
+        (4000, pytest.approx(0.6)),
+    ]
+    assert [tokens for tokens, _ in curves.recall] == [1000, 2000, 3000, 4000]
+    assert {value.mean for _, value in curves.base_rate} == {0.12}
+    figure = draw(tmp_path / "runs", tmp_path / "figures")["replaced-tokens"]
+    found = texts(figure)
+    for label in ("precision (%)", "recall (%)", "small", "silent", "tokens"):
+        assert label in found
+    assert "old" not in found
+    assert any(text.startswith("dashed: base rate") for text in found)

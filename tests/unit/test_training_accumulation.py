@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from training_toys import ToyBatch, ToyLearner, rows
+from training_toys import FindsLarge, ToyBatch, ToyLearner, rows
 
+from lmtransfer.training.evaluation import evaluate_losses
 from lmtransfer.training.learner import Step
 from lmtransfer.training.optim.optimizers import Optimizer
 from lmtransfer.training.precision import Precision
@@ -128,3 +129,25 @@ def test_a_loss_that_counted_nothing_in_a_step_is_not_reported_as_zero() -> None
     outcome = updater.step(Step(number=0, epoch=0.1, micro_batches=[empty]), factor=lambda tokens: 1.0)
     assert set(outcome.losses) == {"square"}
     assert outcome.loss == outcome.losses["square"]
+
+
+@pytest.mark.parametrize("limit", [1.0, 1e9])
+def test_a_metric_may_count_what_the_pass_finds(limit: float) -> None:
+    learner = FindsLarge()
+    learner.limit = limit
+    batches = [rows(seed, size) for seed, size in ((1, 3), (2, 9), (3, 1))]
+    errors = torch.cat([learner.errors(batch) for batch in batches])
+    wanted = {"large": errors[errors > limit].mean().item()} if (errors > limit).any() else {}
+    assert bool(wanted) == (limit == 1.0)
+    updater = Updater(
+        learner=learner,
+        optimizer=_KeepGradients(learner),
+        seed=0,
+        device="cpu",
+        precision=Precision(),
+        max_grad_norm=None,
+    )
+    trained = updater.step(Step(number=0, epoch=0.1, micro_batches=batches), factor=lambda tokens: 1.0).losses
+    for found in (trained, evaluate_losses(learner, batches)):
+        assert {name: found[name] for name in found if name == "large"} == pytest.approx(wanted)
+        assert {"square", "masked"} <= set(found)

@@ -13,6 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from lmtransfer.models.albert import AlbertEncoder
 from lmtransfer.models.bert import BertEncoder
+from lmtransfer.objectives.all_tokens import AllTokensMaskedLanguageModel
 from lmtransfer.objectives.bidirectional_lm import BidirectionalLanguageModel
 from lmtransfer.objectives.corruption.base import NoCorruption
 from lmtransfer.objectives.corruption.token_masking import TokenMasking
@@ -37,6 +38,7 @@ MODELS: dict[str, tuple[Any, Any]] = {
     "albert": (_albert, MaskedLanguageModel),
     "albert-ffn": (lambda: _albert(share="ffn"), MaskedLanguageModel),
     "electra": (lambda: electra(dim=64, hidden_dim=256, num_layers=4), ReplacedTokenDetection),
+    "all-tokens": (lambda: electra(dim=64, hidden_dim=256, num_layers=4), AllTokensMaskedLanguageModel),
     "modern": (lambda: modern(dim=64, hidden_dim=96, window=64), MaskedLanguageModel),
     "gpt": (gpt, LanguageModel),
     "elmo": (elmo, BidirectionalLanguageModel),
@@ -46,7 +48,7 @@ MODELS: dict[str, tuple[Any, Any]] = {
 @pytest.mark.parametrize("name", MODELS)
 def test_a_tokens_arithmetic_is_what_is_counted_in_a_step(tmp_path: Path, name: str) -> None:
     make, objective = MODELS[name]
-    masked = objective in (MaskedLanguageModel, ReplacedTokenDetection)
+    masked = objective in (MaskedLanguageModel, ReplacedTokenDetection, AllTokensMaskedLanguageModel)
     source = PretrainingSource(
         store=store_of(tmp_path / "s", random_documents(60)),
         rows=LanguageStream(max_length=48, tokenizer=TOKENIZER),

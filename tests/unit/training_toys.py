@@ -79,6 +79,22 @@ class ToyLearner(Learner):
         }, carry
 
 
+class FindsLarge(ToyLearner):
+    """Beside its losses a metric over what only the forward pass knows: the errors above a limit, and what they are."""
+
+    limit = 1.0
+
+    def losses(self, batch: ToyBatch, carry: Any = None) -> tuple[dict[str, Loss], Any]:
+        losses, carry = super().losses(batch, carry)
+        error = self.errors(batch)
+        large = error > self.limit
+        return losses | {"large": Loss(error[large].sum(), large.sum(), 0.0)}, carry
+
+    def errors(self, batch: ToyBatch) -> torch.Tensor:
+        with torch.no_grad():
+            return (self.out(self.norm(torch.tanh(self.layers[0](batch.x)))).squeeze(-1) - batch.y) ** 2
+
+
 class ToyStream:
     """``per_step`` micro-batches of a few rows a step, dealt to ranks in consecutive shares."""
 

@@ -67,7 +67,8 @@ class TwinFormat:
         folder: the subfolder.
         layers: prefix of the tensors of the twin's layers among the objective's.
         head: prefix of those of its head, which published is one of ``mlm``.
-        shared: prefix of the encoder's tensors that the twin reads too.
+        shared: prefix of the encoder's tensors that the twin reads too, unless it has its own.
+        unpublished: those of the objective's that are for training alone.
     """
 
     objective: type[Objective]
@@ -75,6 +76,7 @@ class TwinFormat:
     layers: str
     head: str
     shared: str
+    unpublished: tuple[str, ...] = ()
 
     @property
     def loss(self) -> str:

@@ -95,6 +95,7 @@ ELECTRA_FAMILY = Family(
         layers="generator.",
         head="generator_head.",
         shared="embeddings.",
+        unpublished=("difference.weight",),
     ),
     quirks=OneSegmentRow(),
 )

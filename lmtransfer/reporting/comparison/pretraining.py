@@ -26,8 +26,8 @@ from lmtransfer.verdicts.variance import NO_PREDICTIONS
 _TEXT, _LOSSES = "corpus", "losses"
 #: Settings of an evaluation that change what is measured; of these the last ones are of a memory.
 _ASKED = ("eval_tokens", "memory_lengths", "segment_length", "clamp_length", "same_length")
-#: The noise that this objective has to find is drawn by the run's own generator: no two runs are set the same task.
-_OWN_NOISE = "ReplacedTokenDetection"
+#: The noise that these objectives have to find is drawn by the run's own generator: no two runs are set the same task.
+_OWN_NOISE = ("ReplacedTokenDetection", "AllTokensMaskedLanguageModel")
 
 _WHY = {
     _TEXT: (

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lmtransfer.reporting.figures.bars import comparison_figures
+from lmtransfer.reporting.figures.detection_curves import detection_figures
 from lmtransfer.reporting.figures.layer_bars import layer_figures
 from lmtransfer.reporting.figures.loss_against import loss_against_figures
 from lmtransfer.reporting.figures.loss_curves import loss_figures
@@ -33,6 +34,7 @@ def draw_figures(entries: Sequence[Entry], sweeps: Sequence[Sweep], folder: Path
     labels = {entry.run.key: entry.name for entry in entries} | _point_labels(sweeps)
     figures += loss_against_figures(entries, folder) + search_figures(entries, folder)
     figures += part_figures([(entry, labels[entry.run.key]) for entry in entries if entry.is_pretraining], folder)
+    figures += detection_figures(entries, labels, folder)
     return figures + loss_figures(entries, labels, folder) + metric_figures(entries, labels, folder)
 
 

@@ -72,7 +72,7 @@ def part_curves(run: Run, seeds: Sequence[Run] = ()) -> PartCurves | None:
     curves = {}
     for name in names:
         of_loss, _, part = name.removeprefix(_PREFIX).partition("/")
-        points = _over_seeds([_logged(one, name) for one in runs])
+        points = over_seeds([validations(one, name) for one in runs])
         if of_loss == loss and points:
             curves[part] = points
     if not curves:
@@ -86,8 +86,12 @@ def part_curves(run: Run, seeds: Sequence[Run] = ()) -> PartCurves | None:
     return PartCurves(loss, curves, shares)
 
 
-def _logged(run: Run, name: str) -> dict[object, tuple[float, float]]:
-    """Tokens seen and loss at each validation, by its step, or by its tokens where no step is told."""
+def validations(run: Run, name: str) -> dict[object, tuple[float, float]]:
+    """Tokens seen and a metric (``validation/mlm``) at each validation.
+
+    Returns:
+        By its step, or by its tokens where no step is told.
+    """
     found: dict[object, tuple[float, float]] = {}
     for line in run.metrics:
         tokens, value = number(line.get("tokens")), number(line.get(name))
@@ -97,7 +101,7 @@ def _logged(run: Run, name: str) -> dict[object, tuple[float, float]]:
     return found
 
 
-def _over_seeds(logged: Sequence[Mapping[object, tuple[float, float]]]) -> tuple[tuple[float, Spread], ...]:
+def over_seeds(logged: Sequence[Mapping[object, tuple[float, float]]]) -> tuple[tuple[float, Spread], ...]:
     """The validations of all seeds that have any; their tokens in the mean, since seeds fill their steps unequally."""
     seeds = [of_seed for of_seed in logged if of_seed]
     everywhere = [at for at in seeds[0] if all(at in of_seed for of_seed in seeds)] if seeds else []

@@ -1,0 +1,109 @@
+"""All-tokens masked language modelling (ELECTRA's ablation).
+
+Shape legend: T tokens of a packed batch, D width, E width of the token embedding, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import logsigmoid
+
+from lmtransfer.layers.cross_entropy import cross_entropies
+from lmtransfer.layers.feed_forward import Activation
+from lmtransfer.layers.initialisation import truncated_normal_
+from lmtransfer.models.base import Encoder
+from lmtransfer.objectives.base import Encode
+from lmtransfer.objectives.batch import PretrainingBatch
+from lmtransfer.objectives.generator import EmbeddingSharing, GeneratorObjective
+from lmtransfer.objectives.masked_lm import MaskedLanguageModel
+from lmtransfer.training.learner import Loss
+
+
+class AllTokensMaskedLanguageModel(GeneratorObjective):
+    """Predicts the original of every token of a text in which a small generator replaced some (Clark et al. 2020, 3.4).
+
+    A gate D, a sigmoid of one number a token, weighs copying the token that stands there against a softmax over the
+    vocabulary: ``p(v) = D [v is the token] + (1 - D) softmax(v)``. The softmax has the head of ``MaskedLanguageModel``.
+
+    Losses: "all_tokens_mlm", ``-log p(original)`` in nats summed over all real tokens; "all_tokens_mlm_accuracy" beside
+    it: where the gate is at least a half the token itself is the prediction, elsewhere the most probable one of the
+    softmax. Also those of the generator and of finding what is replaced (see ``GeneratorObjective``): a token is told
+    where the gate is below a half.
+
+    Args:
+        weight: of the loss in the total.
+        generator_weight: of the generator's.
+        generator_size: width of the generator as a share of the encoder's.
+        embedding_sharing: "tied", "disentangled" or "none": see ``GeneratorObjective``.
+        temperature: of the generator's samples.
+        activation: of the dense layer in either head.
+        norm_eps: LayerNorm's epsilon in either head.
+
+    Raises:
+        ConfigError: see ``GeneratorObjective``.
+    """
+
+    name = "all_tokens_mlm"
+    title = "original tokens"
+    chosen_by = "all_tokens_mlm"  # as for "rtd"
+    vocabulary_sized = ("generator_head.bias", "head.bias")
+
+    def __init__(
+        self,
+        *,
+        weight: float = 7.0,
+        generator_weight: float = 1.0,
+        generator_size: float = 0.25,
+        embedding_sharing: EmbeddingSharing = "tied",
+        temperature: float = 1.0,
+        activation: Activation = "gelu",
+        norm_eps: float = 1e-12,
+    ) -> None:
+        super().__init__(
+            weight=weight,
+            generator_weight=generator_weight,
+            generator_size=generator_size,
+            embedding_sharing=embedding_sharing,
+            temperature=temperature,
+            activation=activation,
+            norm_eps=norm_eps,
+        )
+        self.head = MaskedLanguageModel(activation=activation, norm_eps=norm_eps)
+        self.head.head_reads = self.head.output_reads = "all"
+
+    def bind(self, encoder: Encoder) -> None:
+        """See ``Objective``."""
+        super().bind(encoder)
+        self.head.bind(encoder)
+        self.gate = nn.Linear(encoder.dim, 1)
+        self.gate.apply(truncated_normal_)
+
+    def losses(self, batch: PretrainingBatch, encode: Encode) -> dict[str, Loss]:
+        """See ``Objective``."""
+        replacements, real = self.replace(batch), batch.original.num_tokens  # filler comes last
+        original_T, tokens_T = batch.original.tokens_T[:real], replacements.packed.tokens_T[:real]
+        hidden_TD = encode(replacements.packed, None).last[:real]
+        gate_T = self.gate(hidden_TD).squeeze(-1)
+        hidden_TE, output_VE = self.head.transform(hidden_TD), self.tied_embedding.weight
+        softmax_T, best_T = cross_entropies(hidden_TE, output_VE, self.head.bias, original_T)
+        total = copy_or_softmax(gate_T.to(softmax_T.dtype), softmax_T, tokens_T == original_T).sum()
+        copies_T = gate_T.detach() >= 0
+        hits = (torch.where(copies_T, tokens_T, best_T) == original_T).sum().float()
+        return {
+            **replacements.losses,
+            **self.loss_and_accuracy(total, hits, real),
+            **self.detection(~copies_T, replacements),
+        }
+
+
+def copy_or_softmax(gate_T: Tensor, cross_entropies_T: Tensor, is_original_T: Tensor) -> Tensor:
+    """``-log(D [the token is the original] + (1 - D) softmax(original))``, (T,), from logarithms throughout.
+
+    Args:
+        gate_T: the logits of D.
+        cross_entropies_T: ``-log softmax(original)``.
+        is_original_T: where the token that stands there is the original, bool.
+    """
+    written_T = logsigmoid(-gate_T) - cross_entropies_T
+    return -torch.where(is_original_T, torch.logaddexp(logsigmoid(gate_T), written_T), written_T)

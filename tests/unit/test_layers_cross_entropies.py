@@ -1,0 +1,47 @@
+"""Cross entropies position by position, against torch's on dense logits."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy, linear
+
+from lmtransfer.layers import cross_entropy as module
+from lmtransfer.layers.cross_entropy import cross_entropies
+
+
+def _inputs(dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    torch.manual_seed(0)
+    hidden, weight, bias = torch.randn(23, 6), torch.randn(41, 6), torch.randn(41)
+    leaves = [tensor.to(dtype).requires_grad_() for tensor in (hidden, weight, bias)]
+    return leaves[0], leaves[1], leaves[2], torch.randint(41, (23,))
+
+
+@pytest.mark.parametrize("chunk", [41 * 5, 1 << 19])
+def test_values_and_gradients_are_those_of_dense_logits(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_CHUNK_LOGITS", chunk)
+    hidden, weight, bias, targets = _inputs(torch.float64)
+    factors = torch.randn(23, dtype=torch.float64)
+    ours, best = cross_entropies(hidden, weight, bias, targets)
+    gradients = torch.autograd.grad((ours.sigmoid() * factors).sum(), (hidden, weight, bias))
+    logits = linear(hidden, weight, bias)
+    theirs = cross_entropy(logits, targets, reduction="none")
+    torch.testing.assert_close(ours, theirs)
+    assert torch.equal(best, logits.argmax(-1))
+    for mine, their in zip(
+        gradients, torch.autograd.grad((theirs.sigmoid() * factors).sum(), (hidden, weight, bias)), strict=True
+    ):
+        torch.testing.assert_close(mine, their)
+
+
+def test_of_no_positions_and_in_bfloat16() -> None:
+    hidden, weight, bias, targets = _inputs(torch.float32)
+    none, _ = cross_entropies(hidden[:0], weight, bias, targets[:0])
+    none.sum().backward()
+    assert weight.grad is not None
+    assert not weight.grad.any()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        rounded, _ = cross_entropies(hidden, weight, bias, targets)
+    exact, _ = cross_entropies(hidden, weight, bias, targets)
+    assert rounded.dtype == torch.float32
+    torch.testing.assert_close(rounded, exact, rtol=0.05, atol=0.05)
