@@ -46,7 +46,7 @@ TARGETS: Mapping[str, str] = {
 }
 
 #: Keys of a run's configuration that are younger than some runs, with what a run meant that was made before them.
-LEFT_OUT: Mapping[str, Any] = {"seeds": 1, "transfer.standardise": False}
+LEFT_OUT: Mapping[str, Any] = {"seeds": 1, "phases": None, "transfer.standardise": False}
 #: Those of them whose default is another one today: a run goes on as it began.
 OTHER_DEFAULT = ("transfer.standardise",)
 #: Values that older runs wrote where today's name what was chosen; any choice agrees with them.
