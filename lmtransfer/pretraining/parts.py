@@ -160,11 +160,11 @@ def _all_phases(cfg: DictConfig, last: Parts, tokenizer: Tokenizer) -> list[Part
 def _of_phase(cfg: DictConfig, phase: Phase, last: Parts, tokenizer: Tokenizer) -> Parts:
     """What learns in a phase that others follow; word vectors are learnt in the encoder's table of tokens."""
     node, encoder = OmegaConf.select(cfg, phase.objective), last.encoder
-    if phase.after is not None and encoder.token_embedding is None:
-        raise ConfigError(f"embedding_after: {type(encoder).__name__} has no table of token embeddings; leave it out")
     directions = {direction for loss in node.losses.values() for direction in _directions(loss)}
     if directions == {"none"} and encoder.attention != "none":
         encoder = TokenVectors(encoder)
+    if phase.after is not None and encoder.token_embedding is None:
+        raise ConfigError(f"embedding_after: {type(encoder).__name__} has no table of token embeddings; leave it out")
     parts = _parts(node, encoder, tokenizer, last.heads)
     _check_mask(parts, tokenizer)
     return parts

@@ -218,7 +218,7 @@ def test_a_run_in_phases_is_transferred_and_reported_like_any_other(capsys: pyte
     assert "  rest  100 %" in said
     tuning = ["finetune", *TASK, "init=runs/pretrain/run", "hardware=exact", "train.epochs=1", "name=ft"]
     assert lmtransfer(*tuning) == 0
-    assert lmtransfer("evaluate", "run=runs/pretrain/run", "name=again") == 0
+    assert lmtransfer("evaluate", "run=runs/pretrain/run", "name=again", "hardware=exact") == 0
     assert result("runs/evaluate/again")["metrics"]["loss"] == pytest.approx(
         result("runs/pretrain/run")["metrics"]["loss"]
     )
@@ -234,9 +234,9 @@ REFUSED = {
     "unknown key": ("a: {share: 0.5, obiective: {}}\nb: {share: 0.5}", [], "did you mean 'objective'"),
     "unknown setting": ("a: {share: 0.5, objective: {mask_prop: 0.3}}\nb: {share: 0.5}", [], "mask_prob"),
     "unknown objective": (
-        "defaults: [{/objective@a.objective: worrds}, _self_]\na: {share: 0.5}\nb: {share: 0.5}",
+        "defaults: [{/objective@a.objective: skipgrams}, _self_]\na: {share: 0.5}\nb: {share: 0.5}",
         [],
-        "worrds",
+        "phases/bad.yaml: there is no objective/skipgrams; did you mean 'skipgram'?",
     ),
     "masks": (
         "a: {share: 0.5, objective: {mask_prob: 1.5}}\nb: {share: 0.5}",
@@ -248,7 +248,8 @@ REFUSED = {
     "less than a step": ("a: {share: 0.01}\nb: {share: 0.99}", [], "phases.a.share: 0.01 of train.steps=10"),
     "epochs": ("a: {share: 0.5}\nb: {share: 0.5}", ["train.steps=null", "train.epochs=2"], "train.epochs"),
     "another direction": (
-        "defaults: [{/objective@a.objective: lm}, _self_]\na: {share: 0.5}\nb: {share: 0.5}",
+        "defaults: [{/objective@a.objective: lm}, _self_]\na: {share: 0.5, objective: {max_length: 16}}\n"
+        "b: {share: 0.5}",
         [],
         "phases.a: objective=lm needs causal",
     ),
