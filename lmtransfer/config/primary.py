@@ -27,6 +27,8 @@ def primary_config(name: str) -> dict[str, Any]:
 def drop_null_groups(overrides: Sequence[str], *, primary: str, folders: Sequence[Path]) -> list[str]:
     """Overrides with ``group=null`` in the way that Hydra has for it: ``~group``, or nothing where it is null already.
 
+    A group that is null in the command's file may be chosen by its experiment.
+
     Args:
         overrides: of the command line.
         primary: name of the command's config file.
@@ -36,12 +38,15 @@ def drop_null_groups(overrides: Sequence[str], *, primary: str, folders: Sequenc
     loaded = OmegaConf.to_container(yaml_files.load(path)) if path else {}
     entries = (loaded.get("defaults") or []) if isinstance(loaded, dict) else []
     chosen = {group: choice for entry in entries if isinstance(entry, dict) for group, choice in entry.items()}
+    given = dict(override.partition("=")[::2] for override in overrides)
+    recipe = paths.find(f"experiment/{given.get('experiment', chosen.get('experiment'))}.yaml", folders)
+    by_recipe = {_package(group) for group in (_read(recipe)[0] if recipe else [])}
     kept = []
     for override in overrides:
         key, _, value = override.partition("=")
         if value != "null" or not paths.is_group(key, folders):
             kept.append(override)
-        elif chosen.get(key, "") is not None:
+        elif chosen.get(key, "") is not None or key in by_recipe:
             kept.append(f"~{key}")
     return kept
 

@@ -284,3 +284,28 @@ def test_other_phases_are_another_run(capsys: pytest.CaptureFixture[str]) -> Non
     capsys.readouterr()
     assert lmtransfer(*WORDS, "name=run", "phases.words.share=0.4", "phases.rest.share=0.6", "resume=true") == 2
     assert "phases.words.share was 0.3 when the run was started" in capsys.readouterr().err
+
+
+def test_phases_of_a_recipe_are_taken_back_by_null() -> None:
+    Path("own/experiment").mkdir()
+    Path("own/experiment/growing.yaml").write_text(
+        "# @package _global_\ndefaults:\n  - override /phases: growing\ntrain: {steps: 10}\n"
+    )
+    words = ["experiment=growing" if word.startswith("experiment") else word for word in TINY]
+    assert lmtransfer(*words, "--config-dir=own", "name=with") == 0
+    assert {record["phase"] for record in records("with")} == {"first", "second", "third"}
+    assert lmtransfer(*words, "--config-dir=own", "phases=null", "name=without") == 0
+    assert not any("phase" in record for record in records("without"))
+
+
+def test_an_interrupted_phase_is_not_taken_for_the_run(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        stop_after(2, patch)
+        assert lmtransfer(*WORDS, "name=cut") != 0
+    capsys.readouterr()
+    assert lmtransfer("finetune", *TASK, "init=runs/pretrain/cut", "hardware=exact", "train.epochs=1", "name=ft") == 2
+    said = capsys.readouterr().err.strip()
+    assert "runs/pretrain/cut" in said
+    assert "its phase 'words'" in said
+    assert "resume=true" in said
+    assert len(said.splitlines()) == 1
