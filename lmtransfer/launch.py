@@ -27,7 +27,7 @@ from lmtransfer.config.in_short import expanded
 from lmtransfer.config.primary import drop_null_groups
 from lmtransfer.config.sweep import Point, in_sweep, read_points, sweep_name
 from lmtransfer.errors import ConfigError, Interrupted, LmtransferError
-from lmtransfer.runs.writer import failed_starts_removed
+from lmtransfer.runs.lock import failed_starts_removed
 from lmtransfer.system import machine, ranks
 from lmtransfer.system.last_resort import last_resort
 

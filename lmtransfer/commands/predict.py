@@ -13,9 +13,9 @@ from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError
 from lmtransfer.importing.opening import is_pretrained, open_saved
 from lmtransfer.prediction.answering import FilledMasks, MaskedTexts, TaskAnswers, answering_runs
+from lmtransfer.prediction.answers_in_order import AnswersInOrder
 from lmtransfer.prediction.input import asked, find_input, input_format, one_example
 from lmtransfer.prediction.output import STANDARD_OUTPUT, open_output
-from lmtransfer.prediction.stream import AnswersInOrder
 from lmtransfer.prediction.submission import Submission
 from lmtransfer.runs.saved import SavedRun
 from lmtransfer.runs.training import eager_hardware

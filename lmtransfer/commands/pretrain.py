@@ -16,7 +16,6 @@ from lmtransfer.reporting.runs.collect import read_run
 from lmtransfer.reporting.runs.entries import make_entries
 from lmtransfer.reporting.runs.rows import table_rows
 from lmtransfer.reporting.runs.sweeps import make_sweep
-from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.training import TrainingSetup, training_hardware
 from lmtransfer.training import distributed
 
@@ -34,13 +33,9 @@ def run(cfg: DictConfig) -> Path:
     setup = TrainingSetup.of(cfg, train, hardware)
     with distributed.process_group():
         resume = bool(cfg.resume) or in_sweep()
-
-        def train_one(own: DictConfig, called: str, may_exist: bool) -> RunDirectory:
-            return pretrain(own, called, setup, resume=may_exist)
-
         if cfg.seeds > 1:
-            return pretrain_seeds(cfg, name, train_one, resume=resume)
-        return train_one(cfg, name, resume).path
+            return pretrain_seeds(cfg, name, setup, resume=resume)
+        return pretrain(cfg, name, setup, resume=resume).path
 
 
 def after_sweep(run_dirs: list[Path]) -> None:

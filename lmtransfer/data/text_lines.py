@@ -116,15 +116,28 @@ def read_lines(
     Raises:
         DataError: bytes that are not UTF-8 (with ``file:line``), a damaged file, or one that unpacks beyond measure.
     """
-    notes = Notes() if notes is None else notes
     with open_binary(path, meter) as stream:
-        for number, raw in enumerate(_raw_lines(stream, path), start=1):
-            if number == 1 and raw.startswith(_BOM):
-                notes.add("byte order marks dropped", f"{path}:1")
-                raw = raw[len(_BOM) :]
-            raw = raw.rstrip(b"\r\n")
-            try:
-                text = raw.decode("utf-8")
-            except UnicodeDecodeError:
-                text = decode(raw, f"{path}:{number}", encoding_errors, notes)
-            yield number, text
+        yield from decoded(_raw_lines(stream, path), str(path), encoding_errors, Notes() if notes is None else notes)
+
+
+def decoded(
+    lines: Iterator[bytes], name: str, encoding_errors: EncodingErrors, notes: Notes
+) -> Iterator[tuple[int, str]]:
+    """Lines as text with their numbers, from 1, without line ends and without a byte order mark; see ``read_lines``.
+
+    Args:
+        lines: as bytes.
+        name: what they are of, for messages.
+        encoding_errors: see ``decode``.
+        notes: where odd things are counted.
+    """
+    for number, raw in enumerate(lines, start=1):
+        if number == 1 and raw.startswith(_BOM):
+            notes.add("byte order marks dropped", f"{name}:1")
+            raw = raw[len(_BOM) :]
+        raw = raw.rstrip(b"\r\n")
+        try:
+            text = raw.decode("utf-8")
+        except UnicodeDecodeError:
+            text = decode(raw, f"{name}:{number}", encoding_errors, notes)
+        yield number, text

@@ -7,17 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any
 
 import tokenizers
 import torch
 from safetensors.torch import load_file, save_file
-from torch import nn
 
 from lmtransfer.config.build import build
 from lmtransfer.errors import CheckpointError
 from lmtransfer.export.logits import OurModel, Text
-from lmtransfer.export.run import EncoderAlone, OpenRun, build_learner
+from lmtransfer.export.run import EncoderAlone, Learner, OpenRun, build_learner
 from lmtransfer.interop.reading import Published, read_published, read_task_head
 from lmtransfer.interop.tokenizers.written_tokenizer import TOKENIZER_FILE, WrittenTokenizer, tokens_differ
 from lmtransfer.interop.writing import PublishedFiles, RunToPublish, to_published
@@ -173,16 +172,16 @@ def read_folder(run: OpenRun, folder: Path, written: Written) -> OurModel:
     return OurModel(learner.eval(), run.saved.tokenizer, max_length=run.encoder.max_length)
 
 
-def _learner(run: OpenRun, encoder: Encoder, published: Published, folder: Path) -> nn.Module:
+def _learner(run: OpenRun, encoder: Encoder, published: Published, folder: Path) -> Learner:
     if run.kind == "encoder" or (run.kind == "pretraining" and not published.losses):
         return EncoderAlone(encoder)
     if run.kind == "pretraining":
         learner = PretrainingLearner(encoder, [build(published.loss_arguments[loss]) for loss in published.losses])
         load_weights(learner.objectives, published.objectives, source=str(folder))
         return learner
-    learner_of_task, _, _ = build_learner(run.saved, encoder)
-    head = read_task_head(folder, kind=run.kind)
-    load_weights(cast(nn.Module, learner_of_task.head), head, source=str(folder))
+    learner_of_task = build_learner(run.saved, encoder)
+    assert isinstance(learner_of_task, TaskLearner), "the run is of a task"
+    load_weights(learner_of_task.head, read_task_head(folder, kind=run.kind), source=str(folder))
     return learner_of_task
 
 

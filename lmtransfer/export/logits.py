@@ -11,10 +11,10 @@ from typing import Protocol
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lmtransfer.data.batch import PackedBatch
-from lmtransfer.models.base import Encoder
+from lmtransfer.export.run import EncoderAlone, Learner
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.heads import LabelTargets
@@ -61,15 +61,9 @@ class OurModel:
         max_length: texts are cut to this many tokens; None: what the encoder reads.
     """
 
-    def __init__(self, learner: nn.Module, tokenizer: Tokenizer, *, max_length: int | None = None) -> None:
+    def __init__(self, learner: Learner, tokenizer: Tokenizer, *, max_length: int | None = None) -> None:
         self._learner, self._tokenizer = learner, tokenizer
-        self.max_length = max_length or self._encoder.max_length
-
-    @property
-    def _encoder(self) -> Encoder:
-        encoder = self._learner.encoder
-        assert isinstance(encoder, Encoder)
-        return encoder
+        self.max_length = max_length or learner.encoder.max_length
 
     @property
     def cancelling(self) -> dict[str, float]:
@@ -84,7 +78,7 @@ class OurModel:
             LabelTargets(np.zeros(len(examples), dtype=np.int64)),
             self._tokenizer,
             max_length=self.max_length,
-            num_segments=self._encoder.num_segments,
+            num_segments=self._learner.encoder.num_segments,
         )
 
     @torch.no_grad()
@@ -102,10 +96,9 @@ class OurModel:
         return Said(np.split(encoded.tokens_T.astype(np.int64), encoded.offsets[1:-1]), logits)
 
 
-def _pretrained_logits(learner: nn.Module, packed: PackedBatch) -> dict[str, Tensor]:
+def _pretrained_logits(learner: PretrainingLearner | EncoderAlone, packed: PackedBatch) -> dict[str, Tensor]:
     """Of every objective that predicts from a text as it is; and the last layer itself."""
     encoder, num_tokens = learner.encoder, packed.num_tokens
-    assert isinstance(encoder, Encoder)
     hidden_TD = encoder(packed).last[:num_tokens]
     found = {"hidden": hidden_TD}
     if encoder.pooler is not None:

@@ -10,21 +10,10 @@ from dataclasses import dataclass, field
 
 from huggingface_hub import ModelCardData
 
+from lmtransfer.export.seen_by_transformers import pipeline_of
 from lmtransfer.reporting.render.cells import PLUS_MINUS, difference_text, score_text
 from lmtransfer.reporting.runs.entry import Entry
 from lmtransfer.reporting.units import in_percent
-
-#: What a model is for on the hub, by the end of the name of its class in Hugging Face transformers.
-_PIPELINES = {
-    "ForMaskedLM": "fill-mask",
-    "BertForPreTraining": "fill-mask",
-    "AlbertForPreTraining": "fill-mask",
-    "LMHeadModel": "text-generation",
-    "ForSequenceClassification": "text-classification",
-    "ForTokenClassification": "token-classification",
-    "ForQuestionAnswering": "question-answering",
-    "ForQuestionAnsweringSimple": "question-answering",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,12 +41,6 @@ class Card:
     scores: Sequence[Entry] = ()
     notes: Sequence[str] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
-
-
-def pipeline_of(architecture: str) -> str:
-    """The hub's ``pipeline_tag`` of a class of Hugging Face transformers: ``fill-mask`` of ``BertForMaskedLM``."""
-    found = [tag for ending, tag in _PIPELINES.items() if architecture.endswith(ending)]
-    return found[0] if found else "feature-extraction"
 
 
 def metadata(

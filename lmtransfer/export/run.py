@@ -45,6 +45,10 @@ class EncoderAlone(nn.Module):
         self.encoder = encoder
 
 
+#: An encoder with what stands upon it.
+Learner = PretrainingLearner | TaskLearner | EncoderAlone
+
+
 @dataclass(frozen=True, slots=True)
 class OpenRun:
     """A run with its weights.
@@ -53,8 +57,7 @@ class OpenRun:
         saved: the run; of one with several seeds, one of them.
         named: the run that the user named: the same, or the one that ``saved`` is a seed of.
         checkpoint: the folder of its weights.
-        learner: encoder and heads in evaluation mode, on the CPU: a ``PretrainingLearner``, a ``TaskLearner`` or an
-            ``EncoderAlone``.
+        learner: encoder and heads in evaluation mode, on the CPU.
         kind: of the heads.
         labels: of classification and tagging, in order.
         notes: what the checkpoint holds that is not exported.
@@ -63,7 +66,7 @@ class OpenRun:
     saved: SavedRun
     named: Path
     checkpoint: Path
-    learner: nn.Module
+    learner: Learner
     kind: Kind
     labels: tuple[str, ...]
     notes: tuple[str, ...]
@@ -71,9 +74,7 @@ class OpenRun:
     @property
     def encoder(self) -> Encoder:
         """The encoder."""
-        encoder = self.learner.encoder
-        assert isinstance(encoder, Encoder)
-        return encoder
+        return self.learner.encoder
 
     @property
     def objectives(self) -> list[Objective]:
@@ -107,7 +108,8 @@ class OpenRun:
     @property
     def method(self) -> TransferMethod:
         """How a run of a task was transferred."""
-        return cast(TransferMethod, build(self.saved.component("transfer")))
+        method: TransferMethod = build(self.saved.component("transfer"))
+        return method
 
     @property
     def losses(self) -> dict[str, Any]:
@@ -117,9 +119,9 @@ class OpenRun:
     @property
     def head(self) -> dict[str, Tensor]:
         """The tensors of what stands upon the encoder: those of the objectives, or those of a task's head."""
-        if self.kind == "encoder":
+        if isinstance(self.learner, EncoderAlone):
             return {}
-        return weights(cast(nn.Module, self.learner.objectives if self.kind == "pretraining" else self.learner.head))
+        return weights(self.learner.objectives if isinstance(self.learner, PretrainingLearner) else self.learner.head)
 
     @property
     def published_config(self) -> dict[str, Any]:
@@ -166,20 +168,19 @@ def open_run(path: str, *, checkpoint: CheckpointName | None) -> OpenRun:
     return OpenRun(saved, named, folder, learner.eval(), make.kind, make.labels, notes)
 
 
-def build_learner(saved: SavedRun, encoder: Encoder) -> tuple[nn.Module, Kind, tuple[str, ...]]:
-    """The heads that are exported, with random weights, upon an encoder; their kind; and the labels they tell apart.
+def build_learner(saved: SavedRun, encoder: Encoder) -> Learner:
+    """The heads that are exported, with random weights, upon an encoder.
 
     Args:
         saved: the run.
         encoder: the run's, or one that was read back.
     """
-    make = _learner_maker(saved)
-    learner = make.learner(encoder)
+    learner = _learner_maker(saved).learner(encoder)
     _fold(learner)
-    return learner, make.kind, make.labels
+    return learner
 
 
-def _fold(learner: nn.Module) -> None:
+def _fold(learner: Learner) -> None:
     """What a probe does to its features becomes part of its head, since no other format has a place for it."""
     if isinstance(learner, TaskLearner):
         learner.fold_standardising()
@@ -195,14 +196,15 @@ class _LearnerMaker:
         labels: that they tell apart.
     """
 
-    learner: Callable[[Encoder], nn.Module]
+    learner: Callable[[Encoder], Learner]
     kind: Kind
     labels: tuple[str, ...]
 
 
 def _learner_maker(saved: SavedRun) -> _LearnerMaker:
     if "transfer" in saved.config and "task" in saved.config:
-        task, method = task_of(saved), cast(TransferMethod, build(saved.component("transfer")))
+        task = task_of(saved)
+        method: TransferMethod = build(saved.component("transfer"))
         return _LearnerMaker(
             lambda encoder: method.learner(encoder, head=task.head, seed=0),
             cast(Kind, task.head.kind),

@@ -18,16 +18,19 @@ from lmtransfer.errors import CheckpointError
 from lmtransfer.export.logits import Said, Text
 from lmtransfer.system.optional import missing
 
-#: The automatic class that loads an architecture, by the end of the architecture's name.
-_AUTO = {
-    "ForPreTraining": "AutoModelForPreTraining",
-    "ForMaskedLM": "AutoModelForMaskedLM",
-    "ForNextSentencePrediction": "AutoModelForNextSentencePrediction",
-    "LMHeadModel": "AutoModelForCausalLM",
-    "ForSequenceClassification": "AutoModelForSequenceClassification",
-    "ForTokenClassification": "AutoModelForTokenClassification",
-    "ForQuestionAnswering": "AutoModelForQuestionAnswering",
-    "ForQuestionAnsweringSimple": "AutoModelForQuestionAnswering",
+#: By the end of an architecture's name, the first that fits: the automatic class that loads it, and the hub's word for
+#: what it is for (``pipeline_tag``).
+_CLASSES = {
+    "ElectraForPreTraining": ("AutoModelForPreTraining", "feature-extraction"),
+    "ForPreTraining": ("AutoModelForPreTraining", "fill-mask"),
+    "ForMaskedLM": ("AutoModelForMaskedLM", "fill-mask"),
+    "ForNextSentencePrediction": ("AutoModelForNextSentencePrediction", "feature-extraction"),
+    "LMHeadModel": ("AutoModelForCausalLM", "text-generation"),
+    "ForSequenceClassification": ("AutoModelForSequenceClassification", "text-classification"),
+    "ForTokenClassification": ("AutoModelForTokenClassification", "token-classification"),
+    "ForQuestionAnswering": ("AutoModelForQuestionAnswering", "question-answering"),
+    "ForQuestionAnsweringSimple": ("AutoModelForQuestionAnswering", "question-answering"),
+    "": ("AutoModel", "feature-extraction"),
 }
 
 
@@ -40,8 +43,12 @@ def installed_version() -> str | None:
 
 def auto_class(architecture: str) -> str:
     """The automatic class of transformers that loads an architecture: ``AutoModelForMaskedLM``."""
-    found = [name for ending, name in _AUTO.items() if architecture.endswith(ending)]
-    return found[0] if found else "AutoModel"
+    return next(names for ending, names in _CLASSES.items() if architecture.endswith(ending))[0]
+
+
+def pipeline_of(architecture: str) -> str:
+    """The hub's ``pipeline_tag`` of an architecture: ``fill-mask`` of ``BertForMaskedLM``."""
+    return next(names for ending, names in _CLASSES.items() if architecture.endswith(ending))[1]
 
 
 @dataclass(frozen=True, slots=True)

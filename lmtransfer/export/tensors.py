@@ -76,7 +76,7 @@ def read_tensors(run: OpenRun, folder: Path) -> OurModel:
     tokenizer = load_tokenizer(folder / "tokenizer")
     if tokenizer.fingerprint != run.saved.tokenizer.fingerprint:
         raise CheckpointError(f"{folder / 'tokenizer'}: is not the run's tokenizer")
-    learner, _, _ = build_learner(run.saved, build(model, vocab_size=tokenizer.vocab_size))
+    learner = build_learner(run.saved, build(model, vocab_size=tokenizer.vocab_size))
     load_weights(learner, load_file(folder / "model.safetensors"), source=str(folder))
     return OurModel(learner.eval(), tokenizer)
 

@@ -20,15 +20,13 @@ from lmtransfer.interop.families.elmo import elmo_arguments, elmo_weight_file, e
 from lmtransfer.interop.families.index import family_of_config
 from lmtransfer.interop.families.key_map import check_tensors, expected_tensors, to_ours
 from lmtransfer.interop.reading_heads import read_heads
+from lmtransfer.interop.twin import joined_twin
 from lmtransfer.interop.weight_files import read_json, read_weight_files
 from lmtransfer.models.base import Encoder
 from lmtransfer.models.elmo import ElmoEncoder
-from lmtransfer.models.twin import twin_shape
 
 #: Keys of config.json by which a folder asks for code of its own.
 _CODE = ("auto_map", "custom_pipelines", "_target_")
-#: What a twin's encoder may have otherwise than the encoder whose twin it is.
-_OF_A_TWIN = ("dim", "num_heads", "hidden_dim", "dropout")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +112,7 @@ def _with_twin(published: Published, twin: TwinFormat, folder: Path) -> Publishe
         note = f"{told}: put it into the subfolder {twin.folder} to go on with {twin.loss}"
         return replace(published, notes=(*published.notes, note))
     other = _read(place, twins=False)
-    joined = _joined(twin, published.model, published.encoder, other.model, other.encoder, other.objectives)
+    joined = joined_twin(twin, published.model, published.encoder, other.model, other.encoder, other.objectives)
     if isinstance(joined, str):
         return replace(
             published, notes=(*published.notes, f"{told}, and the one in {twin.folder} does not fit: {joined}")
@@ -129,49 +127,6 @@ def _with_twin(published: Published, twin: TwinFormat, folder: Path) -> Publishe
         loss_arguments=published.loss_arguments | {twin.loss: node | {"generator_size": size}},
         notes=(*published.notes, *(f"{twin.folder}: {note}" for note in other.notes)),
     )
-
-
-def _joined(
-    twin: TwinFormat,
-    model: Mapping[str, Any],
-    encoder: Mapping[str, Tensor],
-    other_model: Mapping[str, Any],
-    other_encoder: Mapping[str, Tensor],
-    other_head: Mapping[str, Tensor],
-) -> tuple[dict[str, Tensor], float] | str:
-    """A generator that was read by itself as part of the objective, or why it is none of this encoder.
-
-    Args:
-        twin: the names.
-        model: component node of the encoder.
-        encoder: its tensors by our names.
-        other_model: component node of the generator's.
-        other_encoder: its tensors.
-        other_head: those of its head, under ``mlm.``.
-
-    Returns:
-        Its tensors by our names under ``objectives.``, and its width as a share of the encoder's.
-    """
-    if not any(name.startswith("mlm.") for name in other_head):
-        return "it has no head of mlm"
-    differ = [key for key in model if key not in _OF_A_TWIN and other_model.get(key) != model[key]]
-    if differ:
-        return f"another {', '.join(differ)}"
-    if model["activation"] != "gelu":
-        return f"activation={model['activation']} in the encoder and gelu in its head"
-    size = other_model["dim"] / model["dim"]
-    shape = twin_shape(dim=model["dim"], hidden_dim=model["hidden_dim"], size=min(size, 1.0))
-    wrong = [
-        f"{key}={other_model[key]}, not {value}" for key, value in shape._asdict().items() if other_model[key] != value
-    ]
-    if wrong:
-        return "; ".join(wrong)
-    shared = [name for name in encoder if name.startswith(twin.shared)]
-    if not all(name in other_encoder and torch.equal(encoder[name], other_encoder[name]) for name in shared):
-        return "embeddings of its own, and lmtransfer's are shared"
-    layers = {f"{twin.loss}.{twin.layers}{name}": other_encoder[name] for name in other_encoder if name not in shared}
-    head = {f"{twin.loss}.{twin.head}{name.removeprefix('mlm.')}": tensor for name, tensor in other_head.items()}
-    return layers | head, size
 
 
 def _read_elmo(folder: Path) -> Published:

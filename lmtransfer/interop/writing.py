@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from lmtransfer.errors import CheckpointError
-from lmtransfer.interop.families.base import Family, PretrainingArchitecture, PretrainingHead, TaskKind, TwinFormat
-from lmtransfer.interop.families.index import defaults_of, family_of_model
+from lmtransfer.interop.families.base import Family, PretrainingArchitecture, PretrainingHead, TaskKind
+from lmtransfer.interop.families.index import family_of_model
 from lmtransfer.interop.families.key_map import to_theirs
-from lmtransfer.models.twin import twin_shape
+from lmtransfer.interop.twin import ApartTwin, apart_twin
 
 _TASK_NAMES = {"classification": "labels", "regression": "a number", "tagging": "labels of words", "span": "spans"}
 
@@ -160,40 +160,18 @@ def _pretraining(family: Family, arguments: Mapping[str, Any], run: RunToPublish
         if head.loss in chosen.losses:
             own = {name: tensor for name, tensor in run.head.items() if name.startswith(f"{head.loss}.")}
             if family.twin is not None and family.twin.loss == head.loss:
-                own, small = _apart_twin(family.twin, run, arguments, own)
-                more = {} if small is None else {family.twin.folder: to_published(small)}
+                node = run.loss_arguments.get(head.loss, {})
+                own, small = apart_twin(family.twin, own, encoder=run.encoder, arguments=arguments, node=node)
+                if small is not None:
+                    more[family.twin.folder] = to_published(_run_of(small, run))
             own |= {name: _with_row_of_padding(own[name], run) for name in head.vocabulary_sized if name in own}
             tensors |= to_theirs(own, head.key_map, num_heads=arguments.get("num_heads"))
     return _Made(chosen.name, chosen.pooler or not chosen.losses, tensors, {}, chosen.losses, more)
 
 
-def _apart_twin(
-    twin: TwinFormat, run: RunToPublish, arguments: Mapping[str, Any], own: Mapping[str, Tensor]
-) -> tuple[dict[str, Tensor], RunToPublish | None]:
-    """The objective's tensors without the generator's, and the generator as a run of its own.
-
-    Args:
-        twin: the names.
-        run: the discriminator's.
-        arguments: of its encoder, defaults included.
-        own: the objective's tensors.
-    """
-    layers, head = f"{twin.loss}.{twin.layers}", f"{twin.loss}.{twin.head}"
-    rest = {name: tensor for name, tensor in own.items() if not name.startswith((layers, head))}
-    if len(rest) == len(own):
-        return rest, None
-    node = {**defaults_of(twin.objective), **run.loss_arguments.get(twin.loss, {})}
-    shape = twin_shape(dim=arguments["dim"], hidden_dim=arguments["hidden_dim"], size=node["generator_size"])
-    shared = {name: tensor for name, tensor in run.encoder.items() if name.startswith(twin.shared)}
-    body = {name.removeprefix(layers): tensor for name, tensor in own.items() if name.startswith(layers)}
-    small = replace(
-        run,
-        model={**run.model, **shape._asdict()},
-        encoder={**shared, **body},
-        head={f"mlm.{name.removeprefix(head)}": own[name] for name in own if name.startswith(head)},
-        loss_arguments={"mlm": {key: node[key] for key in ("activation", "norm_eps")}},
-    )
-    return rest, small
+def _run_of(twin: ApartTwin, run: RunToPublish) -> RunToPublish:
+    model = {**run.model, **twin.shape}
+    return replace(run, model=model, encoder=twin.encoder, head=twin.head, loss_arguments=twin.loss_arguments)
 
 
 def _fits(head: PretrainingHead, arguments: Mapping[str, Any], run: RunToPublish, notes: list[str]) -> bool:

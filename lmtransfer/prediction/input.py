@@ -11,9 +11,9 @@ from typing import Any, Protocol, cast
 
 from lmtransfer.data.documents import Notes
 from lmtransfer.data.files import find_file, plain_name
-from lmtransfer.data.text_lines import EncodingErrors, decode, read_lines
+from lmtransfer.data.text_lines import EncodingErrors, decoded, read_lines
 from lmtransfer.errors import ConfigError, DataError
-from lmtransfer.prediction.stream import AnswersInOrder
+from lmtransfer.prediction.answers_in_order import AnswersInOrder
 from lmtransfer.system.machine import naming
 from lmtransfer.tasks.asking import Asked, Reader
 
@@ -28,7 +28,6 @@ _OF_SUFFIX = {
     ".conllu": "conllu",
 }
 _PIECE_BYTES = 1 << 16
-_BOM = b"\xef\xbb\xbf"
 
 
 class Arriving(Protocol):
@@ -171,14 +170,17 @@ def arriving_lines(
     Args:
         stream: gives bytes as they arrive.
         name: what it is called in messages.
-        encoding_errors: see ``open_lines``.
+        encoding_errors: see ``asked``.
         notes: where odd things are counted.
         before_waiting: called before each request for more bytes.
 
     Raises:
         DataError: bytes that are not UTF-8, with ``name:line``.
     """
-    number = 0
+    return decoded(_as_they_end(stream, name, before_waiting), name, encoding_errors, notes)
+
+
+def _as_they_end(stream: Arriving, name: str, before_waiting: Callable[[], None]) -> Iterator[bytes]:
     held: list[bytes] = []
     while True:
         before_waiting()
@@ -189,13 +191,7 @@ def arriving_lines(
             continue
         *whole, rest = b"".join([*held, piece]).split(b"\n")
         held = [rest]
-        if not piece and rest:
-            whole = [rest]
-        for raw in whole:
-            number += 1
-            if number == 1 and raw.startswith(_BOM):
-                notes.add("byte order marks dropped", f"{name}:1")
-                raw = raw.removeprefix(_BOM)
-            yield number, decode(raw.rstrip(b"\r"), f"{name}:{number}", encoding_errors, notes)
+        yield from whole
         if not piece:
+            yield from filter(None, held)
             return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,26 +12,26 @@ from rich import box
 from rich.table import Table
 
 from lmtransfer.config.plain import resolved
+from lmtransfer.pretraining.run import pretrain
 from lmtransfer.pretraining.text import with_absolute_paths
 from lmtransfer.reporting.units import shown
 from lmtransfer.runs.result import RunResult
 from lmtransfer.runs.resume import check_resumable
 from lmtransfer.runs.run_directory import RunDirectory
+from lmtransfer.runs.training import TrainingSetup
 from lmtransfer.system.console import Console
 from lmtransfer.system.printable import short_path
 from lmtransfer.tokenizers.load import load_tokenizer
 from lmtransfer.training import distributed
 
-Train = Callable[[DictConfig, str, bool], RunDirectory]
 
-
-def pretrain_seeds(cfg: DictConfig, name: str, train: Train, *, resume: bool) -> Path:
+def pretrain_seeds(cfg: DictConfig, name: str, setup: TrainingSetup, *, resume: bool) -> Path:
     """Train with the seeds ``seed`` to ``seed + seeds - 1``, and leave one run directory with a folder for each.
 
     Args:
         cfg: the command's, checked; its ``seeds`` is more than 1.
         name: of the run.
-        train: trains one run by its configuration, name, and whether it may go on with one that exists.
+        setup: budget, optimiser and the like, and where to compute.
         resume: go on with a run of this name, which may have had fewer seeds.
 
     Returns:
@@ -55,7 +55,7 @@ def pretrain_seeds(cfg: DictConfig, name: str, train: Train, *, resume: bool) ->
             own.seed, own.seeds = seed, 1
         if distributed.is_main():
             print(f"\npretraining seed {seed}, {seed - cfg.seed + 1} of {cfg.seeds}", flush=True)
-        runs.append(train(own, f"{name}/seed-{seed}", True))
+        runs.append(pretrain(own, f"{name}/seed-{seed}", setup, resume=True))
     if distributed.is_main():
         load_tokenizer(runs[0].tokenizer).save(directory.tokenizer)
     directory.write_versions(runs[0].read_versions())

@@ -24,7 +24,7 @@ import yaml
 
 from lmtransfer.errors import RunDirectoryError
 from lmtransfer.former_names import current_config
-from lmtransfer.runs import writer as run_writer
+from lmtransfer.runs import lock
 from lmtransfer.runs.result import RunResult
 from lmtransfer.system.durable import write_text
 from lmtransfer.training import distributed
@@ -115,21 +115,21 @@ class RunDirectory:
         )
         try:
             with contextlib.suppress(FileExistsError):
-                run_writer.make_folder(self.path)
+                lock.make_folder(self.path)
             if not self.path.is_dir():
                 return f"{self.path} exists and is not a folder: choose another name=, or move it away"
-            begins = not (self.config_path.exists() or run_writer.holds(self.path)) and run_writer.is_beginning(
+            begins = not (self.config_path.exists() or lock.holds(self.path)) and lock.is_beginning(
                 self.path
             )
             if not begins and not resume:
                 return taken
-            run_writer.hold(self.path)
+            lock.hold(self.path)
             if self.config_path.exists() and not resume:  # another process was faster
-                run_writer.release(self.path)
+                lock.release(self.path)
                 return taken
             if begins and not self.config_path.exists():
-                run_writer.clear(self.path)
-        except run_writer.Busy as busy:
+                lock.clear(self.path)
+        except lock.Busy as busy:
             other = "another process" if busy.pid is None else f"another process ({busy.pid})"
             return (
                 f"{other} is writing the run {self.path}, and a run has one writer: wait for it to end, or stop it by "

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError, DataError
-from lmtransfer.tasks.formats.json_document import JsonNode
+from lmtransfer.tasks.file_formats.json_document import JsonNode
 
 #: Where an example comes from, ``file:line``, and the example.
 Given = tuple[str, Any]

@@ -101,6 +101,7 @@ class HeadSpec:
 
     Attributes:
         kind: the word for it in messages, results and exports.
+        module: the class of the head, by its full name, a ``transfer.heads.base.Head``.
         per: what it has logits for: each sequence, or each token.
         has_mean: whether the outputs of several heads can be put together.
         may_be_unreachable: whether there are gold answers that cannot be given on some tokens.
@@ -108,6 +109,7 @@ class HeadSpec:
     """
 
     kind: ClassVar[str]
+    module: ClassVar[str]
     per: ClassVar[Literal["sequence", "token"]]
     has_mean: ClassVar[bool] = False
     may_be_unreachable: ClassVar[bool] = False
@@ -146,6 +148,7 @@ class ClassificationSpec(HeadSpec):
     """One of C labels a sequence; outputs are the C logits."""
 
     kind: ClassVar[str] = "classification"
+    module: ClassVar[str] = "lmtransfer.transfer.heads.sequences.ClassificationHead"
     per: ClassVar[Literal["sequence", "token"]] = "sequence"
     has_mean: ClassVar[bool] = True
 
@@ -174,6 +177,7 @@ class RegressionSpec(HeadSpec):
     """One number a sequence; outputs are the number, (R, 1)."""
 
     kind: ClassVar[str] = "regression"
+    module: ClassVar[str] = "lmtransfer.transfer.heads.sequences.RegressionHead"
     per: ClassVar[Literal["sequence", "token"]] = "sequence"
     has_mean: ClassVar[bool] = True
 
@@ -200,6 +204,7 @@ class TaggingSpec(HeadSpec):
     """One of C tags a word; outputs are the C logits of each word."""
 
     kind: ClassVar[str] = "tagging"
+    module: ClassVar[str] = "lmtransfer.transfer.heads.tagging.TaggingHead"
     per: ClassVar[Literal["sequence", "token"]] = "token"
 
     def said(self, outputs: np.ndarray) -> np.ndarray:
@@ -233,6 +238,7 @@ class SpanSpec(HeadSpec):
     """
 
     kind: ClassVar[str] = "span"
+    module: ClassVar[str] = "lmtransfer.transfer.heads.span.SpanHead"
     per: ClassVar[Literal["sequence", "token"]] = "token"
     may_be_unreachable: ClassVar[bool] = True
 

@@ -6,10 +6,11 @@ from typing import Any, Literal
 
 import torch
 
+from lmtransfer.config.target import resolve
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import Encoder
 from lmtransfer.randomness import derived_seed
-from lmtransfer.tasks.heads import HeadSpec, RegressionSpec, SpanSpec, TaggingSpec
+from lmtransfer.tasks.heads import HeadSpec
 from lmtransfer.transfer.composing import (
     AttentionPooling,
     BiLstm,
@@ -22,10 +23,7 @@ from lmtransfer.transfer.composing import (
 )
 from lmtransfer.transfer.depth import rate_scales
 from lmtransfer.transfer.freezing import Freezing, Frozen, Full, Gradual
-from lmtransfer.transfer.heads.base import Head
-from lmtransfer.transfer.heads.sequences import ClassificationHead, RegressionHead
-from lmtransfer.transfer.heads.span import SpanHead
-from lmtransfer.transfer.heads.tagging import Pieces, TaggingHead
+from lmtransfer.transfer.heads.base import Head, Pieces
 from lmtransfer.transfer.learner import TaskLearner
 from lmtransfer.transfer.reading import OneLayer, Reading, ScalarMix
 
@@ -222,26 +220,16 @@ class TransferMethod:
         return EveryToken(dim=encoder.dim)
 
     def _head(self, encoder: Encoder, head: HeadSpec, *, input_dim: int) -> Head:
-        layers: dict[str, Any] = {
-            "input_dim": input_dim,
-            "num_labels": head.num_labels,
-            "hidden_dim": self.head_hidden_dim,
-            "dropout": self.dropout,
-        }
-        if isinstance(head, TaggingSpec):
-            return TaggingHead(pieces=self.resolved_pieces(encoder), **layers)
-        if isinstance(head, SpanSpec):
-            longest = head.max_answer_tokens or encoder.max_length
-            null: Literal["first", "last"] = "last" if encoder.attention == "causal" else "first"
-            return SpanHead(max_answer_tokens=longest, null=null, **layers)
-        activation = encoder.family_head.hidden if self.pooling == "family" else None
+        layers: dict[str, Any] = {"input_dim": input_dim, "hidden_dim": self.head_hidden_dim, "dropout": self.dropout}
+        activation = encoder.family_head.hidden if self.pooling == "family" and head.per == "sequence" else None
         if activation is not None:
             layers |= {
                 "hidden_dim": self.head_hidden_dim or encoder.dim,
                 "activation": activation,
                 "hidden_dropout": self.dropout,
             }
-        return RegressionHead(**layers) if isinstance(head, RegressionSpec) else ClassificationHead(**layers)
+        made: type[Head] = resolve(head.module, key="task.head")
+        return made.of(head, encoder, layers, pieces=self.resolved_pieces(encoder))
 
 
 def _freezing(freeze: str, unfreeze_share: float) -> Freezing:

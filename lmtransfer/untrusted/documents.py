@@ -138,7 +138,7 @@ def _json(raw: bytes) -> Any:
     except RecursionError:
         raise _Refused(f"is nested more than {DEEPEST} deep") from None
     except ValueError as error:
-        raise _Refused(f"is damaged, or no JSON ({_first_line(error)})") from None
+        raise _Refused(f"is damaged, or no JSON ({first_line(error)})") from None
 
 
 def _yaml(raw: bytes) -> Any:
@@ -155,10 +155,10 @@ def _yaml(raw: bytes) -> Any:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         place = "" if mark is None else f"line {mark.line + 1}: "
-        raise _Refused(f"is damaged, or no YAML ({place}{getattr(error, 'problem', None) or _first_line(error)})"
+        raise _Refused(f"is damaged, or no YAML ({place}{getattr(error, 'problem', None) or first_line(error)})"
                        ) from None  # fmt: skip
     except (ValueError, TypeError, OverflowError, RecursionError) as error:  # dates and keys that are none
-        raise _Refused(f"is damaged, or no YAML of plain values ({_first_line(error)})") from None
+        raise _Refused(f"is damaged, or no YAML of plain values ({first_line(error)})") from None
 
 
 def _checked(document: Any, schema: Kind, finite: bool) -> Any:
@@ -171,7 +171,8 @@ def _checked(document: Any, schema: Kind, finite: bool) -> Any:
     return document
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """What a library says of an error, in one line."""
     return (str(error).splitlines() or [type(error).__name__])[0][:200]
 
 

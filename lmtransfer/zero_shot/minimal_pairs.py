@@ -25,7 +25,7 @@ from lmtransfer.runs.training import eager_hardware
 from lmtransfer.runs.versions import versions
 from lmtransfer.system.console import Console
 from lmtransfer.system.printable import short_path
-from lmtransfer.tasks.formats.blimp import MinimalPair
+from lmtransfer.tasks.file_formats.blimp import MinimalPair
 from lmtransfer.tasks.text.minimal_pairs import CHANCE, MinimalPairs
 from lmtransfer.training import distributed
 from lmtransfer.training.hardware import Hardware

@@ -19,8 +19,8 @@ PACKAGE = ROOT / "lmtransfer"
 FILES = sorted(path for path in PACKAGE.rglob("*.py"))
 
 #: What each part may import of lmtransfer, besides itself. The batch is the one file of `data` that layers and models
-#: (and so all that runs them) may know; of `training`, the learner is a contract, and which rank this is may be asked.
-BATCH, LEARNER, RANKS = "data.batch", "training.learner", "training.distributed"
+#: (and so all that runs them) may know; of `training`, the learner is a contract.
+BATCH, LEARNER = "data.batch", "training.learner"
 PLAIN = {"errors", "randomness", "system", "untrusted"}
 ALLOWED: dict[str, set[str]] = {
     "__init__": {"system.waiting"},
@@ -38,10 +38,10 @@ ALLOWED: dict[str, set[str]] = {
     "data": PLAIN | {"tokenizers", LEARNER},
     "objectives": {"errors", "randomness", "layers", "models", "tokenizers", "data", LEARNER},
     "kept_predictions": {"errors", "system", "metrics"},
-    "tasks": {"errors", "randomness", "tokenizers", "data", "metrics", "kept_predictions", LEARNER},
+    "tasks": {"errors", "randomness", "tokenizers", "data", "metrics", "kept_predictions"},
     "training": PLAIN,
     "interop": {"errors", "untrusted", "system", "models", "tokenizers", "objectives", BATCH},
-    "reporting": {"errors", "former_names", "untrusted", "system", "metrics", "kept_predictions", "verdicts"}
+    "reporting": {"errors", "former_names", "untrusted", "system", "kept_predictions", "verdicts"}
     | {"config.without_effect"},
     "runs": PLAIN | {"former_names", "config", "tokenizers", "models", "data", "training"},
     "importing": PLAIN | {"config", "tokenizers", "models", "data", "objectives", "training", "interop", "runs"},
@@ -49,7 +49,7 @@ ALLOWED: dict[str, set[str]] = {
     | {"config", "tokenizers", "layers", "models", "data", "objectives", "training", "interop", "runs", "reporting"}
     | {"importing"},
     "transfer": PLAIN
-    | {"config", "layers", "models", "tokenizers", "data", "metrics", "kept_predictions", "tasks", "training", "runs"}
+    | {"config", "layers", "models", "tokenizers", "data", "kept_predictions", "tasks", "training", "runs"}
     | {"verdicts", "reporting", "importing"},
     "zero_shot": PLAIN
     | {"config", "models", "tokenizers", "data", "objectives", "training", "runs", "pretraining", "tasks"}
@@ -63,7 +63,7 @@ ALLOWED: dict[str, set[str]] = {
     | {"importing"},
     "study": PLAIN | {"config", "verdicts", "reporting", "runs", "pretraining", "transfer"},
     "commands": {"*"},
-    "launch": {"errors", "config", "runs.writer", "system"},
+    "launch": {"errors", "config", "runs.lock", "system"},
     "cli": {"errors", "config", "launch", "system"},
     "__main__": {"cli"},
 }

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from transfer_world import lmtransfer, make_world, result
 
-#: Is a text long? It shares nothing with ours but what every task declares.
+#: Is a text long? It shares nothing with ours but what every task declares, and has a head of its own.
 CLASS = '''
 """A task from elsewhere."""
 
@@ -16,12 +16,15 @@ import random
 from dataclasses import dataclass
 
 import numpy as np
+from torch.nn import functional
 
 from lmtransfer.tasks.answers import LabelAnswer
 from lmtransfer.tasks.base import Task
 from lmtransfer.tasks.heads import ClassificationSpec, LabelTargets
 from lmtransfer.tasks.text.encoding import encode_texts
 from lmtransfer.tasks.text.reader import TextReader
+from lmtransfer.training.learner import Loss
+from lmtransfer.transfer.heads.sequences import ClassificationHead
 
 SIZES = {"train": 60, "dev": 30, "test": 30}
 
@@ -47,6 +50,19 @@ class Line:
         return (self.text,)
 
 
+class MarginHead(ClassificationHead):
+    """One of C labels by a margin."""
+
+    loss_name = "margin"
+
+    def loss(self, logits, batch):
+        return Loss(functional.multi_margin_loss(logits, batch.targets.labels, reduction="sum"), self.count(batch))
+
+
+class MarginSpec(ClassificationSpec):
+    module = "own_tasks.MarginHead"
+
+
 class IsLong(Task):
     """Whether a text has five words or more."""
 
@@ -59,7 +75,7 @@ class IsLong(Task):
 
     @property
     def head(self):
-        return ClassificationSpec(2)
+        return MarginSpec(2)
 
     def examples(self, split):
         rng = random.Random(split)
@@ -107,6 +123,7 @@ def test_one_class_and_one_yaml_are_all_that_a_task_takes(
     assert result("runs/probe/probe")["difference"] is not None
     assert lmtransfer("finetune", *QUICK, "optimizer.learning_rate=0.01", "name=own") == 0
     found = result("runs/finetune/own")
+    assert "  margin 0." in capsys.readouterr().err  # its own loss
     assert found["mean"] > 0.75  # the majority has 63 %
     assert "majority_label" not in found  # it declares no baseline
 

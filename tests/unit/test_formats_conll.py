@@ -9,9 +9,9 @@ import pytest
 
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import DataError
-from lmtransfer.tasks.formats.conll import iob1_to_bio, read_conll, unmarked_begins
-from lmtransfer.tasks.formats.conllu import read_conllu
-from lmtransfer.tasks.formats.tagged import TaggedSentence, read_tagged_json
+from lmtransfer.tasks.file_formats.conll import iob1_to_bio, read_conll, unmarked_begins
+from lmtransfer.tasks.file_formats.conllu import read_conllu
+from lmtransfer.tasks.file_formats.tagged import TaggedSentence, read_tagged_json
 
 # In the form of the shared task's files; the sentences are ours.
 CONLL_2003 = """\

@@ -7,7 +7,8 @@ import torch
 from head_fakes import Rows, asked, check_against_loop, check_batch_is_its_sequences, check_half_precision
 from torch import Tensor, nn
 
-from lmtransfer.transfer.heads.tagging import Pieces, TaggingHead
+from lmtransfer.transfer.heads.base import Pieces
+from lmtransfer.transfer.heads.tagging import TaggingHead
 
 #: Words of one, two and three tokens; tokens before, between and after them that no word here has; an unknown label;
 #: a sequence without words, and one whose word reaches its last token.

@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 from lmtransfer.config import paths
 from lmtransfer.config.build import build
 from lmtransfer.errors import ConfigError, DataError
-from lmtransfer.tasks.formats.blimp import MinimalPair, read_pairs
+from lmtransfer.tasks.file_formats.blimp import MinimalPair, read_pairs
 from lmtransfer.tasks.text.minimal_pairs import MinimalPairs
 
 #: GPT-2's thousandths by paradigm, phenomenon by phenomenon, as raw_results/summary/models_summary.jsonl of

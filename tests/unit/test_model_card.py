@@ -9,7 +9,8 @@ import pytest
 import yaml
 from reporting_fakes import pretraining, transfer
 
-from lmtransfer.export.model_card import Card, metadata, pipeline_of, write_card
+from lmtransfer.export.model_card import Card, metadata, write_card
+from lmtransfer.export.seen_by_transformers import auto_class, pipeline_of
 from lmtransfer.reporting.runs.collect import collect
 from lmtransfer.reporting.runs.entries import make_entries
 
@@ -87,17 +88,17 @@ def test_scores_come_with_seeds_controls_and_intervals(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("architecture", "tag"),
+    ("architecture", "tag", "auto"),
     [
-        ("BertForPreTraining", "fill-mask"),
-        ("MegatronBertForPreTraining", "fill-mask"),
-        ("ElectraForPreTraining", "feature-extraction"),
-        ("ModernBertForMaskedLM", "fill-mask"),
-        ("GPT2LMHeadModel", "text-generation"),
-        ("XLNetForQuestionAnsweringSimple", "question-answering"),
-        ("RobertaForTokenClassification", "token-classification"),
-        ("AlbertModel", "feature-extraction"),
+        ("BertForPreTraining", "fill-mask", "AutoModelForPreTraining"),
+        ("MegatronBertForPreTraining", "fill-mask", "AutoModelForPreTraining"),
+        ("ElectraForPreTraining", "feature-extraction", "AutoModelForPreTraining"),
+        ("ModernBertForMaskedLM", "fill-mask", "AutoModelForMaskedLM"),
+        ("GPT2LMHeadModel", "text-generation", "AutoModelForCausalLM"),
+        ("XLNetForQuestionAnsweringSimple", "question-answering", "AutoModelForQuestionAnswering"),
+        ("RobertaForTokenClassification", "token-classification", "AutoModelForTokenClassification"),
+        ("AlbertModel", "feature-extraction", "AutoModel"),
     ],
 )
-def test_the_hub_is_told_what_a_model_is_for(architecture: str, tag: str) -> None:
-    assert pipeline_of(architecture) == tag
+def test_the_hub_is_told_what_a_model_is_for(architecture: str, tag: str, auto: str) -> None:
+    assert (pipeline_of(architecture), auto_class(architecture)) == (tag, auto)

@@ -13,8 +13,8 @@ import pytest
 from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.prediction.answering import MaskedTexts
+from lmtransfer.prediction.answers_in_order import AnswersInOrder
 from lmtransfer.prediction.input import arriving_lines, asked, find_input, input_format, one_example
-from lmtransfer.prediction.stream import AnswersInOrder
 from lmtransfer.tasks.asking import Given, Reader
 from lmtransfer.tasks.qa.task import SpanQa
 from lmtransfer.tasks.tagging.task import Tagging

@@ -26,7 +26,7 @@ from lmtransfer.kept_predictions.scored import (
 )
 from lmtransfer.kept_predictions.values import contributions, metric_value
 from lmtransfer.tasks.answers import LabelAnswer, ScoreAnswer, SpanAnswer, TagsAnswer
-from lmtransfer.tasks.formats.blimp import MinimalPair
+from lmtransfer.tasks.file_formats.blimp import MinimalPair
 from lmtransfer.tasks.qa.example import GoldSpan, QuestionExample
 from lmtransfer.tasks.qa.task import SpanQa
 from lmtransfer.tasks.tagging.example import TaggedExample

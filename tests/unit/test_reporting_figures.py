@@ -13,7 +13,7 @@ from lmtransfer.reporting.figures.all_figures import draw_figures
 from lmtransfer.reporting.figures.loss_against import read_curve
 from lmtransfer.reporting.figures.loss_curves import MAX_CURVES, loss_curve, smoothed
 from lmtransfer.reporting.figures.part_curves import part_curves
-from lmtransfer.reporting.figures.source_curves import source_curves
+from lmtransfer.reporting.figures.pretraining_settings import source_curves
 from lmtransfer.reporting.figures.style import label_ends, new_figure, spread_apart
 from lmtransfer.reporting.runs.collect import collect
 from lmtransfer.reporting.runs.entries import make_entries

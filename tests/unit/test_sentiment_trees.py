@@ -10,7 +10,7 @@ from lmtransfer.data.files import find_file
 from lmtransfer.data.text_lines import read_lines
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.tasks.base import Task
-from lmtransfer.tasks.formats.trees import Phrase, parse_tree, plain_word, read_trees
+from lmtransfer.tasks.file_formats.trees import Phrase, parse_tree, plain_word, read_trees
 from lmtransfer.tasks.heads import ClassificationSpec
 from lmtransfer.tasks.text.sentiment_trees import SentimentTrees
 

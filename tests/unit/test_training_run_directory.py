@@ -18,7 +18,7 @@ from training_toys import ToyLearner, files_below, toy_trainer
 
 from lmtransfer.config.build import component_problems
 from lmtransfer.errors import ConfigError, RunDirectoryError, TrainingError
-from lmtransfer.runs import writer as run_writer
+from lmtransfer.runs import lock
 from lmtransfer.runs.result import JointResult, RunResult, SeedResult
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.versions import versions
@@ -322,8 +322,8 @@ def test_what_a_killed_writer_has_staged_in_its_runs_goes_with_the_next_one(tmp_
     for path in (*staged, of_others):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("half")
-    (of_others.parent / run_writer.LOCK).touch()  # a run of its own, which another process may be writing
-    run_writer.release(run.path)
+    (of_others.parent / lock.LOCK).touch()  # a run of its own, which another process may be writing
+    lock.release(run.path)
     RunDirectory.create(tmp_path, "finetune", "a", resume=True)
     assert [path.exists() for path in staged] == [False] * 3
     assert of_others.exists()

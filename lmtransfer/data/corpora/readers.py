@@ -15,6 +15,7 @@ from lmtransfer.data.files import COMPRESSIONS, Meter, open_binary, plain_name
 from lmtransfer.data.text_lines import EncodingErrors, decode, read_lines
 from lmtransfer.errors import DataError
 from lmtransfer.system.machine import naming
+from lmtransfer.untrusted.documents import first_line
 
 Format = Literal["auto", "text", "jsonl", "parquet"]
 Boundary = Literal["auto", "blank_line", "file", "line", "heading"]
@@ -149,7 +150,7 @@ def _parquet_documents(
         try:
             file = pq.ParquetFile(source)
         except (pa.ArrowException, OSError) as error:
-            raise DataError(f"{path}: not a parquet file, or a damaged one ({_first_line(error)})") from None
+            raise DataError(f"{path}: not a parquet file, or a damaged one ({first_line(error)})") from None
         if text_field not in file.schema_arrow.names:
             names = ", ".join(file.schema_arrow.names)
             raise DataError(f"{path}: no column `{text_field}` here (found: {names}); set corpus.text_field")
@@ -161,7 +162,7 @@ def _parquet_documents(
             try:
                 batch = next(batches, None)
             except (pa.ArrowException, OSError) as error:
-                raise DataError(f"{path}:row {row + 1}: the file is damaged ({_first_line(error)})") from None
+                raise DataError(f"{path}:row {row + 1}: the file is damaged ({first_line(error)})") from None
             if batch is None:
                 return
             # As bytes, because arrow does not check that a string column holds UTF-8.
@@ -172,10 +173,6 @@ def _parquet_documents(
                 document = as_document(text, where, notes, line_break)
                 if document is not None:
                     yield document
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:200]
 
 
 def read_documents(

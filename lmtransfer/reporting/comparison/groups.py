@@ -9,10 +9,10 @@ import numpy as np
 
 from lmtransfer.kept_predictions.scored import Kept, Ratio, ScoredExamples
 from lmtransfer.kept_predictions.values import metric_value
-from lmtransfer.reporting.comparison.answers import only
+from lmtransfer.reporting.comparison.common_answers import only
 from lmtransfer.reporting.comparison.comparison import GroupDifference, judged_together
 from lmtransfer.reporting.comparison.sides import Side
-from lmtransfer.reporting.runs.kept import examples_of
+from lmtransfer.reporting.runs.kept_answers import examples_of
 from lmtransfer.verdicts.difference import compare_arms
 
 #: Groups of lengths, of about as many examples each.

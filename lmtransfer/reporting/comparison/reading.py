@@ -12,7 +12,7 @@ from lmtransfer.reporting.runs import scores
 from lmtransfer.reporting.runs.collect import Run, collect
 from lmtransfer.reporting.runs.entries import make_entries
 from lmtransfer.reporting.runs.entry import Entry
-from lmtransfer.reporting.runs.kept import kept_answers, kept_of
+from lmtransfer.reporting.runs.kept_answers import kept_answers, kept_of
 from lmtransfer.reporting.runs.lineage import starting_point
 
 

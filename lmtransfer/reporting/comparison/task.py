@@ -7,13 +7,13 @@ from dataclasses import replace
 
 from lmtransfer.kept_predictions.scored import Kept
 from lmtransfer.kept_predictions.values import metric_value
-from lmtransfer.reporting.comparison.answers import common_answers
+from lmtransfer.reporting.comparison.common_answers import common_answers
 from lmtransfer.reporting.comparison.comparison import Comparison, GroupDifference, setting_differences, uneven_seeds
 from lmtransfer.reporting.comparison.flipped import flipped
 from lmtransfer.reporting.comparison.groups import Group, class_groups, compare_groups, length_groups
 from lmtransfer.reporting.comparison.sides import Side
 from lmtransfer.reporting.runs import scores
-from lmtransfer.reporting.runs.kept import examples_of
+from lmtransfer.reporting.runs.kept_answers import examples_of
 from lmtransfer.reporting.runs.settings import TOKENIZER, differing
 from lmtransfer.verdicts.arms import Arm
 from lmtransfer.verdicts.difference import compare_arms

@@ -11,9 +11,9 @@ from lmtransfer.reporting.figures.loss_against import loss_against_figures
 from lmtransfer.reporting.figures.loss_curves import loss_figures
 from lmtransfer.reporting.figures.metric_curves import metric_figures
 from lmtransfer.reporting.figures.part_curves import part_figures
-from lmtransfer.reporting.figures.points import label_figures, sweep_figures
+from lmtransfer.reporting.figures.pretraining_settings import source_figures
+from lmtransfer.reporting.figures.score_against import label_figures, sweep_figures
 from lmtransfer.reporting.figures.searches import search_figures
-from lmtransfer.reporting.figures.source_curves import source_figures
 from lmtransfer.reporting.figures.style import SavedFigure
 from lmtransfer.reporting.runs.entry import Entry
 from lmtransfer.reporting.runs.sweeps import Sweep, value_text

@@ -9,7 +9,7 @@ from lmtransfer.kept_predictions.scored import Kept
 from lmtransfer.reporting.runs import scores
 from lmtransfer.reporting.runs.collect import Run
 from lmtransfer.reporting.runs.entry import Entry
-from lmtransfer.reporting.runs.kept import examples_behind
+from lmtransfer.reporting.runs.kept_answers import examples_behind
 from lmtransfer.reporting.runs.scores import Scored, scored
 from lmtransfer.reporting.runs.settings import differences_text, differing
 from lmtransfer.verdicts.arms import Arm

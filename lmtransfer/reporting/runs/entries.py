@@ -11,7 +11,7 @@ from lmtransfer.reporting.runs import scores
 from lmtransfer.reporting.runs.collect import Run
 from lmtransfer.reporting.runs.controls import compared, made_control
 from lmtransfer.reporting.runs.entry import Entry
-from lmtransfer.reporting.runs.kept import examples_behind, kept_answers
+from lmtransfer.reporting.runs.kept_answers import examples_behind, kept_answers
 from lmtransfer.reporting.runs.labels import model_label, node_label, objective_label
 from lmtransfer.reporting.runs.lineage import (
     is_pretraining,

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from lmtransfer.data.documents import Notes
 from lmtransfer.tasks.asking import Asked, Given, Reader, json_object, two_texts
-from lmtransfer.tasks.formats.answer_places import BadAnswersPolicy
+from lmtransfer.tasks.file_formats.answer_places import BadAnswersPolicy
 from lmtransfer.tasks.qa.example import QuestionExample
 from lmtransfer.tasks.qa.sets import SETS
 
@@ -44,7 +44,7 @@ class QuestionReader(Reader):
         read = SETS[name]().read(asked.path, bad_answers=policy, kinds=self._labels)
         for example in read.examples:
             yield f"{asked.name} (question {example.id})", replace(example, answers=None, kind=None)
-        for question in read.counts.left_out:
+        for question in read.left_out:
             asked.refuse(f"{asked.name} (question {question}): its gold answer is not where the file says")
 
 

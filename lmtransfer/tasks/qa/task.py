@@ -13,13 +13,13 @@ from lmtransfer.kept_predictions.scored import Ratio, ScoredExamples, scored_exa
 from lmtransfer.tasks.answers import SpanAnswer
 from lmtransfer.tasks.base import Answer, Task
 from lmtransfer.tasks.encoded import EncodedExamples
-from lmtransfer.tasks.formats.answer_places import BadAnswersPolicy, listed
-from lmtransfer.tasks.formats.span_rows import read_span_hub
+from lmtransfer.tasks.file_formats.answer_places import BadAnswersPolicy, QuestionFile, listed
+from lmtransfer.tasks.file_formats.span_rows import read_span_hub
 from lmtransfer.tasks.heads import HeadSpec, SpanSpec
 from lmtransfer.tasks.places import HubSource, LocatedFiles
 from lmtransfer.tasks.qa.example import QuestionExample
 from lmtransfer.tasks.qa.reader import QuestionReader
-from lmtransfer.tasks.qa.sets import SETS, Answered, QuestionFile, SpanFormat
+from lmtransfer.tasks.qa.sets import SETS, Answered, SpanFormat
 from lmtransfer.tasks.qa.span_decoding import decode_spans
 from lmtransfer.tasks.qa.windows import STRIDE, encode_questions
 from lmtransfer.tokenizers.base import Tokenizer
@@ -33,7 +33,7 @@ class SpanQa(Task):
     Args:
         name: the task's name in tables and results.
         file_format: ``squad`` (1.1 and 2.0), ``quac``, ``coqa``, or ``jsonl``: one question a line (see
-            ``tasks.formats.span_rows``), or SQuAD's format where a file's name ends in ``.json``.
+            ``tasks.file_formats.span_rows``), or SQuAD's format where a file's name ends in ``.json``.
         hub: ``datasets`` name to fall back on, with SQuAD's columns; null: files only.
         hub_config: its configuration.
         hub_splits: hub split of each split; by the same name where it says nothing.
@@ -157,8 +157,8 @@ class SpanQa(Task):
             if not read.examples:
                 raise DataError(f"{origin}: holds no questions")
             for kind, ids in (
-                ("gold answers that are not where the file says, not trained on", read.counts.bad_answers),
-                ("questions left out, having no other answer", read.counts.left_out),
+                ("gold answers that are not where the file says, not trained on", read.bad_answers),
+                ("questions left out, having no other answer", read.left_out),
             ):
                 if ids:
                     notes.add(kind, f"{origin}: {listed(ids)}", len(ids))

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from lmtransfer.data.documents import Notes, clean
 from lmtransfer.errors import DataError
 from lmtransfer.tasks.asking import Asked, Given, Reader, json_object
-from lmtransfer.tasks.formats.conll import read_conll
-from lmtransfer.tasks.formats.conllu import read_conllu
+from lmtransfer.tasks.file_formats.conll import read_conll
+from lmtransfer.tasks.file_formats.conllu import read_conllu
 from lmtransfer.tasks.tagging.example import TaggedExample
 
 

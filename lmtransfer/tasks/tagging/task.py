@@ -8,35 +8,28 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any
 
 import numpy as np
 
 from lmtransfer.data.documents import Notes
-from lmtransfer.data.files import plain_name
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.kept_predictions.scored import Ratio, ScoredExamples, scored_examples
 from lmtransfer.metrics.chunks import OUTSIDE, Chunks, chunk_scores, split_tag
 from lmtransfer.tasks.answers import TagsAnswer
 from lmtransfer.tasks.base import Task
 from lmtransfer.tasks.encoded import EncodedExamples
-from lmtransfer.tasks.formats.conll import iob1_to_bio, read_conll, unmarked_begins
-from lmtransfer.tasks.formats.conllu import TagColumn, read_conllu
-from lmtransfer.tasks.formats.tagged import TaggedSentence, read_tagged_hub, read_tagged_json
+from lmtransfer.tasks.file_formats.tagged import TaggedSentence
 from lmtransfer.tasks.found_labels import check_label, check_labels, listed
 from lmtransfer.tasks.heads import HeadSpec, TaggingSpec
 from lmtransfer.tasks.places import HubSource, LocatedFiles
 from lmtransfer.tasks.tagging.example import TaggedExample
+from lmtransfer.tasks.tagging.files import FileFormat, Scheme, TaggedFiles
 from lmtransfer.tasks.tagging.reader import SentenceReader
 from lmtransfer.tasks.tagging.word_encoding import encode_words
 from lmtransfer.tokenizers.base import Tokenizer
 
-FileFormat = Literal["conll", "conllu", "jsonl"]
-Scheme = Literal["words", "bio", "iob1"]
-
 ENCODED = "encoded"
-UNMARKED = "spans that begin with I- in place of B-, taken as they are"
 
 
 class Tagging(Task):
@@ -98,20 +91,17 @@ class Tagging(Task):
         self.scheme: Scheme = scheme
         self.main_metric = "accuracy" if scheme == "words" else "f1"
         self.max_length, self.num_train, self.dev_from_train = max_length, num_train, dev_from_train
-        self.files = LocatedFiles(files=files or {}, data_root=data_root, task=name)
-        self.file_format: FileFormat = file_format
-        default_word, default_tag = _DEFAULT_COLUMNS[file_format]
-        self.word_column = default_word if word_column is None else word_column
-        self.tag_column = default_tag if tag_column is None else tag_column
-        self.hub = HubSource.of(hub, hub_config, hub_splits)
-        self.hub_columns = tuple(hub_columns)
-        self.splits = tuple(dict.fromkeys([*self.files.splits, *(hub_splits or {})]))
+        self.files = TaggedFiles(
+            LocatedFiles(files=files or {}, data_root=data_root, task=name),
+            file_format=file_format,
+            word_column=word_column,
+            tag_column=tag_column,
+            scheme=scheme,
+            hub=HubSource.of(hub, hub_config, hub_splits),
+            hub_columns=hub_columns,
+        )
+        self.splits = self.files.splits
         self.notes: dict[str, Notes] = {}
-        _check_columns(file_format, self.word_column, self.tag_column)
-        if len(self.hub_columns) != 2:
-            raise ConfigError(f"task.hub_columns={list(hub_columns)}: name the column of the words, then of the tags")
-        if not self.splits:
-            raise ConfigError("task.files is empty and task.hub is null: name a file a split, or a datasets name")
         if labels is not None:
             self.labels = self._checked([str(label) for label in labels])
 
@@ -132,11 +122,8 @@ class Tagging(Task):
                 f"task.labels=null: the tags are those of the training file, and task {self.name} has none; name them "
                 "by task.labels=[...], or the file by task.files.train="
             )
-        sentences = self._sentences("train", Notes())
-        if self.scheme != "words":
-            sentences = (self._as_bio(sentence, Notes()) for sentence in sentences)
-        column, counts = f"task.tag_column={self.tag_column}", Counter[str]()
-        for sentence in sentences:
+        column, counts = f"task.tag_column={self.files.tag_column}", Counter[str]()
+        for sentence in self.files.sentences("train", Notes()):
             for word, tag in enumerate(sentence.tags or ()):
                 if tag not in counts:
                     check_label(tag, sentence.where(word), column)
@@ -158,7 +145,10 @@ class Tagging(Task):
     def reader(self) -> SentenceReader:
         """Makes sentences of what users ask."""
         return SentenceReader(
-            TaggingSpec.kind, file_format=self.file_format, word_column=self.word_column, tag_column=self.tag_column
+            TaggingSpec.kind,
+            file_format=self.files.file_format,
+            word_column=self.files.word_column,
+            tag_column=self.files.tag_column,
         )
 
     def echo(self, example: TaggedExample) -> dict[str, Any]:
@@ -171,81 +161,24 @@ class Tagging(Task):
         return TaggingSpec(len(self.labels))
 
     def origin(self, split: str) -> str:
-        """The file or the hub split that a split is read from.
-
-        Raises:
-            DataError: there is no such split, or it is nowhere.
-        """
-        path = self.files.find(split)
-        if path is not None:
-            return str(path)
-        if self.hub is not None and split in self.splits:
-            return self.hub.origin(split)
-        raise self.files.missing(split)
+        """The file or the hub split that a split is read from; see ``TaggedFiles.origin``."""
+        return self.files.origin(split)
 
     def examples(self, split: str) -> list[TaggedExample]:
         """All sentences of a split, in the order of the source; see ``Task.examples``."""
-        notes = Notes()
-        found = self._examples(self._sentences(split, notes), split, notes)
-        if not found:
-            raise DataError(f"{self.origin(split)}: holds no sentences")
-        return found
-
-    def _examples(self, sentences: Iterator[TaggedSentence], split: str, notes: Notes) -> list[TaggedExample]:
-        self.notes[split] = notes
+        notes = self.notes[split] = Notes()
         index = {label: number for number, label in enumerate(self.labels)}
         found: list[TaggedExample] = []
         places: dict[str, str] = {}
-        for number, sentence in enumerate(sentences):
-            sentence = sentence if self.scheme == "words" else self._as_bio(sentence, notes)
+        for number, sentence in enumerate(self.files.sentences(split, notes)):
             name = sentence.name or f"{split}:{number}"
             if name in places:
                 raise DataError(f"{sentence.where()}: id {name} is that of {places[name]} too; ids must be different")
             places[name] = sentence.where()
             found.append(TaggedExample(name, sentence.words, self._indices(sentence, index)))
+        if not found:
+            raise DataError(f"{self.origin(split)}: holds no sentences")
         return found
-
-    def _sentences(self, split: str, notes: Notes) -> Iterator[TaggedSentence]:
-        path = self.files.find(split)
-        if path is not None:
-            said = _SAID.get(Path(plain_name(path)).suffix.lower())
-            if self.file_format == "conll" and said is not None:
-                raise DataError(
-                    f"{path}: is {said} by its name, and task.file_format=conll reads columns: set "
-                    f"task.file_format={said}, or rename the file"
-                )
-            return self._sentences_of(path, notes, with_gold=not split.startswith("test"))
-        if self.hub is not None and split in self.splits:
-            words, tags = self.hub_columns
-            places = self.files.places(split)
-            return read_tagged_hub(self.hub, split, words_column=words, tags_column=tags, places=places)
-        raise self.files.missing(split)
-
-    def _sentences_of(self, path: Path, notes: Notes, *, with_gold: bool) -> Iterator[TaggedSentence]:
-        if self.file_format == "conllu":
-            return read_conllu(path, tag_column=cast(TagColumn, self.tag_column), with_gold=with_gold, notes=notes)
-        if self.file_format == "jsonl":
-            words, tags = str(self.word_column), str(self.tag_column)
-            return read_tagged_json(path, words_field=words, tags_field=tags, with_gold=with_gold, notes=notes)
-        word, tag = int(self.word_column), int(self.tag_column)
-        return read_conll(path, word_column=word, tag_column=tag, with_gold=with_gold, notes=notes)
-
-    def _as_bio(self, sentence: TaggedSentence, notes: Notes) -> TaggedSentence:
-        if sentence.tags is None:
-            return sentence
-        for word, tag in enumerate(sentence.tags):
-            try:
-                split_tag(tag)
-            except DataError as error:
-                raise DataError(f"{sentence.where(word)}: {error} (task.scheme=words)") from None
-        if self.scheme == "iob1":
-            return TaggedSentence(
-                sentence.source, sentence.lines, sentence.words, iob1_to_bio(sentence.tags), sentence.name
-            )
-        unmarked = unmarked_begins(sentence.tags)
-        if unmarked:
-            notes.add(UNMARKED, sentence.where(unmarked[0]), len(unmarked))
-        return sentence
 
     def _indices(self, sentence: TaggedSentence, index: Mapping[str, int]) -> tuple[int, ...] | None:
         if sentence.tags is None:
@@ -348,29 +281,5 @@ class Tagging(Task):
         return [self._answer([usual.get(word, otherwise) for word in example.words]) for example in examples]
 
 
-#: What names of files say that are no columns.
-_SAID: dict[str, FileFormat] = {".conllu": "conllu", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl"}
-_DEFAULT_COLUMNS: dict[FileFormat, tuple[int | str, int | str]] = {
-    "conll": (1, 2),
-    "conllu": ("form", "upos"),
-    "jsonl": ("words", "tags"),
-}
-
-
 def _most_frequent(tags: Counter[int]) -> int:
     return min(tags, key=lambda tag: (-tags[tag], tag), default=0)
-
-
-def _check_columns(file_format: FileFormat, word_column: int | str, tag_column: int | str) -> None:
-    if file_format == "conllu":
-        if word_column != "form":
-            raise ConfigError(f"task.word_column={word_column}: words of CoNLL-U are in column form; leave it null")
-        if tag_column not in ("upos", "xpos"):
-            raise ConfigError(f"task.tag_column={tag_column}: must be upos or xpos in CoNLL-U")
-    for key, column in (("word_column", word_column), ("tag_column", tag_column)):
-        if file_format == "conll" and (not isinstance(column, int) or column < 1):
-            raise ConfigError(f"task.{key}={column}: must be the number of a column, from 1")
-        if file_format == "jsonl" and not isinstance(column, str):
-            raise ConfigError(f"task.{key}={column}: must be the name of a field")
-    if word_column == tag_column:
-        raise ConfigError(f"task.tag_column={tag_column}: words and tags cannot be in one column")

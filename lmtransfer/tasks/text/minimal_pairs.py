@@ -12,7 +12,7 @@ import numpy as np
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.kept_predictions.scored import Ratio, ScoredExamples, scored_examples
 from lmtransfer.tasks.base import Task
-from lmtransfer.tasks.formats.blimp import MinimalPair, paradigm_files, read_hub_pairs, read_pairs
+from lmtransfer.tasks.file_formats.blimp import MinimalPair, paradigm_files, read_hub_pairs, read_pairs
 
 #: What an answer that knows nothing is worth.
 CHANCE = 0.5

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from lmtransfer.errors import ConfigError, DataError
-from lmtransfer.tasks.formats.trees import LabelledTree, plain_word, read_trees
+from lmtransfer.tasks.file_formats.trees import LabelledTree, plain_word, read_trees
 from lmtransfer.tasks.text.classification import Classification, LabelMetric
 from lmtransfer.tasks.text.example import TextExample, with_sentences
 from lmtransfer.tasks.text.files import located_files

@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from lmtransfer.config.sweep import in_sweep, sweep_name
 from lmtransfer.kept_predictions.file import file_name, write_predictions
 from lmtransfer.kept_predictions.scored import Kept
-from lmtransfer.reporting.runs.kept import examples_of, kept_answers, kept_of
+from lmtransfer.reporting.runs.kept_answers import examples_of, kept_answers, kept_of
 from lmtransfer.reporting.units import shown
 from lmtransfer.runs.result import JointResult, SeedResult
 from lmtransfer.runs.resume import as_it_began, check_resumable

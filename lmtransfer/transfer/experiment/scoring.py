@@ -15,7 +15,7 @@ from lmtransfer.errors import ConfigError
 from lmtransfer.importing.opening import open_saved, trained_folders
 from lmtransfer.kept_predictions.file import file_name, write_predictions
 from lmtransfer.kept_predictions.scored import Kept
-from lmtransfer.reporting.runs.kept import examples_of
+from lmtransfer.reporting.runs.kept_answers import examples_of
 from lmtransfer.runs.result import JointResult, SeedResult
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.saved import SavedRun, folders_with_checkpoints, pretraining_seed

@@ -7,14 +7,16 @@ of targets, K columns of outputs.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
-from typing import ClassVar, Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from lmtransfer.layers.dropout import Dropout
+from lmtransfer.models.base import Encoder
+from lmtransfer.tasks.heads import HeadSpec
 from lmtransfer.tasks.source import TaskBatch
 from lmtransfer.training.learner import Loss
 from lmtransfer.transfer.standardising import Standardising
@@ -22,6 +24,8 @@ from lmtransfer.transfer.standardising import Standardising
 #: Standard deviation of new weights, as in the published BERT.
 INITIAL_DEVIATION = 0.02
 
+#: Which tokens of a word speak for it.
+Pieces = Literal["first", "last", "mean"]
 Activation = Literal["tanh", "gelu", "relu"]
 _ACTIVATE: dict[str, Callable[[Tensor], Tensor]] = {
     "tanh": torch.tanh,
@@ -82,6 +86,18 @@ class Head(nn.Module):
     def graph_outputs(self) -> tuple[str, ...]:
         """See above."""
         return ("logits",)
+
+    @classmethod
+    def of(cls, spec: HeadSpec, encoder: Encoder, layers: Mapping[str, Any], *, pieces: Pieces) -> Head:
+        """The head that a task asks for.
+
+        Args:
+            spec: what the task asks for.
+            encoder: what it stands on.
+            layers: the arguments of ``Head`` but for ``num_labels``.
+            pieces: which tokens of a word speak for it.
+        """
+        return cls(num_labels=spec.num_labels, **layers)
 
     @property
     def num_logits(self) -> int:

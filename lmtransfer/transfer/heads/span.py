@@ -6,17 +6,19 @@ kinds of answer, K logits of a token, L tokens of the longest answer.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lmtransfer.tasks.heads import SpanTargets
+from lmtransfer.models.base import Encoder
+from lmtransfer.tasks.heads import HeadSpec, SpanSpec, SpanTargets
 from lmtransfer.tasks.source import TaskBatch
 from lmtransfer.training.learner import Loss
-from lmtransfer.transfer.heads.base import Activation, Head, at_least_float32
+from lmtransfer.transfer.heads.base import Activation, Head, Pieces, at_least_float32
 from lmtransfer.transfer.segments import owners, segment_sum
 
 _LOWEST = float("-inf")
@@ -80,6 +82,17 @@ class SpanHead(Head):
     def graph_outputs(self) -> tuple[str, ...]:
         """See ``Head``; with other kinds of answer there is no published head to be like."""
         return () if self.num_labels else ("start_logits", "end_logits")
+
+    @classmethod
+    def of(cls, spec: HeadSpec, encoder: Encoder, layers: Mapping[str, Any], *, pieces: Pieces) -> SpanHead:
+        """See ``Head``; answers are as long as the task says, and the null token is one that has seen all."""
+        assert isinstance(spec, SpanSpec)
+        return cls(
+            num_labels=spec.num_labels,
+            max_answer_tokens=spec.max_answer_tokens or encoder.max_length,
+            null="last" if encoder.attention == "causal" else "first",
+            **layers,
+        )
 
     @property
     def num_logits(self) -> int:

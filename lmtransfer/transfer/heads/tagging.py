@@ -5,19 +5,18 @@ Shape legend: T real tokens of a packed batch, W words that are asked about, E w
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lmtransfer.tasks.heads import NO_LABEL, TagTargets
+from lmtransfer.models.base import Encoder
+from lmtransfer.tasks.heads import NO_LABEL, HeadSpec, TagTargets
 from lmtransfer.tasks.source import TaskBatch
 from lmtransfer.training.learner import Loss
-from lmtransfer.transfer.heads.base import Activation, Head, at_least_float32
-
-#: Which tokens of a word speak for it.
-Pieces = Literal["first", "last", "mean"]
+from lmtransfer.transfer.heads.base import Activation, Head, Pieces, at_least_float32
 
 
 class TaggingHead(Head):
@@ -60,6 +59,11 @@ class TaggingHead(Head):
             hidden_dropout=hidden_dropout,
         )
         self.pieces = pieces
+
+    @classmethod
+    def of(cls, spec: HeadSpec, encoder: Encoder, layers: Mapping[str, Any], *, pieces: Pieces) -> TaggingHead:
+        """See ``Head``."""
+        return cls(num_labels=spec.num_labels, pieces=pieces, **layers)
 
     def count(self, batch: TaskBatch) -> int:
         """Words whose label is known."""

@@ -16,7 +16,7 @@ from typing import Final, Literal
 from lmtransfer.data.documents import Notes
 from lmtransfer.data.text_lines import read_lines
 from lmtransfer.errors import DataError
-from lmtransfer.tasks.formats.tagged import TaggedSentence
+from lmtransfer.tasks.file_formats.tagged import TaggedSentence
 
 TagColumn = Literal["upos", "xpos"]
 

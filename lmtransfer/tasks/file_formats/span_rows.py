@@ -13,16 +13,15 @@ from typing import Any, Final
 
 from lmtransfer.data.text_lines import read_lines
 from lmtransfer.errors import DataError
-from lmtransfer.tasks.formats.answer_places import AnswerPlaces, BadAnswersPolicy
-from lmtransfer.tasks.formats.json_document import JsonNode, UniqueIds
-from lmtransfer.tasks.formats.squad import SquadFile
+from lmtransfer.tasks.file_formats.answer_places import AnswerPlaces, BadAnswersPolicy, QuestionFile
+from lmtransfer.tasks.file_formats.json_document import JsonNode, UniqueIds
 from lmtransfer.tasks.places import HubSource, load_hub_table
 from lmtransfer.tasks.qa.example import GoldSpan, QuestionExample
 
 _COLUMNS: Final = ("id", "question", "context", "answers")
 
 
-def read_span_rows(path: Path, *, bad_answers: BadAnswersPolicy) -> SquadFile:
+def read_span_rows(path: Path, *, bad_answers: BadAnswersPolicy) -> QuestionFile:
     """The questions of a file, in its order; blank lines are passed over.
 
     Args:
@@ -39,7 +38,7 @@ def read_span_rows(path: Path, *, bad_answers: BadAnswersPolicy) -> SquadFile:
     )
 
 
-def read_span_hub(source: HubSource, split: str, *, bad_answers: BadAnswersPolicy, places: str) -> SquadFile:
+def read_span_hub(source: HubSource, split: str, *, bad_answers: BadAnswersPolicy, places: str) -> QuestionFile:
     """The questions of a split of SQuAD, or of a set with its columns, on the hub.
 
     Args:
@@ -69,7 +68,7 @@ def _hub_row(row: tuple[Any, ...], where: str) -> JsonNode:
     return JsonNode(dict(zip(_COLUMNS, [*texts, listed], strict=True)), None, where)
 
 
-def _read(rows: Iterable[JsonNode], origin: Path, bad_answers: BadAnswersPolicy) -> SquadFile:
+def _read(rows: Iterable[JsonNode], origin: Path, bad_answers: BadAnswersPolicy) -> QuestionFile:
     ids, places = UniqueIds(), AnswerPlaces(origin, bad_answers)
     examples: list[QuestionExample] = []
     passages: dict[str, str] = {}  # one copy of each, however many questions are about it
@@ -80,7 +79,7 @@ def _read(rows: Iterable[JsonNode], origin: Path, bad_answers: BadAnswersPolicy)
         question, passage = row.field("question").filled_text(), row.field("context").filled_text()
         passage = passages.setdefault(passage, passage)
         examples.append(QuestionExample(question_id, question, passage, _answers(row, passage, question_id, places)))
-    return SquadFile.of(examples, places, num_passages=len(passages))
+    return QuestionFile.of(examples, places)
 
 
 def _row(line: str, where: str) -> JsonNode:

@@ -15,7 +15,7 @@ from lmtransfer.data.documents import Notes
 from lmtransfer.data.text_lines import read_lines
 from lmtransfer.errors import DataError
 from lmtransfer.metrics.chunks import OUTSIDE, split_tag
-from lmtransfer.tasks.formats.tagged import TaggedSentence
+from lmtransfer.tasks.file_formats.tagged import TaggedSentence
 
 _DOCUMENT_MARK = "-DOCSTART-"
 _BLANKS = re.compile("[ \t]+")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from lmtransfer.errors import DataError
-from lmtransfer.tasks.qa.example import GoldSpan
+from lmtransfer.tasks.qa.example import GoldSpan, QuestionExample
 
 BadAnswersPolicy = Literal["refuse", "skip"]
 
@@ -100,20 +101,31 @@ class AnswerPlaces:
         )
 
 
-def bad_answer_lines(bad: Iterable[str], left_out: Iterable[str]) -> list[str]:
-    """What is said of bad answers.
+@dataclass(frozen=True, slots=True)
+class QuestionFile:
+    """The questions of a file, in its order, and what was met there.
 
-    Args:
-        bad: id of the question of each.
-        left_out: ids of the questions that are left out for them.
+    Attributes:
+        examples: the questions, without those that are left out.
+        bad_answers: id of the question of each answer that is not where the file says.
+        left_out: ids of the questions that are left out, having no other answer.
     """
-    bad, left_out = list(bad), list(left_out)
-    lines = []
-    if bad:
-        lines.append(f"{len(bad):,} gold answers are not where the file says, none is trained on: {listed(bad)}")
-    if left_out:
-        lines.append(f"{len(left_out):,} questions have no other answer and are left out: {listed(left_out)}")
-    return lines
+
+    examples: list[QuestionExample]
+    bad_answers: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, examples: Iterable[QuestionExample], places: AnswerPlaces) -> QuestionFile:
+        """What is left of all the questions that were read.
+
+        Raises:
+            DataError: answers are bad and refused.
+        """
+        places.settle()
+        left_out = frozenset(places.left_out)
+        kept = [example for example in examples if example.id not in left_out]
+        return cls(kept, tuple(places.bad), tuple(places.left_out))
 
 
 def listed(ids: Iterable[str], *, most: int = 10) -> str:

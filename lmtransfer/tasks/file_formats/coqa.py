@@ -8,17 +8,15 @@ https://stanfordnlp.github.io/coqa. One JSON document: ``data`` is a list of sto
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from lmtransfer.errors import DataError
 from lmtransfer.metrics.answer_text import normalize_answer
-from lmtransfer.tasks.formats.answer_places import AnswerPlaces, BadAnswersPolicy, bad_answer_lines, listed
-from lmtransfer.tasks.formats.closest_span import closest_span
-from lmtransfer.tasks.formats.json_document import JsonNode, UniqueIds, load_json
+from lmtransfer.tasks.file_formats.answer_places import AnswerPlaces, BadAnswersPolicy, QuestionFile
+from lmtransfer.tasks.file_formats.closest_span import closest_span
+from lmtransfer.tasks.file_formats.json_document import JsonNode, UniqueIds, load_json
 from lmtransfer.tasks.qa.example import GoldSpan, QuestionExample, Turn
 
 KINDS: Final = ("yes", "no", "unknown")
@@ -27,64 +25,15 @@ KINDS: Final = ("yes", "no", "unknown")
 _UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CoqaCounts:
-    """What was met in a file.
-
-    Attributes:
-        num_stories: stories, each with one conversation.
-        num_questions: all of them, also those left out.
-        num_hidden: questions without answers.
-        num_answers: answers of all questions, additional and bad ones included.
-        kinds: how many first answers are of each kind, as ``("yes", 12)``.
-        without_overlap: ids of the questions whose answer has no word in common with its evidence.
-        bad_answers: id of the question of each answer without evidence where the file says.
-        left_out: ids of the questions that are left out, having no other answer.
-    """
-
-    num_stories: int
-    num_questions: int
-    num_hidden: int
-    num_answers: int
-    kinds: tuple[tuple[str, int], ...] = ()
-    without_overlap: tuple[str, ...] = ()
-    bad_answers: tuple[str, ...] = ()
-    left_out: tuple[str, ...] = ()
-
-    def lines(self) -> list[str]:
-        """The counts in words."""
-        lines = [f"{self.num_questions:,} questions about {self.num_stories:,} stories, {self.num_answers:,} answers"]
-        kinds = [f"{kind} {count:,}" for kind, count in self.kinds if count]
-        if kinds:
-            lines.append(f"answers that are no span: {', '.join(kinds)}")
-        if self.num_hidden:
-            lines.append(f"the answers of {self.num_hidden:,} questions are hidden")
-        if self.without_overlap:
-            lines.append(
-                f"{len(self.without_overlap):,} answers have no word in common with their evidence, which is trained "
-                f"on as a whole: {listed(self.without_overlap)}"
-            )
-        return lines + bad_answer_lines(self.bad_answers, self.left_out)
-
-
-@dataclass(frozen=True, slots=True)
-class CoqaFile:
-    """The questions of a file, in its order, and what was met there."""
-
-    examples: list[QuestionExample]
-    counts: CoqaCounts
-
-
 class _Answer(NamedTuple):
     """An answer as it is understood."""
 
     gold: GoldSpan | None  # None: no text; without span: bad, or of another kind without evidence
     kind: int | None
     text: str
-    overlaps: bool = True
 
 
-def read_coqa(path: Path, *, bad_answers: BadAnswersPolicy = "refuse", kinds: Sequence[str] = KINDS) -> CoqaFile:
+def read_coqa(path: Path, *, bad_answers: BadAnswersPolicy = "refuse", kinds: Sequence[str] = KINDS) -> QuestionFile:
     """Read a file of conversations.
 
     - The id is ``<story's id>:<turn_id>``.
@@ -110,9 +59,7 @@ def read_coqa(path: Path, *, bad_answers: BadAnswersPolicy = "refuse", kinds: Se
     """
     ids, places = UniqueIds(), AnswerPlaces(path, bad_answers)
     examples: list[QuestionExample] = []
-    without_overlap: list[str] = []
-    stories = load_json(path).field("data").items()
-    for conversation in stories:
+    for conversation in load_json(path).field("data").items():
         story_id = conversation.field("id").name()
         story = conversation.field("story").filled_text()
         source = conversation.maybe("source")
@@ -128,8 +75,6 @@ def read_coqa(path: Path, *, bad_answers: BadAnswersPolicy = "refuse", kinds: Se
             question = asked.field("input_text").filled_text()
             answers = [_answer(person[place], question_id, story, kinds, places) for person in given]
             first = answers[0] if answers else None
-            if first is not None and not first.overlaps:
-                without_overlap.append(question_id)
             examples.append(
                 QuestionExample(
                     question_id,
@@ -142,22 +87,7 @@ def read_coqa(path: Path, *, bad_answers: BadAnswersPolicy = "refuse", kinds: Se
                 )
             )
             history = (*history, Turn(question, "" if first is None else first.text))
-    places.settle()
-    left_out = frozenset(places.left_out)
-    counted = Counter(example.kind for example in examples)
-    return CoqaFile(
-        [example for example in examples if example.id not in left_out],
-        CoqaCounts(
-            num_stories=len(stories),
-            num_questions=len(examples),
-            num_hidden=sum(example.answers is None for example in examples),
-            num_answers=places.num_answers,
-            kinds=tuple((name, counted[kind]) for kind, name in enumerate(kinds)),
-            without_overlap=tuple(without_overlap),
-            bad_answers=tuple(places.bad),
-            left_out=tuple(places.left_out),
-        ),
-    )
+    return QuestionFile.of(examples, places)
 
 
 def _answers_by_person(conversation: JsonNode, turns: list[int]) -> list[list[JsonNode]]:
@@ -208,7 +138,7 @@ def _answer(node: JsonNode, question_id: str, story: str, kinds: Sequence[str], 
         return _Answer(GoldSpan(text, start, end), kind, text)
     closest = closest_span(story[start:end], text)
     if closest is None:
-        return _Answer(GoldSpan(text, start, end), None, text, overlaps=False)
+        return _Answer(GoldSpan(text, start, end), None, text)
     return _Answer(GoldSpan(text, start + closest[0], start + closest[1]), None, text)
 
 

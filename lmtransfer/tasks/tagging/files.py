@@ -1,0 +1,152 @@
+"""Where tagged sentences come from: one file a split, or a ``datasets`` name; their tags as BIO."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Literal, cast
+
+from lmtransfer.data.documents import Notes
+from lmtransfer.data.files import plain_name
+from lmtransfer.errors import ConfigError, DataError
+from lmtransfer.metrics.chunks import split_tag
+from lmtransfer.tasks.file_formats.conll import iob1_to_bio, read_conll, unmarked_begins
+from lmtransfer.tasks.file_formats.conllu import TagColumn, read_conllu
+from lmtransfer.tasks.file_formats.tagged import TaggedSentence, read_tagged_hub, read_tagged_json
+from lmtransfer.tasks.places import HubSource, LocatedFiles
+
+FileFormat = Literal["conll", "conllu", "jsonl"]
+Scheme = Literal["words", "bio", "iob1"]
+
+UNMARKED = "spans that begin with I- in place of B-, taken as they are"
+
+#: What names of files say that are no columns.
+_SAID: dict[str, FileFormat] = {".conllu": "conllu", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl"}
+_DEFAULT_COLUMNS: dict[FileFormat, tuple[int | str, int | str]] = {
+    "conll": (1, 2),
+    "conllu": ("form", "upos"),
+    "jsonl": ("words", "tags"),
+}
+
+
+class TaggedFiles:
+    """The splits of a task: files first, then the hub for those that have no file at hand.
+
+    Args:
+        located: file of each split.
+        file_format: how they are written.
+        word_column: number, name or field of the words; None: the usual one.
+        tag_column: the same of the tags.
+        scheme: what tags say.
+        hub: where to look when there is no file; None: nowhere.
+        hub_columns: its columns of the words and of the tags.
+
+    Raises:
+        ConfigError: a column that the format cannot have, or neither a file nor a hub name.
+    """
+
+    def __init__(
+        self,
+        located: LocatedFiles,
+        *,
+        file_format: FileFormat,
+        word_column: int | str | None,
+        tag_column: int | str | None,
+        scheme: Scheme,
+        hub: HubSource | None,
+        hub_columns: Sequence[str],
+    ) -> None:
+        self.located, self.file_format, self.scheme = located, file_format, scheme
+        default_word, default_tag = _DEFAULT_COLUMNS[file_format]
+        self.word_column = default_word if word_column is None else word_column
+        self.tag_column = default_tag if tag_column is None else tag_column
+        self.hub, self.hub_columns = hub, tuple(hub_columns)
+        self.splits = tuple(dict.fromkeys([*located.splits, *(hub.splits if hub else ())]))
+        _check_columns(file_format, self.word_column, self.tag_column)
+        if len(self.hub_columns) != 2:
+            raise ConfigError(f"task.hub_columns={list(hub_columns)}: name the column of the words, then of the tags")
+        if not self.splits:
+            raise ConfigError("task.files is empty and task.hub is null: name a file a split, or a datasets name")
+
+    def origin(self, split: str) -> str:
+        """The file or the hub split that a split is read from.
+
+        Raises:
+            DataError: there is no such split, or it is nowhere.
+        """
+        path = self.located.find(split)
+        if path is not None:
+            return str(path)
+        if self.hub is not None and split in self.splits:
+            return self.hub.origin(split)
+        raise self.located.missing(split)
+
+    def sentences(self, split: str, notes: Notes) -> Iterator[TaggedSentence]:
+        """The sentences of a split, in the order of the source; spans are in BIO.
+
+        Args:
+            split: which.
+            notes: where odd things are counted.
+
+        Raises:
+            DataError: the split is missing or malformed, with ``file:line``.
+        """
+        found = self._sentences(split, notes)
+        return found if self.scheme == "words" else (self._as_bio(sentence, notes) for sentence in found)
+
+    def _sentences(self, split: str, notes: Notes) -> Iterator[TaggedSentence]:
+        path = self.located.find(split)
+        if path is not None:
+            said = _SAID.get(Path(plain_name(path)).suffix.lower())
+            if self.file_format == "conll" and said is not None:
+                raise DataError(
+                    f"{path}: is {said} by its name, and task.file_format=conll reads columns: set "
+                    f"task.file_format={said}, or rename the file"
+                )
+            return self._sentences_of(path, notes, with_gold=not split.startswith("test"))
+        if self.hub is not None and split in self.splits:
+            words, tags = self.hub_columns
+            places = self.located.places(split)
+            return read_tagged_hub(self.hub, split, words_column=words, tags_column=tags, places=places)
+        raise self.located.missing(split)
+
+    def _sentences_of(self, path: Path, notes: Notes, *, with_gold: bool) -> Iterator[TaggedSentence]:
+        if self.file_format == "conllu":
+            return read_conllu(path, tag_column=cast(TagColumn, self.tag_column), with_gold=with_gold, notes=notes)
+        if self.file_format == "jsonl":
+            words, tags = str(self.word_column), str(self.tag_column)
+            return read_tagged_json(path, words_field=words, tags_field=tags, with_gold=with_gold, notes=notes)
+        word, tag = int(self.word_column), int(self.tag_column)
+        return read_conll(path, word_column=word, tag_column=tag, with_gold=with_gold, notes=notes)
+
+    def _as_bio(self, sentence: TaggedSentence, notes: Notes) -> TaggedSentence:
+        if sentence.tags is None:
+            return sentence
+        for word, tag in enumerate(sentence.tags):
+            try:
+                split_tag(tag)
+            except DataError as error:
+                raise DataError(f"{sentence.where(word)}: {error} (task.scheme=words)") from None
+        if self.scheme == "iob1":
+            return TaggedSentence(
+                sentence.source, sentence.lines, sentence.words, iob1_to_bio(sentence.tags), sentence.name
+            )
+        unmarked = unmarked_begins(sentence.tags)
+        if unmarked:
+            notes.add(UNMARKED, sentence.where(unmarked[0]), len(unmarked))
+        return sentence
+
+
+def _check_columns(file_format: FileFormat, word_column: int | str, tag_column: int | str) -> None:
+    if file_format == "conllu":
+        if word_column != "form":
+            raise ConfigError(f"task.word_column={word_column}: words of CoNLL-U are in column form; leave it null")
+        if tag_column not in ("upos", "xpos"):
+            raise ConfigError(f"task.tag_column={tag_column}: must be upos or xpos in CoNLL-U")
+    for key, column in (("word_column", word_column), ("tag_column", tag_column)):
+        if file_format == "conll" and (not isinstance(column, int) or column < 1):
+            raise ConfigError(f"task.{key}={column}: must be the number of a column, from 1")
+        if file_format == "jsonl" and not isinstance(column, str):
+            raise ConfigError(f"task.{key}={column}: must be the name of a field")
+    if word_column == tag_column:
+        raise ConfigError(f"task.tag_column={tag_column}: words and tags cannot be in one column")
