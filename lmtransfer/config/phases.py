@@ -1,19 +1,23 @@
 """The phases of a pretraining run as they are written: what each says of itself, and what it takes from the run.
 
-``phases`` maps names to nodes, in the order of the phases. A node has a ``share`` of the budget, and says what is
-otherwise than in the run: ``objective`` and ``optimizer``, whole or in single settings, and batch sizes. What the last
-phase says is the run's own, since what it learns is what the run is known by.
+``phases`` maps names to nodes, in the order of the phases. A node has a ``share`` of the budget (one may leave it out,
+and takes the rest), and says what is otherwise than in the run: ``objective`` and ``optimizer``, whole or in single
+settings, and batch sizes (``train``). It may ``restart`` the schedule of the learning rate, and say what is done to the
+token embedding at its end (``embedding_after``). What the last phase says is the run's own, since what it learns is
+what the run is known by.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
+from lmtransfer.config.build import is_component
 from lmtransfer.config.nearest import hint
 from lmtransfer.config.plain import join, to_plain
 from lmtransfer.config.schema import PhaseSettings, PhaseTrainSettings, Settings, VectorSettings
@@ -24,6 +28,7 @@ from lmtransfer.errors import ConfigError
 _DESCRIBED: Mapping[str, type[Settings]] = {"train": PhaseTrainSettings, "embedding_after": VectorSettings}
 #: Keys of an objective, beside those that the run's own has.
 _OF_OBJECTIVES = ("max_length", "mask_prob", "rows", "corruption", "losses")
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}")
 #: Shares may miss 1 by so much in all, as thirds do.
 _ROUNDING = 1e-3
 
@@ -71,7 +76,7 @@ def phases_of(cfg: DictConfig) -> list[Phase]:
                 ends=1.0 if is_last else round(math.fsum(shares[: place + 1]), 12),
                 objective="objective" if is_last else f"phases.{name}.objective",
                 optimizer="optimizer" if is_last else f"phases.{name}.optimizer",
-                train=None if is_last else dict(node.train),
+                train=None if is_last else asdict(PhaseTrainSettings.from_config(node.train)),
                 restart=node.get("restart"),
                 after=None if after is None else VectorSettings.from_config(after),
             )
@@ -95,6 +100,7 @@ def settle_phases(cfg: DictConfig) -> None:
     if problems:
         raise ConfigError([f"{key}: {problem}" for key, problem in problems.items()])
     names = [str(name) for name in cfg.phases]
+    shares = _shares(cfg.phases)
     train = {key: cfg.train.get(key) for key in PhaseTrainSettings.docs()}
     settled = {}
     for name in names:
@@ -103,17 +109,26 @@ def settle_phases(cfg: DictConfig) -> None:
         settled[name] = {**parts, "train": {**train, **(node.get("train") or {})}}
     with open_dict(cfg):
         for name in names[:-1]:
-            OmegaConf.update(cfg, f"phases.{name}", settled[name] | _of_its_own(cfg.phases[name]), merge=False)
+            own = _of_its_own(cfg.phases[name], shares[name])
+            OmegaConf.update(cfg, f"phases.{name}", {**settled[name], **own}, merge=False)
         last = settled[names[-1]]
         for part in ("objective", "optimizer"):
             OmegaConf.update(cfg, part, last[part], merge=False)
         for key, value in last["train"].items():
             cfg.train[key] = value
-        OmegaConf.update(cfg, f"phases.{names[-1]}", _of_its_own(cfg.phases[names[-1]]), merge=False)
+        own = _of_its_own(cfg.phases[names[-1]], shares[names[-1]])
+        OmegaConf.update(cfg, f"phases.{names[-1]}", own, merge=False)
 
 
-def _of_its_own(node: DictConfig) -> dict[str, Any]:
-    return {key: node.get(key) for key in ("share", "restart", "embedding_after")}
+def _shares(phases: Mapping[str, Any]) -> dict[str, float]:
+    """The share of each phase; one that says none takes what the others leave."""
+    said = {name: node.get("share") for name, node in phases.items()}
+    rest = round(1 - math.fsum(float(share) for share in said.values() if share is not None), 12)
+    return {name: rest if share is None else float(share) for name, share in said.items()}
+
+
+def _of_its_own(node: DictConfig, share: float) -> dict[str, Any]:
+    return {"share": share, "restart": node.get("restart"), "embedding_after": node.get("embedding_after")}
 
 
 def _plain(node: DictConfig) -> dict[str, Any]:
@@ -125,8 +140,8 @@ def _plain(node: DictConfig) -> dict[str, Any]:
 def _laid_over(own: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
     """Settings of the run with what a phase says of them; where it names a class, its node stands for itself."""
     losses = given.get("losses")
-    is_whole = "_target_" in given or (isinstance(losses, dict) and any("_target_" in loss for loss in losses.values()))
-    if is_whole:
+    parts = [given, *(losses.values() if isinstance(losses, dict) else ())]
+    if any(is_component(part) for part in parts):
         return given
     laid = dict(own)
     for key, value in given.items():
@@ -139,7 +154,12 @@ def phase_problems(cfg: DictConfig) -> dict[str, str]:
     """What is wrong with ``phases`` itself, by full key."""
     given, problems = to_plain(cfg.phases, "phases")
     if not isinstance(given, dict) or not given:
-        return {"phases": f"{given!r} is no list of phases: choose some with phases=<name>, or phases=null for none"}
+        return {"phases": f"{given!r} names no phases: choose some with phases=<name>, or phases=null for none"}
+    for name in cfg.phases:
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            problems[f"phases.{name}"] = "cannot name a phase: use letters, digits, '-' and '_', a letter first"
+    if problems:
+        return problems
     for name, node in given.items():
         key = join("phases", str(name))
         if isinstance(node, dict):
@@ -166,8 +186,6 @@ def _problems_of(node: dict[str, Any], key: str) -> dict[str, str]:
     known = (*PhaseSettings.docs(), *_DESCRIBED, "objective", "optimizer")
     for name in node.keys() - set(known):
         problems[join(key, name)] = f"there is no such key; {hint(name, known, what='a phase has')}"
-    if node.get("share") is None:
-        problems[join(key, "share")] = "missing: each phase has a share of the budget, and together they are 1"
     for name in ("objective", "optimizer", *_DESCRIBED):
         inner, where = node.get(name), join(key, name)
         if inner is None or inner is BROKEN:
@@ -184,11 +202,21 @@ def _problems_of(node: dict[str, Any], key: str) -> dict[str, str]:
 
 def _problems_together(given: dict[str, Any], cfg: DictConfig) -> dict[str, str]:
     """What is wrong with phases that are right one by one."""
-    shares = {name: float(node["share"]) for name, node in given.items()}
-    total, problems = math.fsum(shares.values()), {}
-    if abs(total - 1) > _ROUNDING:
-        added = " + ".join(f"{share:g}" for share in shares.values())
+    problems = {}
+    said = [float(node["share"]) for node in given.values() if node.get("share") is not None]
+    total, added = math.fsum(said), " + ".join(f"{share:g}" for share in said)
+    left_open = [name for name, node in given.items() if node.get("share") is None]
+    if len(left_open) > 1:
+        for name in left_open:
+            problems[f"phases.{name}.share"] = "missing: one phase may leave it out and takes the rest, and these do"
+    elif left_open and total > 1 - _ROUNDING:
+        problems[f"phases.{left_open[0]}.share"] = (
+            f"the other phases take {total:g} of the budget ({added}) and leave nothing; lower one of those"
+        )
+    elif not left_open and abs(total - 1) > _ROUNDING:
         problems["phases"] = f"the shares add up to {total:g} ({added}), and must to 1: mend phases.<name>.share"
+    if problems:
+        return problems
     last = list(given)[-1]
     if given[last].get("embedding_after") is not None:
         problems[f"phases.{last}.embedding_after"] = "no phase comes after the last one; leave it out, or add a phase"
@@ -200,7 +228,7 @@ def _problems_together(given: dict[str, Any], cfg: DictConfig) -> dict[str, str]
         )
     steps = train.get("steps")
     if isinstance(steps, int):
-        for name, share in shares.items():
+        for name, share in _shares(given).items():
             if share * steps < 1 - _ROUNDING:
                 problems[f"phases.{name}.share"] = (
                     f"{share:g} of train.steps={steps} is less than one step; raise the one or the other"

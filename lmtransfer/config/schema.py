@@ -137,7 +137,7 @@ class CommonSettings(Settings):
 class PhaseSettings(Settings):
     """What a phase of ``phases`` says of itself; see ``config.phases`` for what it says of components."""
 
-    share: float | None = _setting(None, "of the run's budget; the shares of all phases add up to 1", above=0)
+    share: float | None = _setting(None, "of the run's budget; all add up to 1; null: what the others leave", above=0)
     restart: bool | None = _setting(
         None, "the learning rate's schedule begins anew here; null: where losses or the kind of optimiser are others"
     )

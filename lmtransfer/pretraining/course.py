@@ -2,7 +2,7 @@
 
 What goes on from phase to phase: the encoder; the heads, by name, as far as they fit; the state of the optimiser where
 the losses stay and its kind; the place in the text, in passes; step numbers, tokens, seconds, and the budget. Losses of
-different phases do not compare, so the best checkpoint is one of the last phase.
+different phases do not compare, so the best checkpoint is one of the last phase, and patience is that phase's alone.
 """
 
 from __future__ import annotations

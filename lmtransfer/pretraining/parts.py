@@ -72,7 +72,6 @@ def check_pretraining(cfg: DictConfig, *, primary: str) -> None:
     settle_parts(cfg)
     settle_phases(cfg)
     phases = phases_of(cfg)
-    losses = cfg.objective.get("losses") or {}
     nodes: dict[str, Set[str]] = {
         "corpus": {"data_root", "cache_dir"},
         "tokenizer": set(),
@@ -86,8 +85,10 @@ def check_pretraining(cfg: DictConfig, *, primary: str) -> None:
     nulls = [key for key in nodes if OmegaConf.select(cfg, key) is None]
     if nulls:
         raise ConfigError([f"{key}=null: there must be one; leave it as it is, or choose another" for key in nulls])
-    if not losses:
-        raise ConfigError("objective.losses: lists no loss; choose an objective (lmtransfer list objectives)")
+    without = [phase.objective for phase in phases if not OmegaConf.select(cfg, f"{phase.objective}.losses")]
+    if without:
+        choose = "lists no loss; choose an objective (lmtransfer list objectives)"
+        raise ConfigError([f"{key}.losses: {choose}" for key in without])
     contiguous = any(OmegaConf.select(cfg, f"{phase.objective}.rows.contiguous") for phase in phases)
     if cfg.corpus.get("parts") and contiguous:
         raise ConfigError(CONTIGUOUS_MIXTURE)

@@ -118,9 +118,7 @@ class RunDirectory:
                 lock.make_folder(self.path)
             if not self.path.is_dir():
                 return f"{self.path} exists and is not a folder: choose another name=, or move it away"
-            begins = not (self.config_path.exists() or lock.holds(self.path)) and lock.is_beginning(
-                self.path
-            )
+            begins = not (self.config_path.exists() or lock.holds(self.path)) and lock.is_beginning(self.path)
             if not begins and not resume:
                 return taken
             lock.hold(self.path)

@@ -16,6 +16,7 @@ import yaml
 from safetensors.torch import load_file
 from transfer_world import TASK, lmtransfer, make_world, result, sentence
 
+from lmtransfer.config.paths import conf_dir
 from lmtransfer.pretraining import course
 from lmtransfer.training import loop
 
@@ -190,14 +191,22 @@ def test_word_vectors_are_learnt_in_the_table_alone_then_centred_and_scaled(monk
     assert vectors.mean(0).abs().max() < 1e-8
     assert float(vectors.std(correction=0)) == pytest.approx(0.02, rel=1e-5)
     # It is the learnt vectors' differences that are kept, and not those of the random ones.
-    learnt = {key: load for key, load in saved("run").items() if key.startswith("encoder.")}
-    assert learnt
     random_ones = before[table].double() - before[table].double().mean(0)
     assert not torch.allclose(vectors / vectors.std(), random_ones / random_ones.std(), atol=0.1)
     # Steps are numbered on, and the best checkpoint is one of the last phase.
     assert [record["step"] for record in records("run")] == list(range(1, 11))
     assert result("runs/pretrain/run")["checkpoint_step"] > 3
     assert [phase["step"] for phase in result("runs/pretrain/run")["phases"]] == [0, 3]
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in (conf_dir() / "phases").glob("*.yaml")))
+def test_the_shipped_phases_train_one_after_the_other(name: str) -> None:
+    words = ["model.max_length=128" if word.startswith("model.max_length") else word for word in TINY]
+    assert lmtransfer(*words, f"phases={name}", "name=run") == 0
+    named = list(dict.fromkeys(record["phase"] for record in records("run")))
+    assert named == list(yaml.safe_load(Path("runs/pretrain/run/config.yaml").read_text())["phases"])
+    assert len(named) > 1
+    assert records("run")[-1]["step"] == 10
 
 
 @pytest.mark.parametrize("model", ["albert_lite", "roberta_laptop", "electra_laptop", "gpt_laptop"])
@@ -222,6 +231,9 @@ def test_a_run_in_phases_is_transferred_and_reported_like_any_other(capsys: pyte
     assert result("runs/evaluate/again")["metrics"]["loss"] == pytest.approx(
         result("runs/pretrain/run")["metrics"]["loss"]
     )
+    assert lmtransfer("export", "run=runs/pretrain/run", "to=out") == 0
+    card = Path("out/README.md").read_text()
+    assert "words (skipgram, 30 % of the budget), then rest (mlm, 70 % of the budget)" in card
     assert lmtransfer("report", "runs") == 0
     drawn = "".join(path.read_text() for path in Path("runs").rglob("pretraining-loss*.svg"))
     assert "phase rest" in drawn
@@ -229,7 +241,7 @@ def test_a_run_in_phases_is_transferred_and_reported_like_any_other(capsys: pyte
 
 REFUSED = {
     "shares": ("a: {share: 0.5}\nb: {share: 0.3}", [], "phases: the shares add up to 0.8 (0.5 + 0.3), and must to 1"),
-    "no share": ("a: {share: 1}\nb: {}", [], "phases.b.share: missing"),
+    "no share": ("a: {share: 1}\nb: {}", [], "phases.b.share: the other phases take 1 of the budget"),
     "a share that is none": ("a: {share: -1}\nb: {share: 2}", [], "phases.a.share: -1.0 is not greater than 0"),
     "unknown key": ("a: {share: 0.5, obiective: {}}\nb: {share: 0.5}", [], "did you mean 'objective'"),
     "unknown setting": ("a: {share: 0.5, objective: {mask_prop: 0.3}}\nb: {share: 0.5}", [], "mask_prob"),
@@ -282,7 +294,7 @@ def test_encoders_of_characters_have_no_table_to_learn_in(capsys: pytest.Capture
 def test_other_phases_are_another_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert lmtransfer(*WORDS, "name=run") == 0
     capsys.readouterr()
-    assert lmtransfer(*WORDS, "name=run", "phases.words.share=0.4", "phases.rest.share=0.6", "resume=true") == 2
+    assert lmtransfer(*WORDS, "name=run", "phases.words.share=0.4", "resume=true") == 2
     assert "phases.words.share was 0.3 when the run was started" in capsys.readouterr().err
 
 
@@ -291,7 +303,8 @@ def test_phases_of_a_recipe_are_taken_back_by_null() -> None:
     Path("own/experiment/growing.yaml").write_text(
         "# @package _global_\ndefaults:\n  - override /phases: growing\ntrain: {steps: 10}\n"
     )
-    words = ["experiment=growing" if word.startswith("experiment") else word for word in TINY]
+    Path("own/experiment/grown.yaml").write_text("# @package _global_\ndefaults:\n  - growing\n")
+    words = ["experiment=grown" if word.startswith("experiment") else word for word in TINY]
     assert lmtransfer(*words, "--config-dir=own", "name=with") == 0
     assert {record["phase"] for record in records("with")} == {"first", "second", "third"}
     assert lmtransfer(*words, "--config-dir=own", "phases=null", "name=without") == 0

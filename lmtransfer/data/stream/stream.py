@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from abc import ABC, abstractmethod
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -142,13 +143,16 @@ class PlannedStream:
             yield Step(planned.number, planned.progress, built, planned.first)
 
     def step_at(self, epoch: float) -> int:
-        """The number of the step that is nearest to ``epoch`` passes over the rows: where a text is gone on with.
+        """The number of the step that comes after ``epoch`` passes over the rows: where a text is gone on with.
 
         Args:
             epoch: passes that are over, with fraction.
         """
         whole = int(epoch)
-        return sum(self.steps_in(past) for past in range(whole)) + round((epoch - whole) * self.steps_in(whole))
+        lengths = self._plans[whole].lengths
+        over = round((epoch - whole) * len(lengths))
+        within = bisect_right(self._edges(whole, lengths)[1], over) - 1
+        return sum(self.steps_in(past) for past in range(whole)) + within
 
     def set_micro_batch_tokens(self, tokens: int) -> None:
         """Cut micro-batches of at most ``tokens`` from the next call of ``steps`` on; the steps hold the same rows."""
