@@ -48,6 +48,7 @@ TARGETS: Mapping[str, str] = {
 #: Keys of a run's configuration that are younger than some runs, with what a run meant that was made before them.
 LEFT_OUT: Mapping[str, Any] = {
     "seeds": 1,
+    "phases": None,
     "transfer.standardise": False,
     "objective.losses.rtd.embedding_sharing": "tied",
 }

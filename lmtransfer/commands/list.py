@@ -21,6 +21,7 @@ from lmtransfer.system.console import Console
 KINDS = {
     "models": "model",
     "objectives": "objective",
+    "phases": "phases",
     "corpora": "corpus",
     "tokenizers": "tokenizer",
     "tasks": "task",

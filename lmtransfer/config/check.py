@@ -18,6 +18,8 @@ from lmtransfer.errors import ConfigError
 
 #: Keys with a number of their own for which null means all.
 _MAY_BE_NULL = ("eval_tokens",)
+#: Keys whose own keys are looked at elsewhere (``config.phases``); components in them are checked here.
+_ELSEWHERE = ("phases",)
 
 
 def check(cfg: DictConfig, *, primary: str, nodes: Mapping[str, Set[str]] | None = None) -> None:
@@ -114,6 +116,8 @@ class _PlainKeys:
                 self.problems[where] = f"there is no such key; {hint(name, names, what=what)}"
             elif value is None and isinstance(default, str) and "${" not in default:
                 self.problems[where] = f"null is no answer; give {where}=<value>"
+            elif where in _ELSEWHERE:
+                continue
             elif isinstance(value, dict) and not is_component(value):
                 if default or where in SCHEMAS:
                     self.visit(value, default if isinstance(default, dict) else {}, key=where)

@@ -238,6 +238,11 @@ def _reworded(error: Exception, folders: list[Path]) -> list[str]:
     if missing:
         exists = listed(paths.group_options(missing[1], folders))
         return [f"{missing[1]}: choose one with {missing[1]}=<name>; there are: {exists}"]
+    lost = re.match(r"In '([^']+)': Could not find '([^']+)/([^'/]+)'", message)
+    if lost and (options := paths.group_options(lost[2], folders)):
+        file, group, name = lost.groups()
+        known = hint(name, options, what=f"choices of {group}")
+        return [f"{file}.yaml: there is no {group}/{name}; {known}"]
     message = message.partition("\nConfig search path:")[0].partition("\nSee https://hydra.cc")[0]
     if error.__cause__ is not None and str(error.__cause__) not in message:
         message += f"\n{error.__cause__}"

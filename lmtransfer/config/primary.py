@@ -27,6 +27,8 @@ def primary_config(name: str) -> dict[str, Any]:
 def drop_null_groups(overrides: Sequence[str], *, primary: str, folders: Sequence[Path]) -> list[str]:
     """Overrides with ``group=null`` in the way that Hydra has for it: ``~group``, or nothing where it is null already.
 
+    A group that is null in the command's file may be chosen by its experiment.
+
     Args:
         overrides: of the command line.
         primary: name of the command's config file.
@@ -36,14 +38,31 @@ def drop_null_groups(overrides: Sequence[str], *, primary: str, folders: Sequenc
     loaded = OmegaConf.to_container(yaml_files.load(path)) if path else {}
     entries = (loaded.get("defaults") or []) if isinstance(loaded, dict) else []
     chosen = {group: choice for entry in entries if isinstance(entry, dict) for group, choice in entry.items()}
+    given = dict(override.partition("=")[::2] for override in overrides)
+    by_recipe = _chosen_by(str(given.get("experiment", chosen.get("experiment"))), folders)
     kept = []
     for override in overrides:
         key, _, value = override.partition("=")
         if value != "null" or not paths.is_group(key, folders):
             kept.append(override)
-        elif chosen.get(key, "") is not None:
+        elif chosen.get(key, "") is not None or key in by_recipe:
             kept.append(f"~{key}")
     return kept
+
+
+def _chosen_by(recipe: str, folders: Sequence[Path]) -> set[str]:
+    """The groups that an experiment chooses, and those that it builds on."""
+    found: set[str] = set()
+    names, known = [recipe], set()
+    while names:
+        name = names.pop()
+        path = None if name in known else paths.find(f"experiment/{name}.yaml", folders)
+        known.add(name)
+        if path is not None:
+            groups, bases, _ = _read(path)
+            found |= {_package(group) for group in groups}
+            names += bases
+    return found
 
 
 def folders_in_force() -> list[Path]:
@@ -86,7 +105,7 @@ def group_config(group: str, choice: str, folders: Sequence[Path]) -> dict[str, 
 def _read(path: Path) -> tuple[list[str], list[str], dict[str, Any]]:
     """The groups of a file's defaults list, the files that it names there, and its other content."""
     content = deepcopy(_parsed(path, path.read_bytes()))
-    entries = content.pop("defaults", [])
+    entries = content.pop("defaults", None) or []
     groups = [str(group) for entry in entries if isinstance(entry, Mapping) for group in entry]
     files = [entry for entry in entries if isinstance(entry, str) and entry != "_self_"]
     return groups, files, content

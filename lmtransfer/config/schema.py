@@ -133,6 +133,32 @@ class CommonSettings(Settings):
     title: str = _setting("lmtransfer report", "heading of the pages")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseSettings(Settings):
+    """What a phase of ``phases`` says of itself; see ``config.phases`` for what it says of components."""
+
+    share: float | None = _setting(None, "of the run's budget; all add up to 1; null: what the others leave", above=0)
+    restart: bool | None = _setting(
+        None, "the learning rate's schedule begins anew here; null: where losses or the kind of optimiser are others"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseTrainSettings(Settings):
+    """``train`` of a phase."""
+
+    batch_tokens: int | None = _setting(None, "tokens of an optimiser step, over all ranks", above=0)
+    micro_batch_tokens: int | None = _setting(None, "tokens of a forward pass; null: all of the step", above=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VectorSettings(Settings):
+    """``embedding_after`` of a phase: what is done to the table of token embeddings at its end."""
+
+    centre: bool = _setting(True, "subtract the mean vector, so that each column's mean is 0")
+    deviation: float | None = _setting(None, "scale all numbers to this standard deviation; null: leave it", above=0)
+
+
 #: Nodes of a config that a settings class describes; "" is the top level.
 SCHEMAS: dict[str, type[Settings]] = {"": CommonSettings, "train": TrainSettings, "hardware": HardwareSettings}
 

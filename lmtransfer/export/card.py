@@ -162,11 +162,24 @@ def _of_pretraining(stage: Run) -> dict[str, str]:
     found = {
         "pretraining text": _corpus(stage),
         "objective": ", ".join([" and ".join(losses), *details]),
+        "phases": _phases(stage),
         "budget": _budget(stage.result),
         "hardware": _hardware(stage.versions),
         "validation": _validation(stage.result),
     }
     return {key: text for key, text in found.items() if text}
+
+
+def _phases(stage: Run) -> str:
+    """The phases of a run with their shares of the budget; the last one has the run's own objective."""
+    phases, own = stage.config.get("phases"), stage.config["objective"]
+    if not isinstance(phases, Mapping):
+        return ""
+    return ", then ".join(
+        f"{name} ({objective_label(node.get('objective') or own)}, {100 * share:.3g} % of the budget)"
+        for name, node in phases.items()
+        if isinstance(node, Mapping) and (share := number(node.get("share"))) is not None
+    )
 
 
 def _titled(name: str, node: Any) -> str:

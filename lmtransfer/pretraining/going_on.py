@@ -11,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from torch import Tensor
 
 from lmtransfer.config.overrides import of_command_line, parse
+from lmtransfer.config.phases import phases_of
 from lmtransfer.errors import ConfigError
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.reporting.runs.labels import model_label
@@ -52,12 +53,18 @@ def go_on_from(saved: SavedRun, cfg: DictConfig) -> None:
     with open_dict(cfg):
         cfg.init = str(saved.path)
         cfg.model = OmegaConf.create(model)
-        for name, node in ((saved.config.get("objective") or {}).get("losses") or {}).items():
-            if name in cfg.objective.losses and cfg.objective.losses[name].get("_target_") == node.get("_target_"):
-                place = f"objective.losses.{name}."
-                kept = {key: value for key, value in node.items() if f"{place}{key}" not in given}
-                kept = {key: value for key, value in kept.items() if not key.endswith("weight")}
-                cfg.objective.losses[name] = {**cfg.objective.losses[name], **kept}
+        for phase in phases_of(cfg):
+            _take_arguments(saved, OmegaConf.select(cfg, phase.objective).losses, key=phase.objective, given=given)
+
+
+def _take_arguments(saved: SavedRun, losses: DictConfig, *, key: str, given: Mapping[str, str]) -> None:
+    """Give losses the arguments that the run's heads were trained with."""
+    for name, node in ((saved.config.get("objective") or {}).get("losses") or {}).items():
+        if name in losses and losses[name].get("_target_") == node.get("_target_"):
+            place = f"{key}.losses.{name}."
+            kept = {key: value for key, value in node.items() if f"{place}{key}" not in given}
+            kept = {key: value for key, value in kept.items() if not key.endswith("weight")}
+            losses[name] = {**losses[name], **kept}
 
 
 def recipe_remark() -> str | None:

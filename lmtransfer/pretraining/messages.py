@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.table import Table
 
+from lmtransfer.config.phases import Phase
 from lmtransfer.pretraining.parts import Parts
 from lmtransfer.pretraining.text import Text
 from lmtransfer.runs.result import RunResult
@@ -17,17 +19,35 @@ from lmtransfer.system.printable import short_path
 _SMALL = 30_000_000
 
 
-def opening(path: Path, text: Text, parts: Parts, setup: TrainingSetup) -> str:
-    """What is trained, on what, for how long, and where the run lies."""
-    parameters = sum(p.numel() for p in parts.encoder.parameters())
-    names = " + ".join(objective.name for objective in parts.objectives)
+def opening(path: Path, text: Text, each: Sequence[Parts], setup: TrainingSetup, *, phases: Sequence[Phase]) -> str:
+    """What is trained, on what, for how long, and where the run lies.
+
+    Args:
+        path: of the run.
+        text: its corpus.
+        each: what learns in each phase.
+        setup: budget and hardware.
+        phases: of the run; a single one without a name where it has none.
+    """
+    encoder = each[-1].encoder
+    parameters = sum(p.numel() for p in encoder.parameters())
+    names = _losses(each[-1])
+    if len(phases) > 1:
+        names = ", then ".join(
+            f"{_losses(parts)} ({phase.name}, {100 * (phase.ends - phase.begins):.3g} %)"
+            for phase, parts in zip(phases, each, strict=True)
+        )
     budgets = ((kind, getattr(setup.train, kind)) for kind in ("steps", "tokens", "epochs", "seconds"))
     budget = next(f"{value:g} {kind}" for kind, value in budgets if value is not None)
     return (
-        f"pretraining {type(parts.encoder).__name__} ({parameters / 1e6:.1f}M parameters) with {names} on "
+        f"pretraining {type(encoder).__name__} ({parameters / 1e6:.1f}M parameters) with {names} on "
         f"{text.corpus.name} ({text.prepared.train.num_tokens / 1e6:.1f}M tokens) for {budget}, on {setup.hardware}\n"
         f"run: {path}"
     )
+
+
+def _losses(parts: Parts) -> str:
+    return " + ".join(objective.name for objective in parts.objectives)
 
 
 def closing(path: Path, result: RunResult, *, output_root: Path, console: Console) -> None:
@@ -48,6 +68,8 @@ def closing(path: Path, result: RunResult, *, output_root: Path, console: Consol
         table.add_row(
             "measured at", f"step {result.more['checkpoint_step']:,}, the best checkpoint, which transfer begins from"
         )
+    if begun := result.more.get("phases"):
+        table.add_row("phases", ", ".join(f"{phase['name']} from step {phase['step'] + 1:,}" for phase in begun))
     table.add_row("steps, tokens", f"{result.more['steps']:,}, {result.tokens:,} ({result.more['epochs']:.2f} epochs)")
     if result.tokens_per_second is not None:
         speed = f"{result.tokens_per_second:,.0f} tokens/s over {result.seconds:,.0f} s, all included"

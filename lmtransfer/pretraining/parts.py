@@ -6,7 +6,7 @@ They are checked before any text is read, built anew or with the weights of the 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 import numpy as np
@@ -17,11 +17,13 @@ from torch import Tensor
 from lmtransfer.config.build import build
 from lmtransfer.config.check import check
 from lmtransfer.config.in_short import settle_parts
+from lmtransfer.config.phases import Phase, phases_of, settle_phases
 from lmtransfer.config.target import resolve
 from lmtransfer.errors import ConfigError
 from lmtransfer.importing.opening import open_saved
 from lmtransfer.interop.added_words import grown_weights
 from lmtransfer.models.base import Encoder
+from lmtransfer.models.token_vectors import TokenVectors
 from lmtransfer.objectives.base import Objective
 from lmtransfer.objectives.corruption.base import Corruption
 from lmtransfer.objectives.fit import check_fit, check_order
@@ -60,23 +62,22 @@ def check_pretraining(cfg: DictConfig, *, primary: str) -> None:
     """Check the whole config before any work.
 
     Args:
-        cfg: the config; with ``init``, its model becomes that of the run which is gone on with, and its losses have
-            the heads of that run.
+        cfg: the config; its phases are made complete. With ``init``, its model becomes that of the run which is gone on
+            with, and its losses have the heads of that run.
         primary: the command.
 
     Raises:
         ConfigError: all problems at once.
     """
     settle_parts(cfg)
-    losses = cfg.objective.get("losses") or {}
+    settle_phases(cfg)
+    phases = phases_of(cfg)
     nodes: dict[str, Set[str]] = {
         "corpus": {"data_root", "cache_dir"},
         "tokenizer": set(),
         "model": {"vocab_size"},
-        "objective.rows": {"tokenizer"},
-        "objective.corruption": {"tokenizer"},
-        **{f"objective.losses.{name}": {"tokenizer"} for name in losses},
-        "optimizer": {"learner", "params"},
+        **{f"{phase.objective}.{part}": {"tokenizer"} for phase in phases for part in _parts_of(cfg, phase)},
+        **{phase.optimizer: {"learner", "params"} for phase in phases},
         "schedule": set(),
         "tracker": {"folder"},
     }
@@ -84,15 +85,24 @@ def check_pretraining(cfg: DictConfig, *, primary: str) -> None:
     nulls = [key for key in nodes if OmegaConf.select(cfg, key) is None]
     if nulls:
         raise ConfigError([f"{key}=null: there must be one; leave it as it is, or choose another" for key in nulls])
-    if not losses:
-        raise ConfigError("objective.losses: lists no loss; choose an objective (lmtransfer list objectives)")
-    if cfg.corpus.get("parts") and cfg.objective.rows.get("contiguous"):
+    without = [phase.objective for phase in phases if not OmegaConf.select(cfg, f"{phase.objective}.losses")]
+    if without:
+        choose = "lists no loss; choose an objective (lmtransfer list objectives)"
+        raise ConfigError([f"{key}.losses: {choose}" for key in without])
+    contiguous = any(OmegaConf.select(cfg, f"{phase.objective}.rows.contiguous") for phase in phases)
+    if cfg.corpus.get("parts") and contiguous:
         raise ConfigError(CONTIGUOUS_MIXTURE)
     if cfg.get("init"):
         go_on_from(open_saved(cfg.init, key="init"), cfg)
     else:
         _check_characters(cfg)
     _check_parts(cfg)
+
+
+def _parts_of(cfg: DictConfig, phase: Phase) -> list[str]:
+    """The keys of the components of a phase's objective, below the objective's own."""
+    losses = OmegaConf.select(cfg, f"{phase.objective}.losses") or {}
+    return ["rows", "corruption", *(f"losses.{name}" for name in losses)]
 
 
 def _check_characters(cfg: DictConfig) -> None:
@@ -118,22 +128,74 @@ def build_parts(cfg: DictConfig, tokenizer: Tokenizer) -> Parts:
     encoder = new_encoder(cfg.model, tokenizer, seed=cfg.seed)
     if cfg.get("init"):
         heads = _load_encoder(encoder, open_saved(cfg.init, key="init"), tokenizer, cfg)
-    parts = _parts(cfg, encoder, tokenizer, heads)
+    parts = _parts(cfg.objective, encoder, tokenizer, heads)
+    _check_mask(parts, tokenizer)
+    return parts
+
+
+def build_phases(cfg: DictConfig, tokenizer: Tokenizer) -> list[Parts]:
+    """Build what learns in each phase: one encoder, and the same objectives where phases in a row have the same losses.
+
+    Raises:
+        ConfigError: parts that do not fit one another.
+        CheckpointError: ``init`` holds no weights that fit.
+    """
+    last = build_parts(cfg, tokenizer)
+    return _all_phases(cfg, last, tokenizer)
+
+
+def _all_phases(cfg: DictConfig, last: Parts, tokenizer: Tokenizer) -> list[Parts]:
+    """The parts of every phase, given those of the last."""
+    phases, found = phases_of(cfg), [last]
+    for phase, after in reversed(list(zip(phases, phases[1:], strict=False))):
+        try:
+            parts = _of_phase(cfg, phase, last, tokenizer)
+        except ConfigError as error:
+            raise ConfigError([f"phases.{phase.name}: {problem}" for problem in error.problems]) from error
+        if losses_of(cfg, phase) == losses_of(cfg, after):
+            parts = replace(parts, objectives=found[0].objectives, encoder=found[0].encoder)
+        found.insert(0, parts)
+    return found
+
+
+def _of_phase(cfg: DictConfig, phase: Phase, last: Parts, tokenizer: Tokenizer) -> Parts:
+    """What learns in a phase that others follow; word vectors are learnt in the encoder's table of tokens."""
+    node, encoder = OmegaConf.select(cfg, phase.objective), last.encoder
+    directions = {direction for loss in node.losses.values() for direction in _directions(loss)}
+    if directions == {"none"} and encoder.attention != "none":
+        encoder = TokenVectors(encoder)
+    if phase.after is not None and encoder.token_embedding is None:
+        raise ConfigError(f"embedding_after: {type(encoder).__name__} has no table of token embeddings; leave it out")
+    parts = _parts(node, encoder, tokenizer, last.heads)
+    _check_mask(parts, tokenizer)
+    return parts
+
+
+def _directions(loss: DictConfig) -> Sequence[str]:
+    objective = resolve(loss._target_)
+    return objective.directions if issubclass(objective, Objective) else ()
+
+
+def losses_of(cfg: DictConfig, phase: Phase) -> object:
+    """The losses of a phase as plain values."""
+    return OmegaConf.to_container(OmegaConf.select(cfg, phase.objective).losses, resolve=True)
+
+
+def _check_mask(parts: Parts, tokenizer: Tokenizer) -> None:
     if parts.corruption.uses_mask and "mask" in tokenizer.lacks:
         raise ConfigError(
             "objective.corruption hides tokens behind [MASK], and the tokenizer has no such token: use an objective "
             "that hides none (objective=lm)"
         )
-    return parts
 
 
-def _parts(cfg: DictConfig, encoder: Encoder, tokenizer: Tokenizer, heads: Mapping[str, Tensor]) -> Parts:
+def _parts(objective: DictConfig, encoder: Encoder, tokenizer: Tokenizer, heads: Mapping[str, Tensor]) -> Parts:
     """The parts beside the encoder, all of which fit one another."""
     parts = Parts(
         encoder=encoder,
-        rows=build(cfg.objective.rows, tokenizer=tokenizer),
-        corruption=build(cfg.objective.corruption, tokenizer=tokenizer),
-        objectives=[build(node, tokenizer=tokenizer) for node in cfg.objective.losses.values()],
+        rows=build(objective.rows, tokenizer=tokenizer),
+        corruption=build(objective.corruption, tokenizer=tokenizer),
+        objectives=[build(node, tokenizer=tokenizer) for node in objective.losses.values()],
         heads=heads,
     )
     check_fit(encoder=encoder, objectives=parts.objectives, rows=parts.rows, corruption=parts.corruption)
@@ -148,12 +210,15 @@ def _check_parts(cfg: DictConfig) -> None:
     """
     tokenizer = cast(Tokenizer, _UntrainedTokenizer(cfg.tokenizer))
     with torch.device("meta"):
-        parts = _parts(cfg, new_encoder(cfg.model, tokenizer, seed=0), tokenizer, {})
-        learner = PretrainingLearner(parts.encoder, list(parts.objectives))
-        build_optimizer(cfg.optimizer, learner)
-    check_order(objectives=parts.objectives, rows=parts.rows)
-    if not any(objective.weight for objective in parts.objectives):
-        raise ConfigError("objective.losses: every loss has weight=0, so there is nothing to learn; raise one of them")
+        last = _parts(cfg.objective, new_encoder(cfg.model, tokenizer, seed=0), tokenizer, {})
+        for phase, parts in zip(phases_of(cfg), _all_phases(cfg, last, tokenizer), strict=True):
+            learner = PretrainingLearner(parts.encoder, list(parts.objectives))
+            build_optimizer(OmegaConf.select(cfg, phase.optimizer), learner)
+            check_order(objectives=parts.objectives, rows=parts.rows)
+            if not any(objective.weight for objective in parts.objectives):
+                raise ConfigError(
+                    f"{phase.objective}.losses: every loss has weight=0, so nothing is learnt; raise one of them"
+                )
     build(cfg.schedule)
 
 
@@ -217,6 +282,7 @@ class _UntrainedTokenizer:
         size = node.get("vocab_size")
         self.vocab_size = self.num_pieces = max(8, size) if isinstance(size, int) else _LIKELY_SIZE
         self.unk_id, self.cls_id, self.sep_id, self.mask_id = range(4)
+        self.lacks: Sequence[str] = ()
         self.is_special = np.arange(self.vocab_size) < 4
         self.starts_word = np.ones(self.vocab_size, dtype=bool)
 

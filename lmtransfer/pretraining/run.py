@@ -5,38 +5,27 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import torch
 from omegaconf import DictConfig
 
 from lmtransfer.config.plain import resolved
 from lmtransfer.data.store.token_shares import part_shares, unigram_entropy
 from lmtransfer.errors import ConfigError
-from lmtransfer.models.compilation import compile_blocks
-from lmtransfer.objectives.base import masked_loss, selection_metric
-from lmtransfer.objectives.learner import PretrainingLearner
-from lmtransfer.pretraining.data import PretrainingData
-from lmtransfer.pretraining.diagnostics import watchers_of
-from lmtransfer.pretraining.going_on import TakenHeads, recipe_remark, take_heads
+from lmtransfer.objectives.base import masked_loss
+from lmtransfer.pretraining.course import Course
+from lmtransfer.pretraining.going_on import recipe_remark
 from lmtransfer.pretraining.messages import closing, opening
-from lmtransfer.pretraining.parts import Parts, build_parts
+from lmtransfer.pretraining.parts import Parts, build_phases
 from lmtransfer.pretraining.text import Text, read_text, with_absolute_paths
-from lmtransfer.pretraining.utilisation import pretraining_flops
-from lmtransfer.randomness import derived_seed
 from lmtransfer.runs.result import RunResult
 from lmtransfer.runs.resume import check_resumable
 from lmtransfer.runs.run_directory import RunDirectory
-from lmtransfer.runs.training import TrainingSetup, build_optimizer
+from lmtransfer.runs.training import TrainingSetup
 from lmtransfer.runs.trust import seal
 from lmtransfer.runs.versions import versions
 from lmtransfer.system.console import Console
 from lmtransfer.system.machine import naming
 from lmtransfer.tokenizers.load import load_tokenizer
 from lmtransfer.training import distributed
-from lmtransfer.training.flops import peak_flops
-from lmtransfer.training.hardware import Hardware
-from lmtransfer.training.loop import Trainer
-from lmtransfer.training.model_selection import ModelSelection, Validation
-from lmtransfer.training.progress import Progress
 from lmtransfer.training.state import TrainState
 
 
@@ -62,25 +51,26 @@ def pretrain(cfg: DictConfig, name: str, setup: TrainingSetup, *, resume: bool) 
     console = Console(stderr=True, highlight=False, quiet=not distributed.is_main())
     with console.status("reading the corpus"):
         text = read_text(cfg)
-    parts = build_parts(cfg, text.tokenizer)
+    each = build_phases(cfg, text.tokenizer)
+    parts = each[-1]
     if found is not None:
         _check_text(found, text)
         seal(found)  # the same settings, given here and now
-    learner, heads = _learner(parts, seed=cfg.seed, hardware=setup.hardware)
+    course = Course(cfg, setup, each)
     directory = found or _new_directory(cfg, name, plain, text)
-    console.print(opening(directory.path, text, parts, setup), soft_wrap=True)
+    console.print(opening(directory.path, text, each, setup, phases=course.phases), soft_wrap=True)
     for note in text.notes:
         console.print(f"note: {note}", markup=False, soft_wrap=True)
     if cfg.init:
-        console.print(f"going on from {cfg.init}; {heads}", markup=False, soft_wrap=True)
+        console.print(f"going on from {cfg.init}; {course.heads}", markup=False, soft_wrap=True)
         if remark := recipe_remark():
             console.print(f"note: {remark}", markup=False, soft_wrap=True)
-    entropy = None if masked_loss(parts.objectives) is None else unigram_entropy(text.prepared.train)
-    data = PretrainingData(text, parts, train=setup.train, hardware=setup.hardware, seed=cfg.seed)
-    trainer = _trainer(cfg, setup, directory, data, learner, entropy)
+    masked = any(masked_loss(phase.objectives) for phase in each)
+    entropy = unigram_entropy(text.prepared.train) if masked else None
+    course.begin(directory, text, entropy=entropy)
     if found is not None:
-        trainer.resume()
-    result = _result(trainer.train(), parts, text, entropy)
+        course.resume()
+    result = _result(course.train(), parts, text, entropy)
     directory.write_result(result)
     if distributed.is_main():
         closing(directory.path, result, output_root=Path(cfg.output_root), console=Console(highlight=False))
@@ -103,6 +93,7 @@ def _result(state: TrainState, parts: Parts, text: Text, entropy: float | None) 
             "checkpoint_step": state.best_step if metrics else state.step,
             "steps": state.step,
             "epochs": state.epoch,
+            **({"phases": state.phases} if state.phases else {}),
             **({} if entropy is None else {"unigram_entropy": entropy}),
             **({"parts": {name: share.as_dict() for name, share in shares.items()}} if shares else {}),
         },
@@ -155,42 +146,3 @@ def _check_text(found: RunDirectory, text: Text) -> None:
             f"the tokenizer of {found.path} is another one than the corpus, init and tokenizer.add give now: the files "
             "have changed since the run was started; put them back, or start a run under another name="
         )
-
-
-def _learner(parts: Parts, *, seed: int, hardware: Hardware) -> tuple[PretrainingLearner, TakenHeads]:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derived_seed(seed, "heads"))
-        learner = PretrainingLearner(parts.encoder, list(parts.objectives)).to(hardware.device)
-    heads = take_heads(learner, parts.heads)
-    if hardware.compile:
-        compile_blocks(learner)
-    return learner, heads
-
-
-def _trainer(
-    cfg: DictConfig,
-    setup: TrainingSetup,
-    directory: RunDirectory,
-    data: PretrainingData,
-    learner: PretrainingLearner,
-    entropy: float | None,
-) -> Trainer:
-    train, peak = setup.train, peak_flops(setup.hardware.device)
-    flops = None if peak is None else pretraining_flops(data, learner)
-    progress = Progress(flops_per_token=flops, peak_flops=peak)
-    validation = None
-    if data.has_validation(note=progress.note):
-        validation = Validation(
-            measure=lambda: data.validate(learner, most_tokens=cfg.train.eval_tokens),
-            every=train.eval_every,
-            selection=ModelSelection(metric=selection_metric(data.parts.objectives), patience=train.patience),
-        )
-    watchers = watchers_of(learner, seconds=train.seconds, entropy=entropy, from_scratch=not cfg.init)
-    return Trainer(
-        learner=learner,
-        stream=data.stream,
-        optimizer=build_optimizer(cfg.optimizer, learner),
-        plan=setup.plan(data.stream, seed=cfg.seed),
-        validation=validation,
-        output=setup.output(directory, progress=progress, watchers=watchers),
-    )

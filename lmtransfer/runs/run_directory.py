@@ -48,7 +48,7 @@ _GROUP = OrNull(Fields())
 _CONFIG = Fields(
     optional={
         **dict.fromkeys(("model", "task", "transfer", "corpus"), OrNull(COMPONENT)),
-        **dict.fromkeys(("tokenizer", "train", "hardware", "optimizer", "schedule", "tracker"), _GROUP),
+        **dict.fromkeys(("tokenizer", "train", "hardware", "optimizer", "schedule", "tracker", "phases"), _GROUP),
         "objective": Fields(
             {"losses": Entries(COMPONENT, least=1)},
             optional={"rows": COMPONENT, "corruption": COMPONENT, "max_length": Whole(least=1)},

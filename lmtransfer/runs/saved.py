@@ -12,14 +12,17 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 
 from lmtransfer.config.build import build, component_problems, is_component
-from lmtransfer.errors import ConfigError, RunDirectoryError, listed
+from lmtransfer.errors import CheckpointError, ConfigError, RunDirectoryError, listed
 from lmtransfer.models.base import Encoder
 from lmtransfer.randomness import derived_seed
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.trust import is_own
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.tokenizers.load import load_tokenizer
+from lmtransfer.training.checkpoint import STATE
+from lmtransfer.training.state import SAVED_STATE
 from lmtransfer.training.weights import check_weights, load_weights, read_weights
+from lmtransfer.untrusted.documents import read_json
 from lmtransfer.untrusted.schema import shown
 
 CheckpointName = Literal["best", "last"]
@@ -121,18 +124,30 @@ class SavedRun:
         """The folder of a checkpoint: the named one, else ``best`` where there is one, else ``last``.
 
         Raises:
-            RunDirectoryError: there is no such checkpoint.
+            RunDirectoryError: there is no such checkpoint, or it is of a phase that others follow.
+            CheckpointError: what it says of its phase is damaged.
         """
         folder = self.path / "checkpoints"
         seeds = seed_folders(self.path)
         if seeds and not folder.is_dir():
             raise RunDirectoryError(f"the run {self.path} has several seeds: name one of them, such as {seeds[0]}")
-        if name is None:
-            return self.directory.best_checkpoint()
-        folder = folder / name
+        folder = self.directory.best_checkpoint() if name is None else folder / name
         if not folder.is_dir():
             raise RunDirectoryError(f"the run {self.path} has no checkpoint {name!r}")
+        self._check_phase(folder)
         return folder
+
+    def _check_phase(self, folder: Path) -> None:
+        """Refuse a checkpoint of a phase that others follow: its weights are not yet those of the run's objective."""
+        phases = self.config.get("phases") or {}
+        if not phases or not (folder / STATE).is_file():
+            return
+        begun = read_json(folder / STATE, SAVED_STATE, error=CheckpointError, finite=False).get("phases") or []
+        if begun and len(begun) < len(phases):
+            raise RunDirectoryError(
+                f"the run {self.path} was interrupted in its phase {shown(begun[-1]['name'])}, and has not learnt by "
+                "its own objective yet: go on with it by resume=true"
+            )
 
 
 def read_saved(directory: RunDirectory, *, given: str | Path, key: str, trust: bool = False) -> SavedRun:

@@ -53,6 +53,7 @@ class Trainer:
         plan: the settings.
         validation: how it is measured on held-out data; None never measures.
         output: what it leaves behind; nothing if omitted.
+        state: where an earlier training has come to, from which this one goes on; the beginning if omitted.
         clock: a clock in seconds.
     """
 
@@ -65,6 +66,7 @@ class Trainer:
         plan: Plan,
         validation: Validation | None = None,
         output: Output | None = None,
+        state: TrainState | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if not isinstance(optimizer, Optimizer):
@@ -76,7 +78,7 @@ class Trainer:
         self.trackers = output.trackers if distributed.is_main() else ()
         self.watchers = [NonFiniteGuard(max_bad_steps=plan.max_bad_steps), *output.watchers]
         self.clock = clock
-        self.state = TrainState()
+        self.state = state or TrainState()
         self.updater = Updater(
             learner=learner,
             optimizer=optimizer,
@@ -112,7 +114,7 @@ class Trainer:
             notes.append(f"resuming after step {self.state.step:,} from {checkpoint.folder}")
             if checkpoint.folder.name != "last":
                 self._save("last")
-        if self.state.finished == "budget" and self._used() < 1:
+        if self.state.finished == "budget" and self._used() < self.plan.until:
             self.state.finished = None  # the budget was raised
         for tracker in self.trackers:
             tracker.rewind(self.state.step)
@@ -120,7 +122,7 @@ class Trainer:
             self.progress.note(note)
 
     def train(self) -> TrainState:
-        """Train until the budget is used up, or until nothing has got better for too long.
+        """Train until the budget is used up, as far as the plan goes, or until nothing has got better for too long.
 
         Raises:
             Interrupted: SIGTERM or Ctrl-C; the step was finished and everything is saved.
@@ -203,7 +205,7 @@ class Trainer:
             "skipped": state.skipped,
         }
         used = self._used()
-        if used >= 1:
+        if used >= self.plan.until:
             state.finished = "budget"
         for watcher in self.watchers:
             for note in watcher.observe(outcome, state, used=used):

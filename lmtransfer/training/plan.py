@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 
 from lmtransfer.training.budget import Budget
-from lmtransfer.training.optim.schedules import Schedule
+from lmtransfer.training.optim.schedules import Factor
 from lmtransfer.training.precision import Precision
 
 
@@ -17,6 +17,7 @@ class Plan:
 
     Attributes:
         budget: how long to train.
+        until: the share of the budget at which training ends; less than 1 where another training goes on from there.
         schedule: factor on the learning rates.
         seed: of the run; seeds dropout by micro-batch.
         device: where the learner lives.
@@ -28,8 +29,9 @@ class Plan:
     """
 
     budget: Budget
-    schedule: Schedule
+    schedule: Factor
     seed: int
+    until: float = 1.0
     device: torch.device | str = "cpu"
     precision: Precision = field(default_factory=Precision)
     max_grad_norm: float | None = None

@@ -80,7 +80,7 @@ class Progress:
 
     def line(self, record: Mapping[str, Any], *, used: float) -> str:
         """The line for a record."""
-        parts = [f"step {record['step']:,}", f"{100 * used:.0f} %"]
+        parts = [f"step {record['step']:,}", *([record["phase"]] if "phase" in record else []), f"{100 * used:.0f} %"]
         parts.extend(_named(record, "loss/", total=record["loss"]))
         parts.extend(f"validation {part}" for part in _named(record, "validation/", total=None))
         parts.append(f"lr {record['learning_rate']:.2e}")

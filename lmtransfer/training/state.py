@@ -9,6 +9,15 @@ from lmtransfer.untrusted.schema import Anything, Entries, Fields, Flag, Items, 
 
 _METRICS = Entries(Real(finite=False))
 
+#: One of the phases of a run that has any: its name, and where the run stood when it began.
+PHASE_BEGUN = Fields(
+    {
+        "name": Text(),
+        **dict.fromkeys(("step", "updates", "tokens", "stream_step"), Whole()),
+        "seconds": Real(least=0),
+    }
+)
+
 #: What ``state.json`` of a checkpoint may hold; one that was not saved in training has the step alone.
 SAVED_STATE = Fields(
     {"step": Whole()},
@@ -22,6 +31,7 @@ SAVED_STATE = Fields(
         "record": Entries(Anything()),
         "evaluation_due": Flag(),
         "shares_used": Items(Real(least=0)),
+        "phases": Items(PHASE_BEGUN),
         "aliases": Entries(Text()),
         "carry": Entries(Anything()),
         "loss_scale": OrNull(Entries(Real())),
@@ -51,6 +61,7 @@ class TrainState:
         record: the latest step's line of ``metrics.jsonl`` as far as it is known.
         evaluation_due: the latest step's evaluation was interrupted and comes first when the run is resumed.
         shares_used: shares of a budget in seconds at each step since the latest line, to be logged with the next.
+        phases: the phases that have begun, of a run that has any: see ``PHASE_BEGUN``.
     """
 
     step: int = 0
@@ -67,6 +78,7 @@ class TrainState:
     record: dict[str, Any] = field(default_factory=dict)
     evaluation_due: bool = False
     shares_used: list[float] = field(default_factory=list)
+    phases: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def updates(self) -> int:
@@ -79,8 +91,8 @@ class TrainState:
 
     @classmethod
     def of(cls, values: dict[str, Any]) -> TrainState:
-        """The reverse of ``state_dict``; other keys are left alone."""
-        return cls(**{f.name: values[f.name] for f in fields(cls)})
+        """The reverse of ``state_dict``; other keys are left alone. Runs were saved before there were phases."""
+        return cls(**{f.name: values[f.name] for f in fields(cls) if f.name in values or f.name != "phases"})
 
     def update(self, other: TrainState) -> None:
         """Take over every value of ``other``."""

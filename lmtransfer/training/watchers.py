@@ -97,6 +97,31 @@ class NonFiniteGuard:
         self.in_a_row = int(state["in_a_row"])
 
 
+class PhaseName:
+    """Names the phase of the run in every record.
+
+    Args:
+        phase: its name.
+    """
+
+    name = "phase_name"
+
+    def __init__(self, phase: str) -> None:
+        self.phase = phase
+
+    def observe(self, outcome: Outcome, state: TrainState, *, used: float) -> Sequence[str]:
+        """See the class."""
+        state.record["phase"] = self.phase
+        return ()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing: it is in the state of the run."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """The reverse of ``state_dict``."""
+
+
 class UnigramPlateau:
     """Tells when a masked language model has learnt more than how often each token occurs.
 

@@ -124,9 +124,11 @@ def _of_data(world: World) -> Sequence[Scenario]:
 
 def _of_further_pretraining(world: World) -> Sequence[Scenario]:
     own = ("pretrain", *TRAINING, *BERT, "objective=mlm", *world.corpus(), *VOCABULARY)
+    phases = (*own, STEPS, "phases=words_then_masked", "phases.words.share=0.5")
     onwards = ("pretrain", *TRAINING, STEPS, "objective=mlm", f"init={world.base}", *world.corpus("cased"))
     return (
         Scenario("pretrain, nothing prepared", (*own, STEPS, "name=x"), RESUME, ("texts",), own_cache=True),
+        Scenario("pretrain in phases", (*phases, "name=x"), RESUME),
         Scenario("pretrain onwards", (*onwards, "name=x"), RESUME, ("base", "cased"), own_cache=True),
         Scenario("sweep", (*own, "train.steps=30", "name=x", "-m", "seed=1,2")),
     )

@@ -10,11 +10,20 @@ from lmtransfer.reporting.render.answer import answer, comparison
 from lmtransfer.reporting.runs import scores
 from lmtransfer.reporting.runs.collect import collect
 from lmtransfer.reporting.runs.entries import make_entries
+from lmtransfer.reporting.runs.labels import objective_label
 from lmtransfer.reporting.runs.rows import table_rows
 
 
 def entries_of(root):
     return {entry.name: entry for entry in make_entries(collect(root))}
+
+
+def test_a_run_in_phases_is_named_by_all_its_losses():
+    own = {"losses": {"mlm": {}, "sop": {}}}
+    words = {"share": 0.3, "objective": {"losses": {"skipgram": {}}}}
+    assert objective_label(own) == objective_label(own, None) == "mlm+sop"
+    assert objective_label(own, {"words": words, "rest": {"share": 0.7}}) == "skipgram, mlm+sop"
+    assert objective_label(own, {"a": {"objective": own}, "b": {"objective": own}, "c": {}}) == "mlm+sop"
 
 
 def test_seeds_and_controls_are_folded_into_one_entry(tmp_path):

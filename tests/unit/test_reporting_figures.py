@@ -62,6 +62,28 @@ def test_the_curve_holds_what_was_logged(tmp_path):
     assert loss_curve(run, "imdb").plateau is None  # the total has other parts in it
 
 
+def test_a_curve_is_marked_where_phases_change(tmp_path):
+    names = ["words", "masks & more", "masks & more", "fewer"]
+    lines = [line | {"phase": names[min(place * 4 // 190, 3)]} for place, line in enumerate(loss_lines(4.5))]
+    first = next(place for place, line in enumerate(lines) if line["phase"] != "words")
+    lines = [  # word vectors have no masked loss
+        {key: value for key, value in line.items() if place >= first or "mlm" not in key}
+        for place, line in enumerate(lines)
+    ]
+    folder = write_run(tmp_path / "runs" / "pretrain" / "run", config={"init": None}, metrics=lines)
+    (run,) = collect(folder)
+    curve = loss_curve(run, "run", "mlm")
+    second = next(place for place, line in enumerate(lines) if line["phase"] == "fewer")
+    assert curve.changes == tuple(
+        (lines[place - 1]["tokens"], lines[place - 1]["seconds"], lines[place]["phase"]) for place in (first, second)
+    )
+    assert len(curve.loss) == len(lines) - first
+    figures = draw(tmp_path / "runs", tmp_path / "figures")
+    found = texts(figures["pretraining-loss-mlm"])
+    assert "phase masks & more" in found
+    assert "phase fewer" in found
+
+
 def with_result(folder, **more):
     path = folder / "result.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | more))

@@ -14,7 +14,7 @@ import torch
 
 from lmtransfer.data.stream.evaluation_batches import evaluation_batches
 from lmtransfer.data.stream.step_plan import cut_by_tokens, cut_evenly, share
-from lmtransfer.data.stream.stream import MICRO_BATCHES_PER_STEP, PlannedStream, Source
+from lmtransfer.data.stream.stream import MICRO_BATCHES_PER_STEP, PlannedStream, RenumberedStream, Source
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.randomness import permutation
 from lmtransfer.training.learner import Step
@@ -278,3 +278,23 @@ def test_shares_are_consecutive_and_complete() -> None:
             shares = [share(count, rank, world_size) for rank in range(world_size)]
             assert [i for part in shares for i in part] == list(range(count))
             assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+
+def test_the_step_at_an_epoch_is_the_one_that_comes_next() -> None:
+    assert stream().step_at(0.0) == 0
+    steps = taken(stream(), 60)
+    assert steps[-1].epoch > 3
+    assert [stream().step_at(step.epoch) for step in steps] == [step.number + 1 for step in steps]
+
+
+@pytest.mark.parametrize("start", [40, 47])
+def test_a_renumbered_stream_hands_out_the_same_steps_under_other_numbers(start: int) -> None:
+    renumbered = RenumberedStream(stream(), begins=7, number=40)
+    found = list(islice(renumbered.steps(start), 20))
+    same = taken(stream(), 20, start=start - 33)
+    assert [step.number for step in found] == list(range(start, start + 20))
+    assert [(step.epoch, step.micro_batches) for step in found] == [(step.epoch, step.micro_batches) for step in same]
+    assert renumbered.steps_per_epoch == stream().steps_per_epoch
+    renumbered.set_micro_batch_tokens(30)
+    smaller = taken(stream(micro_batch_tokens=30), 1, start=7)[0]
+    assert next(renumbered.steps(40)).micro_batches == smaller.micro_batches

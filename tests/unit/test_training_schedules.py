@@ -13,10 +13,18 @@ from training_toys import FakeClock, Recorder, ToyLearner, toy_trainer
 from lmtransfer.errors import ConfigError
 from lmtransfer.training.budget import Budget
 from lmtransfer.training.optim.optimizers import AdamW
-from lmtransfer.training.optim.schedules import Constant, Cosine, InverseSqrt, Linear, Schedule, WarmupStableDecay
+from lmtransfer.training.optim.schedules import (
+    Constant,
+    Cosine,
+    Factor,
+    InverseSqrt,
+    Linear,
+    PartOfBudget,
+    WarmupStableDecay,
+)
 
 
-def _factors(schedule: Schedule, steps: int) -> list[float]:
+def _factors(schedule: Factor, steps: int) -> list[float]:
     """The factor of each update of a budget in steps."""
     budget = Budget(steps=steps)
     found = []
@@ -64,6 +72,14 @@ def test_inverse_sqrt_peaks_at_the_end_of_its_warmup() -> None:
     found = _factors(InverseSqrt(warmup_steps=4), 16)
     assert found[:4] == pytest.approx([0.25, 0.5, 0.75, 1.0])
     assert found[15] == pytest.approx(math.sqrt(4 / 16))
+
+
+def test_a_schedule_of_a_part_is_that_of_a_budget_of_its_own() -> None:
+    made = Linear(warmup_steps=3), Cosine(), WarmupStableDecay(decay_fraction=0.5, warmup_steps=2), InverseSqrt()
+    for schedule in made:
+        assert _factors(PartOfBudget(schedule), 12) == _factors(schedule, 12)
+        part = PartOfBudget(schedule, begins=0.25, ends=0.75, first_update=3)
+        assert _factors(part, 12)[3:9] == pytest.approx(_factors(schedule, 6))
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import signal
 from abc import ABC, abstractmethod
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from lmtransfer.data.stream.step_plan import cut_by_tokens, lanes, micro_batches
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.randomness import permutation
 from lmtransfer.system.interrupts import SIGNALS
-from lmtransfer.training.learner import Step
+from lmtransfer.training.learner import BatchStream, Step
 
 #: Micro-batches are numbered within a step of this many, so that a number needs no history.
 MICRO_BATCHES_PER_STEP = 1 << 20
@@ -141,6 +142,18 @@ class PlannedStream:
             built = tuple(next(batches) for _ in planned.mine)
             yield Step(planned.number, planned.progress, built, planned.first)
 
+    def step_at(self, epoch: float) -> int:
+        """The number of the step that comes after ``epoch`` passes over the rows: where a text is gone on with.
+
+        Args:
+            epoch: passes that are over, with fraction.
+        """
+        whole = int(epoch)
+        lengths = self._plans[whole].lengths
+        over = round((epoch - whole) * len(lengths))
+        within = bisect_right(self._edges(whole, lengths)[1], over) - 1
+        return sum(self.steps_in(past) for past in range(whole)) + within
+
     def set_micro_batch_tokens(self, tokens: int) -> None:
         """Cut micro-batches of at most ``tokens`` from the next call of ``steps`` on; the steps hold the same rows."""
         self.micro_batch_tokens = tokens
@@ -202,6 +215,34 @@ class PlannedStream:
             return order, cut_by_tokens(lengths[order], self.batch_tokens, key="train.batch_tokens")
         assert self.batch_examples is not None
         return order, [*range(0, len(lengths), self.batch_examples), len(lengths)]
+
+
+class RenumberedStream:
+    """A stream from one of its steps on, under other numbers: for a run that has taken steps of another before.
+
+    Args:
+        stream: the steps.
+        begins: number of the step that comes first.
+        number: what that one is numbered here.
+    """
+
+    def __init__(self, stream: BatchStream, *, begins: int, number: int) -> None:
+        self.stream, self.begins, self.number = stream, begins, number
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """See ``BatchStream``."""
+        return self.stream.steps_per_epoch
+
+    def steps(self, start: int = 0) -> Iterator[Step]:
+        """See ``BatchStream``; ``start`` is one of the numbers here."""
+        moved = self.number - self.begins
+        for step in self.stream.steps(start - moved):
+            yield replace(step, number=step.number + moved)
+
+    def set_micro_batch_tokens(self, tokens: int) -> None:
+        """See ``BatchStream``."""
+        self.stream.set_micro_batch_tokens(tokens)
 
 
 #: One micro-batch: its epoch, its rows, and whether they go on from the ones before (None: they stand alone).

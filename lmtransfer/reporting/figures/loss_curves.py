@@ -32,6 +32,8 @@ from lmtransfer.reporting.units import count_formatter, time_unit
 MAX_POINTS = 500
 #: The part of a pretraining loss that is drawn, by preference: the parts that a unigram entropy can be held against.
 _LOSS_PARTS = ("mlm", "lm")
+#: Beginnings of phases that are drawn of one run.
+_MAX_CHANGES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,7 @@ class LossCurve:
         loss: training loss at each logged step, nats.
         validation: (tokens, seconds, loss) at each validation.
         plateau: loss of a model that knows the frequencies of tokens only (unigram entropy, nats), or None.
+        changes: (tokens, seconds, name of the phase) where a phase follows upon another.
     """
 
     label: str
@@ -53,6 +56,7 @@ class LossCurve:
     loss: tuple[float, ...]
     validation: tuple[tuple[float, float, float], ...] = ()
     plateau: float | None = None
+    changes: tuple[tuple[float, float, str], ...] = ()
 
 
 def loss_figures(entries: Sequence[Entry], labels: Mapping[str, str], folder: Path) -> list[SavedFigure]:
@@ -103,7 +107,21 @@ def loss_curve(run: Run, label: str, part: str | None = None) -> LossCurve | Non
         plateau = next(
             (value for line in run.metrics if (value := number(line.get("unigram_entropy"))) is not None), None
         )
-    return LossCurve(label, tokens_, seconds_, losses, tuple(validation), plateau if part in _LOSS_PARTS else None)
+    known = plateau if part in _LOSS_PARTS else None
+    return LossCurve(label, tokens_, seconds_, losses, tuple(validation), known, _changes(run))
+
+
+def _changes(run: Run) -> tuple[tuple[float, float, str], ...]:
+    """Where the phases of a run follow upon one another: at the last line of the one before."""
+    found, before = [], None
+    for line in run.metrics:
+        phase, tokens, seconds = line.get("phase"), number(line.get("tokens")), number(line.get("seconds"))
+        if not isinstance(phase, str) or tokens is None or seconds is None:
+            continue
+        if before is not None and before[2] != phase:
+            found.append((before[0], before[1], phase))
+        before = (tokens, seconds, phase)
+    return tuple(found)
 
 
 def _loss(line: Mapping[str, Any], part: str | None) -> float | None:
@@ -142,6 +160,8 @@ def draw_loss_curves(
             for seed in of_run:
                 _draw_run(left, right, seed, colour(index), scale, is_seed=len(of_run) > 1)
         _draw_plateaus(left, right, seeds)
+        for index, of_run in enumerate(drawn.values()):
+            _draw_changes(left, right, of_run[0], colour(index), scale)
         left.set_ylabel(f"{loss_name} (nats)")
         left.set_xlabel("tokens")
         right.set_xlabel(f"training time ({unit})")
@@ -216,6 +236,23 @@ def _draw_plateaus(left: Any, right: Any, curves: Sequence[LossCurve]) -> None:
             textcoords="offset points",
             ha="right",
             color="#666666",
+            fontsize=8,
+        )
+
+
+def _draw_changes(left: Any, right: Any, curve: LossCurve, ink: str, scale: float) -> None:
+    """A thin line where a phase begins, with its name."""
+    for tokens, seconds, name in curve.changes[:_MAX_CHANGES]:
+        for axes, x in ((left, tokens), (right, seconds / scale)):
+            axes.axvline(x, color=ink, linewidth=0.8, linestyle=(0, (1, 2)), zorder=1)
+        left.annotate(
+            f"phase {shorten(name, 16)}",
+            xy=(tokens, 1.0),
+            xycoords=("data", "axes fraction"),
+            xytext=(3, -3),
+            textcoords="offset points",
+            va="top",
+            color=ink,
             fontsize=8,
         )
 

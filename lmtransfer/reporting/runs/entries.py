@@ -96,7 +96,7 @@ def _entry(run: Run, seeds: tuple[Run, ...], controls: tuple[Run, ...], runs: Se
         controls=controls,
         source=None if of_pretraining else source,
         model=model_label(pretrained.get("model") or own.get("model")),
-        objective="" if source is None else objective_label(pretrained.get("objective")),
+        objective="" if source is None else objective_label(pretrained.get("objective"), pretrained.get("phases")),
         corpus=_text(run, source, runs),
         task="" if of_pretraining else node_label(run.result.get("task") or config.get("task")),
         split="" if of_pretraining else node_label(run.result.get("split")),

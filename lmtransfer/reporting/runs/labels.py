@@ -45,10 +45,20 @@ def model_label(node: Any) -> str:
     return label
 
 
-def objective_label(node: Any) -> str:
-    """An objective node by its losses: ``mlm+nsp``."""
+def objective_label(node: Any, phases: Any = None) -> str:
+    """An objective node by its losses: ``mlm+nsp``; of a run in phases ``skipgram, mlm``.
+
+    Args:
+        node: of the objective; of the last phase where there are several.
+        phases: the node of that name in the run's configuration.
+    """
     losses = node.get("losses") if isinstance(node, Mapping) else None
-    return "+".join(map(str, losses)) if isinstance(losses, Mapping) and losses else node_label(node)
+    own = "+".join(map(str, losses)) if isinstance(losses, Mapping) and losses else node_label(node)
+    if not isinstance(phases, Mapping):
+        return own
+    earlier = [phase.get("objective") for phase in phases.values() if isinstance(phase, Mapping)]
+    labels = [*(objective_label(objective) for objective in earlier if objective is not None), own]
+    return ", ".join(dict.fromkeys(labels))
 
 
 def flatten(node: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

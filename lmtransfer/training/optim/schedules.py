@@ -10,8 +10,18 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Protocol
 
 from lmtransfer.errors import ConfigError
+
+
+class Factor(Protocol):
+    """A factor on the learning rates."""
+
+    def __call__(self, *, step: int, used: float, used_after: float) -> float:
+        """The factor of one update; see ``Schedule``."""
+        ...
 
 
 class Schedule(ABC):
@@ -131,3 +141,29 @@ class InverseSqrt(Schedule):
     def decay(self, *, step: int, used: float) -> float:
         """sqrt(warmup_steps / n) at update n, and 1 before."""
         return math.sqrt(self.peak_step / max(self.peak_step, step + 1))
+
+
+@dataclass(frozen=True, slots=True)
+class PartOfBudget:
+    """A schedule that runs over a part of the budget.
+
+    Attributes:
+        schedule: of the part, as if it were a budget of its own.
+        begins: share of the budget at which the part begins.
+        ends: share of the budget at which it ends.
+        first_update: updates made before the part.
+    """
+
+    schedule: Schedule
+    begins: float = 0.0
+    ends: float = 1.0
+    first_update: int = 0
+
+    def __call__(self, *, step: int, used: float, used_after: float) -> float:
+        """The factor of one update; see ``Schedule``."""
+        return self.schedule(
+            step=step - self.first_update, used=self._within(used), used_after=self._within(used_after)
+        )
+
+    def _within(self, used: float) -> float:
+        return min(1.0, max(0.0, (used - self.begins) / (self.ends - self.begins)))

@@ -1,0 +1,236 @@
+"""The phases of a pretraining run as they are written: what each says of itself, and what it takes from the run.
+
+``phases`` maps names to nodes, in the order of the phases. A node has a ``share`` of the budget (one may leave it out,
+and takes the rest), and says what is otherwise than in the run: ``objective`` and ``optimizer``, whole or in single
+settings, and batch sizes (``train``). It may ``restart`` the schedule of the learning rate, and say what is done to the
+token embedding at its end (``embedding_after``). What the last phase says is the run's own, since what it learns is
+what the run is known by.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from lmtransfer.config.build import is_component
+from lmtransfer.config.nearest import hint
+from lmtransfer.config.plain import join, to_plain
+from lmtransfer.config.schema import PhaseSettings, PhaseTrainSettings, Settings, VectorSettings
+from lmtransfer.config.values import BROKEN
+from lmtransfer.errors import ConfigError
+
+#: Nodes of a phase that a settings class describes.
+_DESCRIBED: Mapping[str, type[Settings]] = {"train": PhaseTrainSettings, "embedding_after": VectorSettings}
+#: Keys of an objective, beside those that the run's own has.
+_OF_OBJECTIVES = ("max_length", "mask_prob", "rows", "corruption", "losses")
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}")
+#: Shares may miss 1 by so much in all, as thirds do.
+_ROUNDING = 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """One phase of a run, or a run without phases as a whole.
+
+    Attributes:
+        name: of the phase; "" for a run without phases.
+        begins: share of the budget that is used up when it begins.
+        ends: share of the budget that is used up when it ends; exactly 1 for the last.
+        objective: key of its objective, a node that is complete.
+        optimizer: key of its optimiser, the same.
+        train: batch sizes that are otherwise than the run's.
+        restart: whether the schedule of the learning rate begins anew; None: where losses or optimiser are others.
+        after: what is done to the token embedding at its end.
+    """
+
+    name: str
+    begins: float
+    ends: float
+    objective: str = "objective"
+    optimizer: str = "optimizer"
+    train: Mapping[str, Any] | None = None
+    restart: bool | None = None
+    after: VectorSettings | None = None
+
+
+def phases_of(cfg: DictConfig) -> list[Phase]:
+    """The phases of a configuration that is settled: one where it names none."""
+    nodes = cfg.get("phases")
+    if not nodes:
+        return [Phase("", 0.0, 1.0)]
+    found: list[Phase] = []
+    shares = [float(nodes[name].share) for name in nodes]
+    for place, name in enumerate(nodes):
+        node, is_last = nodes[name], place == len(shares) - 1
+        after = node.get("embedding_after")
+        found.append(
+            Phase(
+                name=str(name),
+                begins=found[-1].ends if found else 0.0,
+                # Rounded, so that a tenth and two tenths are three.
+                ends=1.0 if is_last else round(math.fsum(shares[: place + 1]), 12),
+                objective="objective" if is_last else f"phases.{name}.objective",
+                optimizer="optimizer" if is_last else f"phases.{name}.optimizer",
+                train=None if is_last else asdict(PhaseTrainSettings.from_config(node.train)),
+                restart=node.get("restart"),
+                after=None if after is None else VectorSettings.from_config(after),
+            )
+        )
+    return found
+
+
+def settle_phases(cfg: DictConfig) -> None:
+    """Make each phase but the last complete, and what the last one says the run's own.
+
+    Args:
+        cfg: the composed configuration; changed in place. Without ``phases`` nothing happens. A configuration that is
+            settled stays as it is.
+
+    Raises:
+        ConfigError: all that is wrong with the phases themselves; their components are checked with the others.
+    """
+    if cfg.get("phases") is None:
+        return
+    problems = phase_problems(cfg)
+    if problems:
+        raise ConfigError([f"{key}: {problem}" for key, problem in problems.items()])
+    names = [str(name) for name in cfg.phases]
+    shares = _shares(cfg.phases)
+    train = {key: cfg.train.get(key) for key in PhaseTrainSettings.docs()}
+    settled = {}
+    for name in names:
+        node = _plain(cfg.phases[name])
+        parts = {part: _laid_over(_plain(cfg[part]), node.get(part) or {}) for part in ("objective", "optimizer")}
+        settled[name] = {**parts, "train": {**train, **(node.get("train") or {})}}
+    with open_dict(cfg):
+        for name in names[:-1]:
+            own = _of_its_own(cfg.phases[name], shares[name])
+            OmegaConf.update(cfg, f"phases.{name}", {**settled[name], **own}, merge=False)
+        last = settled[names[-1]]
+        for part in ("objective", "optimizer"):
+            OmegaConf.update(cfg, part, last[part], merge=False)
+        for key, value in last["train"].items():
+            cfg.train[key] = value
+        own = _of_its_own(cfg.phases[names[-1]], shares[names[-1]])
+        OmegaConf.update(cfg, f"phases.{names[-1]}", own, merge=False)
+
+
+def _shares(phases: Mapping[str, Any]) -> dict[str, float]:
+    """The share of each phase; one that says none takes what the others leave."""
+    said = {name: node.get("share") for name, node in phases.items()}
+    rest = round(1 - math.fsum(float(share) for share in said.values() if share is not None), 12)
+    return {name: rest if share is None else float(share) for name, share in said.items()}
+
+
+def _of_its_own(node: DictConfig, share: float) -> dict[str, Any]:
+    return {"share": share, "restart": node.get("restart"), "embedding_after": node.get("embedding_after")}
+
+
+def _plain(node: DictConfig) -> dict[str, Any]:
+    found = OmegaConf.to_container(node)
+    assert isinstance(found, dict)
+    return {str(key): value for key, value in found.items()}
+
+
+def _laid_over(own: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    """Settings of the run with what a phase says of them; where it names a class, its node stands for itself."""
+    losses = given.get("losses")
+    parts = [given, *(losses.values() if isinstance(losses, dict) else ())]
+    if any(is_component(part) for part in parts):
+        return given
+    laid = dict(own)
+    for key, value in given.items():
+        before = own.get(key)
+        laid[key] = _laid_over(before, value) if isinstance(before, dict) and isinstance(value, dict) else value
+    return laid
+
+
+def phase_problems(cfg: DictConfig) -> dict[str, str]:
+    """What is wrong with ``phases`` itself, by full key."""
+    given, problems = to_plain(cfg.phases, "phases")
+    if not isinstance(given, dict) or not given:
+        return {"phases": f"{given!r} names no phases: choose some with phases=<name>, or phases=null for none"}
+    for name in cfg.phases:
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            problems[f"phases.{name}"] = "cannot name a phase: use letters, digits, '-' and '_', a letter first"
+    if problems:
+        return problems
+    for name, node in given.items():
+        key = join("phases", str(name))
+        if isinstance(node, dict):
+            problems |= _problems_of(node, key)
+        elif node is not BROKEN:
+            problems[key] = (
+                f"{node!r} is no phase: give it a share of the budget ({key}.share=0.5), and what it changes"
+            )
+    known = _OF_OBJECTIVES + tuple(str(key) for key in cfg.objective)
+    for name, node in given.items():
+        objective = node.get("objective") if isinstance(node, dict) else None
+        if isinstance(objective, dict):
+            for key in objective.keys() - set(known):
+                where = f"phases.{name}.objective.{key}"
+                problems[where] = f"there is no such key; {hint(key, known, what='an objective has')}"
+    if problems:
+        return problems
+    return _problems_together(given, cfg)
+
+
+def _problems_of(node: dict[str, Any], key: str) -> dict[str, str]:
+    """What is wrong with one phase."""
+    problems = PhaseSettings.problems(node, key)
+    known = (*PhaseSettings.docs(), *_DESCRIBED, "objective", "optimizer")
+    for name in node.keys() - set(known):
+        problems[join(key, name)] = f"there is no such key; {hint(name, known, what='a phase has')}"
+    for name in ("objective", "optimizer", *_DESCRIBED):
+        inner, where = node.get(name), join(key, name)
+        if inner is None or inner is BROKEN:
+            continue
+        if not isinstance(inner, dict):
+            problems[where] = f"{inner!r} stands where a group of keys should"
+        elif name in _DESCRIBED:
+            described = _DESCRIBED[name]
+            problems |= described.problems(inner, where)
+            for word in inner.keys() - described.docs().keys():
+                problems[join(where, word)] = f"there is no such key; {hint(word, described.docs(), what='it has')}"
+    return problems
+
+
+def _problems_together(given: dict[str, Any], cfg: DictConfig) -> dict[str, str]:
+    """What is wrong with phases that are right one by one."""
+    problems = {}
+    said = [float(node["share"]) for node in given.values() if node.get("share") is not None]
+    total, added = math.fsum(said), " + ".join(f"{share:g}" for share in said)
+    left_open = [name for name, node in given.items() if node.get("share") is None]
+    if len(left_open) > 1:
+        for name in left_open:
+            problems[f"phases.{name}.share"] = "missing: one phase may leave it out and takes the rest, and these do"
+    elif left_open and total > 1 - _ROUNDING:
+        problems[f"phases.{left_open[0]}.share"] = (
+            f"the other phases take {total:g} of the budget ({added}) and leave nothing; lower one of those"
+        )
+    elif not left_open and abs(total - 1) > _ROUNDING:
+        problems["phases"] = f"the shares add up to {total:g} ({added}), and must to 1: mend phases.<name>.share"
+    if problems:
+        return problems
+    last = list(given)[-1]
+    if given[last].get("embedding_after") is not None:
+        problems[f"phases.{last}.embedding_after"] = "no phase comes after the last one; leave it out, or add a phase"
+    train = cfg.get("train") or {}
+    if train.get("epochs") is not None:
+        problems["train.epochs"] = (
+            "an epoch has another number of steps in each phase, so phases share a budget of another kind: set "
+            "train.steps, train.tokens or train.seconds"
+        )
+    steps = train.get("steps")
+    if isinstance(steps, int):
+        for name, share in _shares(given).items():
+            if share * steps < 1 - _ROUNDING:
+                problems[f"phases.{name}.share"] = (
+                    f"{share:g} of train.steps={steps} is less than one step; raise the one or the other"
+                )
+    return problems

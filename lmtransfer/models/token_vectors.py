@@ -1,0 +1,68 @@
+"""The token embedding of an encoder as an encoder of its own, so that word vectors can be learnt in it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from lmtransfer.data.batch import PackedBatch
+from lmtransfer.errors import ConfigError
+from lmtransfer.models.base import Encoder, EncoderOutput, FamilyHead, Reads
+
+
+class TokenVectors(Encoder):
+    """A vector for each token, out of the table of another encoder, of which nothing else is read or changed.
+
+    Args:
+        whole: the encoder; its weights are saved with these.
+
+    Raises:
+        ConfigError: it has no table of tokens.
+    """
+
+    attention = "none"
+    family_head = FamilyHead(token="mean")
+
+    def __init__(self, whole: Encoder) -> None:
+        table = whole.token_embedding
+        if table is None:
+            raise ConfigError(
+                f"{type(whole).__name__} reads words as characters, so it has no table of token embeddings for word "
+                "vectors to be learnt in: use a model that reads tokens, or leave out that phase"
+            )
+        super().__init__(
+            dim=table.embedding_dim, num_layers=0, max_length=whole.max_length, vocab_size=whole.vocab_size
+        )
+        self.whole = whole
+
+    @property
+    def token_embedding(self) -> nn.Embedding:
+        """The table."""
+        table = self.whole.token_embedding
+        assert table is not None
+        return table
+
+    def forward(self, batch: PackedBatch, carry: Any = None, reads: Reads | None = None) -> EncoderOutput:
+        """Look vectors up; see ``models.base.Encoder``."""
+        self.check_length(batch)
+        tokens = batch.tokens_T if reads is None else batch.tokens_T[reads.positions_N]
+        return EncoderOutput(layers=(self.token_embedding(tokens),))
+
+
+@torch.no_grad()
+def standardise(table: nn.Embedding, *, centre: bool, deviation: float | None) -> None:
+    """Bring a table of vectors to the scale of one with random numbers; in place.
+
+    Args:
+        table: (V, D).
+        centre: subtract the mean vector, so that each column's mean is 0.
+        deviation: standard deviation of all V x D numbers afterwards; None leaves the scale.
+    """
+    vectors_VD = table.weight.double()
+    if centre:
+        vectors_VD = vectors_VD - vectors_VD.mean(0)
+    if deviation is not None:
+        vectors_VD = vectors_VD * (deviation / vectors_VD.std(correction=0).clamp_min(torch.finfo(torch.float32).tiny))
+    table.weight.copy_(vectors_VD)

@@ -1,0 +1,254 @@
+"""The course of a pretraining run: its phases, a training of the one loop each; a run without phases is one of one.
+
+What goes on from phase to phase: the encoder; the heads, by name, as far as they fit; the state of the optimiser where
+the losses stay and its kind; the place in the text, in passes; step numbers, tokens, seconds, and the budget. Losses of
+different phases do not compare, so the best checkpoint is one of the last phase, and patience is that phase's alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+
+from lmtransfer.config.build import build
+from lmtransfer.config.phases import Phase, phases_of
+from lmtransfer.data.stream.stream import RenumberedStream
+from lmtransfer.errors import CheckpointError
+from lmtransfer.models.compilation import compile_blocks
+from lmtransfer.models.token_vectors import TokenVectors, standardise
+from lmtransfer.objectives.base import selection_metric
+from lmtransfer.objectives.learner import PretrainingLearner
+from lmtransfer.pretraining.data import PretrainingData
+from lmtransfer.pretraining.diagnostics import watchers_of
+from lmtransfer.pretraining.going_on import TakenHeads, take_heads
+from lmtransfer.pretraining.parts import Parts
+from lmtransfer.pretraining.text import Text
+from lmtransfer.pretraining.utilisation import pretraining_flops
+from lmtransfer.randomness import derived_seed
+from lmtransfer.runs.run_directory import RunDirectory
+from lmtransfer.runs.training import TrainingSetup, build_optimizer
+from lmtransfer.training import distributed
+from lmtransfer.training.flops import peak_flops
+from lmtransfer.training.loop import Trainer
+from lmtransfer.training.model_selection import ModelSelection, Validation
+from lmtransfer.training.optim.schedules import PartOfBudget
+from lmtransfer.training.progress import Progress
+from lmtransfer.training.state import TrainState
+from lmtransfer.training.watchers import PhaseName, Watcher
+from lmtransfer.training.weights import weights
+
+
+class Course:
+    """The phases of a run, one after the other.
+
+    Args:
+        cfg: the command's, checked.
+        setup: budget, batch sizes and the like, and where to compute.
+        parts: what learns in each phase; phases in a row whose losses are the same have the same objectives.
+
+    Attributes:
+        learner: of the phase that is being trained.
+        heads: which heads of ``init`` came along into the first phase.
+    """
+
+    def __init__(self, cfg: DictConfig, setup: TrainingSetup, parts: Sequence[Parts]) -> None:
+        self.cfg, self.setup, self.parts = cfg, setup, parts
+        self.phases = phases_of(cfg)
+        self.state = TrainState()
+        self.place = 0
+        self.learner, self.heads = self._new_learner()
+
+    def begin(self, directory: RunDirectory, text: Text, *, entropy: float | None) -> None:
+        """Get ready to train.
+
+        Args:
+            directory: of the run.
+            text: what is read.
+            entropy: of the token frequencies, in nats; None where no tokens are masked.
+
+        Raises:
+            DataError: the text gives no rows for one of the phases.
+        """
+        self.directory, self.entropy = directory, entropy
+        trains = [replace(self.setup.train, **(phase.train or {})) for phase in self.phases]
+        self.data = [
+            PretrainingData(text, parts, train=train, hardware=self.setup.hardware, seed=self.cfg.seed)
+            for parts, train in zip(self.parts, trains, strict=True)
+        ]
+        if len(self.phases) > 1:
+            for data in self.data:
+                _ = data.stream.steps_per_epoch  # fails now, rather than after hours
+        self.optimizer = build_optimizer(self._node(self.phases[0].optimizer), self.learner)
+        self.watchers = self._new_watchers()
+        self._enter()
+
+    def resume(self) -> None:
+        """Go on from the newest complete checkpoint, in the phase that it is of.
+
+        Raises:
+            CheckpointError: see ``Trainer.resume``; or the checkpoint is of phases that the run has not.
+        """
+        if len(self.phases) > 1:
+            begun = self._begun_phases()
+            if len(begun) > 1:
+                self.state.phases = begun
+                self.place = len(begun) - 1
+                self.learner, _ = self._new_learner()
+                self.optimizer = build_optimizer(self._node(self.phase.optimizer), self.learner)
+                self.watchers = self._new_watchers()
+                self.trainer = self._new_trainer()
+        self.trainer.resume()
+
+    def train(self) -> TrainState:
+        """Train every phase that is left, each until its share of the budget is used up.
+
+        Raises:
+            Interrupted: see ``Trainer.train``.
+        """
+        while True:
+            state = self.trainer.train()
+            if self.place == len(self.phases) - 1:
+                return state
+            self._go_over()
+
+    @property
+    def phase(self) -> Phase:
+        """The one that is being trained."""
+        return self.phases[self.place]
+
+    def _node(self, key: str) -> Any:
+        return OmegaConf.select(self.cfg, key)
+
+    def _begun_phases(self) -> list[dict[str, Any]]:
+        """The phases that had begun when the newest checkpoint was saved."""
+        checkpoints = self.directory.checkpoints
+        if distributed.is_main():
+            checkpoints.settle()
+        distributed.barrier()
+        newest, _ = checkpoints.newest()
+        begun = [] if newest is None else list(newest.state.get("phases", []))
+        if newest is not None and [one["name"] for one in begun] != [phase.name for phase in self.phases][: len(begun)]:
+            raise CheckpointError(
+                f"{newest.folder} is of the phases {', '.join(one['name'] for one in begun)}, and the run has "
+                f"{', '.join(phase.name for phase in self.phases)}: restore the folder from a copy"
+            )
+        return begun
+
+    def _new_learner(self) -> tuple[PretrainingLearner, TakenHeads]:
+        """The learner of the phase, with the heads of ``init`` that fit."""
+        parts, hardware = self.parts[self.place], self.setup.hardware
+        if self.place and parts.encoder.pooler is not None:
+            parts.encoder.pooler.requires_grad_(True)  # the learner freezes it again where nothing trains it
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(derived_seed(self.cfg.seed, "heads"))
+            learner = PretrainingLearner(parts.encoder, list(parts.objectives)).to(hardware.device)
+        heads = take_heads(learner, parts.heads)
+        if hardware.compile:
+            compile_blocks(learner)
+        return learner, heads
+
+    def _new_watchers(self) -> list[Watcher]:
+        """What looks at every step of the learner; time says little of tokens where phases have different steps."""
+        seconds = self.setup.train.seconds if len(self.phases) == 1 else None
+        return watchers_of(self.learner, seconds=seconds, entropy=self.entropy, from_scratch=not self.cfg.init)
+
+    def _go_over(self) -> None:
+        """From the end of a phase to the next one."""
+        before, old_parts = self.phase, self.parts[self.place]
+        table = old_parts.encoder.token_embedding
+        if before.after is not None and table is not None:
+            standardise(table, centre=before.after.centre, deviation=before.after.deviation)
+        self.place += 1
+        old_learner, old_optimizer = self.learner, self.optimizer
+        goes_on = self.parts[self.place].objectives is old_parts.objectives
+        if not goes_on:
+            self.learner, _ = self._new_learner()
+            prefix = "objectives."
+            heads = {n.removeprefix(prefix): t for n, t in weights(old_learner).items() if n.startswith(prefix)}
+            take_heads(self.learner, heads)
+            self.watchers = self._new_watchers()
+        if not goes_on or self._node(before.optimizer) != self._node(self.phase.optimizer):
+            self.optimizer = build_optimizer(self._node(self.phase.optimizer), self.learner)
+            if goes_on and self._kind(before) == self._kind(self.phase):
+                self.optimizer.load_state_dict(old_optimizer.state_dict())
+        self.state.finished = None
+        self._enter()
+
+    def _kind(self, phase: Phase) -> str:
+        return str(self._node(phase.optimizer)["_target_"])
+
+    def _enter(self) -> None:
+        """Begin the phase."""
+        state = self.state
+        if self.phase.name:
+            state.phases.append(
+                {
+                    "name": self.phase.name,
+                    "step": state.step,
+                    "updates": state.updates,
+                    "tokens": state.tokens,
+                    "seconds": state.seconds,
+                    "stream_step": self.data[self.place].stream.step_at(state.epoch),
+                }
+            )
+        self.trainer = self._new_trainer()
+
+    def _new_trainer(self) -> Trainer:
+        """The training of the phase, which has begun."""
+        phase, data, train = self.phase, self.data[self.place], self.setup.train
+        is_last = self.place == len(self.phases) - 1
+        peak = peak_flops(self.setup.hardware.device)
+        known = peak is not None and not isinstance(self.parts[self.place].encoder, TokenVectors)
+        flops = pretraining_flops(data, self.learner) if known else None
+        progress = Progress(flops_per_token=flops, peak_flops=peak)
+        learner = self.learner
+        validation = None
+        if data.has_validation(note=progress.note):
+            selection = ModelSelection(metric=selection_metric(data.parts.objectives), patience=train.patience)
+            validation = Validation(
+                measure=lambda: data.validate(learner, most_tokens=self.cfg.train.eval_tokens),
+                every=train.eval_every,
+                selection=selection if is_last else None,
+            )
+        begun = self.state.phases[self.place] if phase.name else {"step": 0, "stream_step": 0}
+        stream = RenumberedStream(data.stream, begins=begun["stream_step"], number=begun["step"])
+        plan = self.setup.plan(data.stream, seed=self.cfg.seed)
+        return Trainer(
+            learner=learner,
+            stream=stream,
+            optimizer=self.optimizer,
+            plan=replace(plan, schedule=self._schedule(), until=phase.ends),
+            validation=validation,
+            output=self.setup.output(
+                self.directory,
+                progress=progress,
+                watchers=[*self.watchers, *([PhaseName(phase.name)] if phase.name else [])],
+            ),
+            state=self.state,
+        )
+
+    def _schedule(self) -> PartOfBudget:
+        """The schedule of the learning rate, which runs from one phase where it begins anew to the next such phase."""
+        beginnings = [place for place in range(len(self.phases)) if self._begins_anew(place)]
+        first = max(place for place in beginnings if place <= self.place)
+        later = [place for place in beginnings if place > self.place]
+        return PartOfBudget(
+            build(self.setup.schedule),
+            begins=self.phases[first].begins,
+            ends=self.phases[later[0]].begins if later else 1.0,
+            first_update=self.state.phases[first]["updates"] if self.state.phases else 0,
+        )
+
+    def _begins_anew(self, place: int) -> bool:
+        """Whether the schedule does, where a phase begins."""
+        if place == 0:
+            return True
+        before, phase = self.phases[place - 1], self.phases[place]
+        if phase.restart is not None:
+            return phase.restart
+        same_losses = self.parts[place].objectives is self.parts[place - 1].objectives
+        return not same_losses or self._kind(before) != self._kind(phase)
