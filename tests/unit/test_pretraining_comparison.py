@@ -213,3 +213,12 @@ def test_a_pretraining_is_not_compared_with_a_task(tmp_path: Path, capsys: pytes
     assert main(["compare", str(tmp_path / "pretrain" / "a"), str(tmp_path / "finetune" / "ft")]) == 2
     said = " ".join(capsys.readouterr().err.split())
     assert "a holds losses of pretraining, and ft scores of a task (sst2, dev): compare two of one kind" in said
+
+
+def test_phases_that_one_side_alone_has_are_one_line(tmp_path: Path) -> None:
+    phases = {"words": {"share": 0.3, "optimizer": {"learning_rate": 0.008}}, "rest": {"share": 0.7}}
+    found = compared(run(tmp_path / "a", A, phases=phases), run(tmp_path / "b", B, phases=None))
+    assert [(s.key, sorted(s.one), s.other) for s in found.settings] == [("pretraining: phases", ["rest", "words"], None)]
+    other = {**phases, "words": {**phases["words"], "share": 0.2}}
+    found = compared(run(tmp_path / "c", A, phases=phases), run(tmp_path / "d", B, phases=other))
+    assert [(s.key, s.one, s.other) for s in found.settings] == [("pretraining: phases.words.share", 0.3, 0.2)]

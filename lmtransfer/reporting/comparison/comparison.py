@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from lmtransfer.reporting.comparison.flipped import Flipped
 from lmtransfer.reporting.comparison.sides import Side
@@ -99,7 +100,21 @@ def setting_differences(one: Side, other: Side) -> tuple[Setting, ...]:
     found = [Setting("weights", *weights)] if apart else []
     settings = [("", one.first.settings, other.first.settings)]
     before = one.pretraining_settings(), other.pretraining_settings()
-    settings += [("pretraining: ", *before)] if all(before) else []
+    settings += [("pretraining: ", _folded(*before), _folded(*reversed(before)))] if all(before) else []
     for prefix, first, second in settings:
         found += [Setting(f"{prefix}{key}", first.get(key), second.get(key)) for key in differing(first, second)]
     return tuple(found)
+
+
+def _folded(settings: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings in which a group that the other side has nothing of, such as ``phases``, is named by what it holds."""
+    others = {key.partition(".")[0] for key in other}
+    folded: dict[str, Any] = {}
+    for key, value in settings.items():
+        group, _, inner = key.partition(".")
+        if not inner or group in others:
+            folded[key] = value
+        else:
+            held = inner.partition(".")[0]
+            folded[group] = list(dict.fromkeys([*folded.get(group, []), held]))
+    return folded
