@@ -218,7 +218,9 @@ def test_a_pretraining_is_not_compared_with_a_task(tmp_path: Path, capsys: pytes
 def test_phases_that_one_side_alone_has_are_one_line(tmp_path: Path) -> None:
     phases = {"words": {"share": 0.3, "optimizer": {"learning_rate": 0.008}}, "rest": {"share": 0.7}}
     found = compared(run(tmp_path / "a", A, phases=phases), run(tmp_path / "b", B, phases=None))
-    assert [(s.key, sorted(s.one), s.other) for s in found.settings] == [("pretraining: phases", ["rest", "words"], None)]
+    assert [(s.key, sorted(s.one), s.other) for s in found.settings] == [
+        ("pretraining: phases", ["rest", "words"], None)
+    ]
     other = {**phases, "words": {**phases["words"], "share": 0.2}}
     found = compared(run(tmp_path / "c", A, phases=phases), run(tmp_path / "d", B, phases=other))
     assert [(s.key, s.one, s.other) for s in found.settings] == [("pretraining: phases.words.share", 0.3, 0.2)]
