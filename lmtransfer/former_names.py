@@ -49,6 +49,7 @@ TARGETS: Mapping[str, str] = {
 LEFT_OUT: Mapping[str, Any] = {
     "seeds": 1,
     "phases": None,
+    "embeddings": None,
     "transfer.standardise": False,
     "objective.losses.rtd.embedding_sharing": "tied",
 }

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -17,11 +18,13 @@ from omegaconf import DictConfig, OmegaConf
 from lmtransfer.config.build import build
 from lmtransfer.config.phases import Phase, phases_of
 from lmtransfer.data.stream.stream import RenumberedStream
-from lmtransfer.errors import CheckpointError
+from lmtransfer.data.store.token_shares import token_shares
+from lmtransfer.errors import CheckpointError, ConfigError
 from lmtransfer.models.compilation import compile_blocks
 from lmtransfer.models.token_vectors import TokenVectors, standardise
 from lmtransfer.objectives.base import selection_metric
 from lmtransfer.objectives.learner import PretrainingLearner
+from lmtransfer.pretraining.counted.embeddings import CountedEmbeddings
 from lmtransfer.pretraining.data import PretrainingData
 from lmtransfer.pretraining.diagnostics import watchers_of
 from lmtransfer.pretraining.going_on import TakenHeads, take_heads
@@ -85,6 +88,31 @@ class Course:
         self.optimizer = build_optimizer(self._node(self.phases[0].optimizer), self.learner)
         self.watchers = self._new_watchers()
         self._enter()
+
+    def count(self, text: Text) -> int:
+        """Start the token embedding from counts of the text, before the first step; the time is the run's.
+
+        Returns:
+            How many tokens were counted.
+
+        Raises:
+            ConfigError: the encoder has no table of tokens.
+        """
+        began = perf_counter()
+        counted: CountedEmbeddings = build(self.cfg.embeddings)
+        table = self.parts[0].encoder.token_embedding
+        if table is None:
+            raise ConfigError(
+                "embeddings: the model reads words as characters, so it has no table of token embeddings; use a model "
+                "that reads tokens, or embeddings=null"
+            )
+        store = text.prepared.train
+        num_tokens = counted.fill(table, store, seed=self.cfg.seed)
+        if counted.output_bias:
+            for objective in self.learner.listed():
+                counted.fill_biases(objective, token_shares(store))
+        self.state.seconds += perf_counter() - began
+        return num_tokens
 
     def resume(self) -> None:
         """Go on from the newest complete checkpoint, in the phase that it is of.

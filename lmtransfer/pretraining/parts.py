@@ -81,6 +81,8 @@ def check_pretraining(cfg: DictConfig, *, primary: str) -> None:
         "schedule": set(),
         "tracker": {"folder"},
     }
+    if cfg.get("embeddings") is not None:
+        nodes["embeddings"] = set()
     check(cfg, primary=primary, nodes=nodes)
     nulls = [key for key in nodes if OmegaConf.select(cfg, key) is None]
     if nulls:

@@ -70,6 +70,12 @@ def pretrain(cfg: DictConfig, name: str, setup: TrainingSetup, *, resume: bool) 
     course.begin(directory, text, entropy=entropy)
     if found is not None:
         course.resume()
+    if cfg.embeddings is not None and course.state.step == 0 and distributed.is_main():
+        with console.status("counting which tokens occur together"):
+            counted = course.count(text)
+        console.print(
+            f"token embeddings start from counts of {counted / 1e6:.1f}M tokens, after {course.state.seconds:.1f} s"
+        )
     result = _result(course.train(), parts, text, entropy)
     directory.write_result(result)
     if distributed.is_main():
