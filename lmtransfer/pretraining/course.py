@@ -17,8 +17,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from lmtransfer.config.build import build
 from lmtransfer.config.phases import Phase, phases_of
-from lmtransfer.data.stream.stream import RenumberedStream
 from lmtransfer.data.store.token_shares import token_shares
+from lmtransfer.data.stream.stream import RenumberedStream
 from lmtransfer.errors import CheckpointError, ConfigError
 from lmtransfer.models.compilation import compile_blocks
 from lmtransfer.models.token_vectors import TokenVectors, standardise
