@@ -50,6 +50,8 @@ LEFT_OUT: Mapping[str, Any] = {
     "seeds": 1,
     "phases": None,
     "transfer.standardise": False,
+    "transfer.embedding_rate": 1.0,
+    "transfer.head_rate": 1.0,
     "objective.losses.rtd.embedding_sharing": "tied",
 }
 #: Those of them whose default is another one today: a run goes on as it began.

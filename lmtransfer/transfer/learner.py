@@ -83,7 +83,8 @@ class TaskLearner(Learner):
     def arrange(self, sample: TaskBatch) -> None:
         """Tell the encoder's layers apart, before an optimiser is made; a frozen encoder needs none of it.
 
-        What nothing reads is turned off: layers above those that are read, and what only pretraining uses.
+        What nothing reads is turned off: layers above those that are read, and what only pretraining uses; and so is
+        what never learns.
 
         Args:
             sample: any batch of the task, on the learner's device.
@@ -94,8 +95,9 @@ class TaskLearner(Learner):
         self.depths = depths_below_head(self.encoder, sample.packed, read=indices)
         pooler = self.encoder.pooler if self.use_pooler else None
         above = {id(parameter) for parameter in pooler.parameters()} if pooler is not None else set()
+        learning = self._learning_at(1.0)
         for name, parameter in self.encoder.named_parameters():
-            parameter.requires_grad_(name in self.depths or id(parameter) in above)
+            parameter.requires_grad_(learning[self.depths.get(name, 0)] or id(parameter) in above)
         self._learning = []
 
     def follow(self, used: float) -> None:
@@ -104,14 +106,19 @@ class TaskLearner(Learner):
         Args:
             used: share of the budget that is used up, in [0, 1].
         """
-        deepest = max(self.depths.values(), default=0)
-        learning = [self.freezing.learns(depth, deepest=deepest, used=used) for depth in range(deepest + 1)]
+        learning = self._learning_at(used)
         if learning == self._learning:  # of nearly every step
             return
         self._learning = learning
         for name, parameter in self.encoder.named_parameters():
             if name in self.depths:
                 parameter.requires_grad_(learning[self.depths[name]])
+
+    def _learning_at(self, used: float) -> list[bool]:
+        """By depth, whether a layer learns where so much of the budget is used up; what has no depth (0) does not."""
+        deepest = max(self.depths.values(), default=0)
+        layers = range(1, deepest + 1)
+        return [False, *(self.freezing.learns(depth, deepest=deepest, used=used) for depth in layers)]
 
     def train(self, mode: bool = True) -> TaskLearner:
         """Set the mode; a frozen encoder stays in evaluation mode."""

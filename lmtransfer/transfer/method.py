@@ -22,7 +22,7 @@ from lmtransfer.transfer.composing import (
     OneToken,
 )
 from lmtransfer.transfer.depth import rate_scales
-from lmtransfer.transfer.freezing import Freezing, Frozen, Full, Gradual
+from lmtransfer.transfer.freezing import FixedEmbeddings, Freezing, Frozen, Full, Gradual
 from lmtransfer.transfer.heads.base import Head, Pieces
 from lmtransfer.transfer.learner import TaskLearner
 from lmtransfer.transfer.reading import OneLayer, Reading, ScalarMix
@@ -65,6 +65,9 @@ class TransferMethod:
             ``layer_decay ** (L + 1)`` times (Howard & Ruder 2018, section 3.2; Clark et al. 2020).
         layer_decay_gap: one more factor between head and topmost layer: a quirk of the published ELECTRA code, which
             its author calls a mistake (google-research/electra, issues 51 and 64).
+        embedding_rate: factor on the learning rate of the embedding layer, which is all that layer 0 depends on (tables
+            of tokens, positions and segments, their norm and projection), on top of ``layer_decay``; 0 freezes it.
+        head_rate: factor on the learning rate of what is new: the head, and what mixes and composes. A pooler is not.
         standardise: with ``freeze=frozen``, put each feature that the head sees to mean 0 and deviation 1 over the
             training part, so that a probe does not depend on the scale of an encoder's vectors. It is for features
             that do not change: ``layers=mix``, which learns a scale of its own, ``pooling=bilstm`` and
@@ -86,6 +89,8 @@ class TransferMethod:
         attention_dim: int = 128,
         layer_decay: float = 1.0,
         layer_decay_gap: bool = False,
+        embedding_rate: float = 1.0,
+        head_rate: float = 1.0,
         standardise: bool = False,
         unfreeze_share: float = 0.5,
     ) -> None:
@@ -99,12 +104,30 @@ class TransferMethod:
                 f"transfer.layer_decay={layer_decay}: a layer's rate over that of the layer above it must lie in "
                 "(0, 1], such as 0.8; 1 gives every layer the same rate"
             )
-        if freeze == "frozen" and layer_decay != 1:
+        if not 0 <= embedding_rate <= 10:
             raise ConfigError(
-                f"transfer.layer_decay={layer_decay} with transfer.freeze=frozen: no layer learns; choose "
-                "transfer=full or transfer=gradual, or leave it at 1"
+                f"transfer.embedding_rate={embedding_rate}: the factor on the embeddings' learning rate must lie in "
+                "[0, 10], such as 0.1; 0 freezes them, and 1 gives them the rate that layer_decay says"
+            )
+        if not head_rate > 0:
+            raise ConfigError(
+                f"transfer.head_rate={head_rate}: the factor on the head's learning rate must be above 0, such as 10; "
+                "1 gives it the optimiser's own"
+            )
+        for name, factor in (("layer_decay", layer_decay), ("embedding_rate", embedding_rate)):
+            if freeze == "frozen" and factor != 1:
+                raise ConfigError(
+                    f"transfer.{name}={factor} with transfer.freeze=frozen: no layer learns; choose "
+                    "transfer=full or transfer=gradual, or leave it at 1"
+                )
+        if freeze == "frozen" and head_rate != 1:
+            raise ConfigError(
+                f"transfer.head_rate={head_rate} with transfer.freeze=frozen: nothing learns but the head; set "
+                "optimizer.learning_rate, and leave it at 1"
             )
         self.freezing = _freezing(freeze, unfreeze_share)
+        if embedding_rate == 0:
+            self.freezing = FixedEmbeddings(self.freezing)
         self.layers = layers
         self.pooling: Pooling = pooling
         self.pieces: Pieces | Literal["auto"] = pieces
@@ -115,6 +138,8 @@ class TransferMethod:
         self.attention_dim = attention_dim
         self.layer_decay = layer_decay
         self.layer_decay_gap = layer_decay_gap
+        self.embedding_rate = embedding_rate
+        self.head_rate = head_rate
         self.standardise = standardise
 
     def resolved_pooling(self, encoder: Encoder) -> Composed:
@@ -192,10 +217,14 @@ class TransferMethod:
         Args:
             learner: made by this method, and arranged.
         """
-        if self.layer_decay == 1:
-            return {}
-        depths = {f"encoder.{name}": depth for name, depth in learner.depths.items()}
-        return rate_scales(depths, decay=self.layer_decay, gap=self.layer_decay_gap)
+        layers = rate_scales(learner.depths, decay=self.layer_decay, gap=self.layer_decay_gap)
+        lowest = max(learner.depths.values(), default=0)
+        scales = {
+            f"encoder.{name}": scale * (self.embedding_rate if learner.depths[name] == lowest else 1.0)
+            for name, scale in layers.items()
+        }
+        new = (name for name, _ in learner.named_parameters() if not name.startswith("encoder."))
+        return scales | dict.fromkeys(new, self.head_rate)
 
     def _reading(self, num_layers: int) -> Reading:
         if self.layers == "mix":
