@@ -68,10 +68,11 @@ class TransferMethod:
         embedding_rate: factor on the learning rate of the embedding layer, which is all that layer 0 depends on (tables
             of tokens, positions and segments, their norm and projection), on top of ``layer_decay``; 0 freezes it.
         head_rate: factor on the learning rate of what is new: the head, and what mixes and composes. A pooler is not.
-        standardise: with ``freeze=frozen``, put each feature that the head sees to mean 0 and deviation 1 over the
-            training part, so that a probe does not depend on the scale of an encoder's vectors. It is for features
-            that do not change: ``layers=mix``, which learns a scale of its own, ``pooling=bilstm`` and
-            ``pooling=attention`` read vectors as they are.
+        standardise: put each feature that the head sees to mean 0 and deviation 1 over the training part, so that the
+            head does not depend on the scale of an encoder's vectors. Where the encoder learns, mean and deviation are
+            those before the first step, and stay so. With ``freeze=frozen`` it is for features that do not change:
+            ``layers=mix``, which learns a scale of its own, ``pooling=bilstm`` and ``pooling=attention`` read vectors
+            as they are.
         unfreeze_share: with ``freeze=gradual``, the share of the budget after which everything learns.
     """
 
@@ -94,11 +95,6 @@ class TransferMethod:
         standardise: bool = False,
         unfreeze_share: float = 0.5,
     ) -> None:
-        if standardise and freeze != "frozen":
-            raise ConfigError(
-                f"transfer.standardise=true with transfer.freeze={freeze}: vectors of an encoder that learns have no "
-                "fixed mean and deviation; choose transfer=full or transfer=gradual, or set transfer.standardise=false"
-            )
         if not 0 < layer_decay <= 1:
             raise ConfigError(
                 f"transfer.layer_decay={layer_decay}: a layer's rate over that of the layer above it must lie in "
