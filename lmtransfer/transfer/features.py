@@ -1,7 +1,7 @@
 """What heads see, computed before training: all that a frozen encoder gives, and a sample of what one that learns does.
 
-Of a frozen encoder it is kept, so that an epoch of probing costs the head alone. Only what the reading needs is kept: what the head sees where neither
-reading nor composition has parameters, else the layers that are read, for each token.
+Of a frozen encoder it is kept, so that an epoch of probing costs the head alone. Only what the reading needs is kept:
+what the head sees where neither reading nor composition has parameters, else the layers that are read, for each token.
 
 Shape legend: S sequences, R rows (sequences or tokens), D width, E width of a composed vector.
 """

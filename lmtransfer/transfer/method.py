@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
@@ -25,7 +26,7 @@ from lmtransfer.transfer.depth import rate_scales
 from lmtransfer.transfer.freezing import FixedEmbeddings, Freezing, Frozen, Full, Gradual
 from lmtransfer.transfer.heads.base import Head, Pieces
 from lmtransfer.transfer.learner import TaskLearner
-from lmtransfer.transfer.reading import OneLayer, Reading, ScalarMix
+from lmtransfer.transfer.reading import OneLayer, Reading, ScalarMix, SideBySide
 
 Pooling = Literal["family", "cls", "last_token", "mean", "max", "bilstm", "attention"]
 #: The same with the family's settled.
@@ -49,7 +50,8 @@ class TransferMethod:
     Args:
         freeze: "frozen" trains the head (and what mixes and composes) only; "full" trains everything; "gradual" lets
             one layer more learn at a time, from the top (Howard & Ruder 2018, section 3.3).
-        layers: ``last``, the number of a layer (0: embeddings), or ``mix`` for ELMo's scalar mix of all.
+        layers: ``last``, the number of a layer (0: embeddings), a list of such, whose vectors the head sees side by
+            side (``[0, last]``: words by themselves beside words in context), or ``mix`` for ELMo's scalar mix of all.
         pooling: how the tokens of a sequence become one vector.
         pieces: how a word's tokens become one vector, for tagging: its "first" token (Devlin et al. 2019, section 5.3),
             its "last", or their "mean". "auto" takes one that has seen the whole word: the last of causal encoders,
@@ -80,7 +82,7 @@ class TransferMethod:
         self,
         *,
         freeze: Literal["frozen", "full", "gradual"],
-        layers: Literal["last", "mix"] | int = "last",
+        layers: Literal["last", "mix"] | int | Sequence[Literal["last"] | int] = "last",
         pooling: Pooling = "family",
         pieces: Pieces | Literal["auto"] = "auto",
         head_hidden_dim: int | None = None,
@@ -138,6 +140,11 @@ class TransferMethod:
         self.head_rate = head_rate
         self.standardise = standardise
 
+    @property
+    def layers_given(self) -> str:
+        """``layers`` as a user writes it."""
+        return str(self.layers) if isinstance(self.layers, int | str) else f"[{','.join(map(str, self.layers))}]"
+
     def resolved_pooling(self, encoder: Encoder) -> Composed:
         """How the tokens of a sequence become one vector with this encoder.
 
@@ -164,7 +171,7 @@ class TransferMethod:
             return self.pooling
         if self.uses_pooler(encoder) and self.layers not in ("last", encoder.num_layers):
             raise ConfigError(
-                f"transfer.pooling=family with transfer.layers={self.layers}: the encoder's pooler was made for the "
+                f"transfer.pooling=family with transfer.layers={self.layers_given}: the encoder's pooler was made for the "
                 "last layer; set transfer.pooling to cls, mean, max, bilstm or attention, or transfer.layers=last"
             )
         token = encoder.family_head.token
@@ -196,10 +203,12 @@ class TransferMethod:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derived_seed(seed, "head"))
             tokens = head.per == "token"
-            composition = self._token_states(encoder) if tokens else self._composition(encoder)
+            reading = self._reading(encoder.num_layers)
+            dim = encoder.dim * reading.widths
+            composition = self._token_states(dim) if tokens else self._composition(encoder, dim)
             return TaskLearner(
                 encoder=encoder,
-                reading=self._reading(encoder.num_layers),
+                reading=reading,
                 composition=composition,
                 head=self._head(encoder, head, input_dim=composition.output_dim),
                 freezing=self.freezing,
@@ -225,10 +234,13 @@ class TransferMethod:
     def _reading(self, num_layers: int) -> Reading:
         if self.layers == "mix":
             return ScalarMix(num_layers=num_layers, layer_norm=self.mix_layer_norm)
-        return OneLayer(index=num_layers if self.layers == "last" else int(self.layers), num_layers=num_layers)
+        if isinstance(self.layers, int | str):
+            return OneLayer(index=num_layers if self.layers == "last" else int(self.layers), num_layers=num_layers)
+        indices = [num_layers if layer == "last" else int(layer) for layer in self.layers]
+        return SideBySide(indices=indices, num_layers=num_layers)
 
-    def _composition(self, encoder: Encoder) -> Composition:
-        pooling, dim = self.resolved_pooling(encoder), encoder.dim
+    def _composition(self, encoder: Encoder, dim: int) -> Composition:
+        pooling = self.resolved_pooling(encoder)
         if pooling == "cls":
             return OneToken(dim=dim, which="first")
         if pooling == "last_token":
@@ -239,10 +251,10 @@ class TransferMethod:
             return AttentionPooling(dim=dim, attention_dim=self.attention_dim)
         return Mean(dim=dim) if pooling == "mean" else Max(dim=dim)
 
-    def _token_states(self, encoder: Encoder) -> Composition:
+    def _token_states(self, dim: int) -> Composition:
         if self.pooling == "bilstm":
-            return BiLstmStates(dim=encoder.dim, hidden_dim=self.lstm_dim)
-        return EveryToken(dim=encoder.dim)
+            return BiLstmStates(dim=dim, hidden_dim=self.lstm_dim)
+        return EveryToken(dim=dim)
 
     def _head(self, encoder: Encoder, head: HeadSpec, *, input_dim: int) -> Head:
         layers: dict[str, Any] = {"input_dim": input_dim, "hidden_dim": self.head_hidden_dim, "dropout": self.dropout}
