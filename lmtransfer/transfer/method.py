@@ -171,8 +171,8 @@ class TransferMethod:
             return self.pooling
         if self.uses_pooler(encoder) and self.layers not in ("last", encoder.num_layers):
             raise ConfigError(
-                f"transfer.pooling=family with transfer.layers={self.layers_given}: the encoder's pooler was made for the "
-                "last layer; set transfer.pooling to cls, mean, max, bilstm or attention, or transfer.layers=last"
+                f"transfer.pooling=family with transfer.layers={self.layers_given}: the encoder's pooler was made for "
+                "the last layer; set transfer.pooling to cls, mean, max, bilstm or attention, or transfer.layers=last"
             )
         token = encoder.family_head.token
         if token == "last" and encoder.attention == "backward":

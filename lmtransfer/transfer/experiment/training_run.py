@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -41,6 +42,7 @@ class Outcome:
         choosing_score: the main metric on the examples to choose by, at the chosen checkpoint; None without any.
         num_held_out: examples to choose by.
         num_train: examples trained on.
+        stretched: ``train.min_steps`` made it longer than its epochs.
     """
 
     learner: TaskLearner
@@ -49,6 +51,7 @@ class Outcome:
     choosing_score: float | None
     num_held_out: int
     num_train: int
+    stretched: bool
 
 
 def train_once(member: Member, *, run: RunDirectory | None, progress: Progress) -> Outcome:
@@ -85,16 +88,17 @@ def train_once(member: Member, *, run: RunDirectory | None, progress: Progress) 
         pin_memory=hardware.device.type == "cuda",
     )
     ties = SelectionWithTies(metric=setting.task.main_metric, higher_is_better=True, patience=train.patience)
+    plan = setup.plan(stream, seed=seed)
     validation = Validation(
         measure=lambda: _score(setting, learner, choosing).metrics,
-        every=train.eval_every or stream.steps_per_epoch,
+        every=train.eval_every or math.ceil(stream.steps_per_epoch * plan.budget.stretch),
         selection=ties if setting.checkpoint == "best" else None,
     )
     trainer = Trainer(
         learner=learner,
         stream=stream,
         optimizer=_optimizer(member, learner, source),
-        plan=setup.plan(stream, seed=seed),
+        plan=plan,
         validation=validation if choose else None,
         output=setup.output(run, progress=progress),
     )
@@ -115,6 +119,7 @@ def train_once(member: Member, *, run: RunDirectory | None, progress: Progress) 
         choosing_score=_choosing_score(setting, state) if choose else None,
         num_held_out=len(choosing.encoded.examples) if choose else 0,
         num_train=len(source.encoded.examples),
+        stretched=plan.budget.stretch > 1,
     )
 
 
