@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import yaml
 from safetensors.torch import load_file
 from saved_encoder import load_encoder
 from torch import Tensor
@@ -99,19 +101,67 @@ def test_frozen_embeddings_are_those_of_the_run_that_was_started_from(world: Pat
     assert not torch.allclose(control, base["encoder.embeddings.token.weight"])
 
 
-def test_exports_fold_the_scale_or_say_what_they_cannot_hold(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("transformers")
+def test_an_export_folds_the_scale_into_the_head(world: Path) -> None:
     assert lmtransfer("finetune", *QUICK, *BOTH_LAYERS, "name=both", "train.epochs=1") == 0
-    assert lmtransfer("export", "run=runs/finetune/both", "format=tensors", "to=tensors") == 0
-    written = load_file("tensors/model.safetensors")
-    saved = _weights("runs/finetune/both", "best")
+    assert lmtransfer("export", "run=runs/finetune/both", "format=tensors", "to=tensors") == 0  # read back, compared
+    written, saved = load_file("tensors/model.safetensors"), _weights("runs/finetune/both", "best")
     assert {name for name in saved if name not in written} == {"standardising.mean", "standardising.deviation"}
     by_hand = saved["head.output.weight"] / saved["standardising.deviation"]
     torch.testing.assert_close(written["head.output.weight"], by_hand, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_transformers_has_the_folded_head_and_no_two_layers(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("transformers")
     assert lmtransfer("finetune", *QUICK, "transfer.standardise=true", "name=family", "train.epochs=1") == 0
     assert lmtransfer("export", "run=runs/finetune/family", "to=published") == 0  # verified against transformers
+    assert lmtransfer("finetune", *QUICK, *BOTH_LAYERS, "name=both", "train.epochs=1") == 0
     capsys.readouterr()
     assert lmtransfer("export", "run=runs/finetune/both", "format=transformers", "to=other") == 2
     said = capsys.readouterr().err
     assert "transfer.layers=[0,last], and published heads read the last layer" in " ".join(said.split())
     assert not Path("other").exists()
+
+
+def test_few_labels_are_read_more_often_in_both_arms(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """20 examples, 16 of them trained on in batches of 8: two steps an epoch."""
+    words = ["task.num_train=20", "task.dev_from_train=0.2", "train.batch_examples=8", "train.epochs=3"]
+    assert lmtransfer("finetune", *QUICK, *words, "train.min_steps=24", "name=more", "control=true") == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.count("24 steps in 12.0 epochs for train.min_steps") == 2
+    for run in ("runs/finetune/more", "runs/finetune/more/control"):
+        assert (result(run)["steps"], result(run)["epochs"]) == (24, 12)
+        evaluated = [json.loads(line) for line in (Path(run) / "metrics.jsonl").open() if "validation/" in line]
+        assert [line["step"] for line in evaluated] == [8, 16, 24]  # as many as without
+    assert lmtransfer("finetune", *QUICK, *words, "train.min_steps=6", "name=enough") == 0
+    assert result("runs/finetune/enough")["steps"] == 6
+    assert "train.min_steps" not in capsys.readouterr().out
+    assert lmtransfer("finetune", *QUICK, *words, "name=plain") == 0
+    assert _losses("runs/finetune/plain") == _losses("runs/finetune/enough")
+    assert lmtransfer("probe", *QUICK, *words, "train.min_steps=30", "name=p") == 0
+    assert result("runs/probe/p")["steps"] == 30
+
+
+def test_steps_at_least_need_a_budget_in_epochs(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert lmtransfer("finetune", *QUICK[:-2], "train.steps=3", "train.min_steps=9", "name=x") == 2
+    assert "train.min_steps=9 with train.steps=3" in capsys.readouterr().err
+    assert lmtransfer("finetune", *QUICK, "train.min_steps=0", "name=x") == 2
+    assert "train.min_steps: 0 is not greater than 0" in capsys.readouterr().err
+
+
+def test_a_run_from_before_there_were_such_settings_goes_on(world: Path) -> None:
+    words = ["finetune", *QUICK, "name=old", "seeds=2"]
+    assert lmtransfer(*words) == 0
+    before = result("runs/finetune/old")
+    for file in Path("runs/finetune/old").rglob("config.yaml"):
+        config = yaml.safe_load(file.read_text())
+        for key in ("embedding_rate", "head_rate", "standardise"):
+            del config["transfer"][key]
+        del config["train"]["min_steps"]
+        file.write_text(yaml.safe_dump(config))
+    shutil.rmtree("runs/finetune/old/seed-1")
+    Path("runs/finetune/old/result.json").unlink()
+    assert lmtransfer(*words, "resume=true") == 0
+    assert result("runs/finetune/old")["metrics"] == before["metrics"]
+    assert lmtransfer("evaluate", "run=runs/finetune/old", "split=dev", "hardware=exact", "name=again") == 0
+    assert result("runs/evaluate/again")["metrics"] == before["metrics"]
