@@ -51,6 +51,9 @@ LEFT_OUT: Mapping[str, Any] = {
     "phases": None,
     "embeddings": None,
     "transfer.standardise": False,
+    "transfer.embedding_rate": 1.0,
+    "transfer.head_rate": 1.0,
+    "train.min_steps": None,
     "objective.losses.rtd.embedding_sharing": "tied",
 }
 #: Those of them whose default is another one today: a run goes on as it began.

@@ -91,6 +91,7 @@ class TrainSettings(Settings):
     tokens: int | None = _setting(None, "budget in real tokens", above=0)
     epochs: float | None = _setting(None, "budget in passes over the training data", above=0)
     seconds: float | None = _setting(None, "budget in wall-clock seconds; the schedule follows the clock", above=0)
+    min_steps: int | None = _setting(None, "steps at least, however few the epochs come to", above=0)
     batch_tokens: int | None = _setting(None, "tokens of an optimiser step, over all ranks", above=0)
     batch_examples: int | None = _setting(None, "labelled examples of an optimiser step, over all ranks", above=0)
     micro_batch_tokens: int | None = _setting(None, "tokens of a forward pass; null: all of the step", above=0)

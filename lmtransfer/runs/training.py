@@ -63,6 +63,7 @@ class TrainingSetup:
                 steps=train.steps,
                 tokens=train.tokens,
                 epochs=train.epochs,
+                min_steps=train.min_steps,
                 seconds=train.seconds,
                 steps_per_epoch=stream.steps_per_epoch if train.epochs else None,
             ),

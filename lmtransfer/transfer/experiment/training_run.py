@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from lmtransfer.config.build import build
 from lmtransfer.data.stream.stream import PlannedStream
@@ -23,7 +26,7 @@ from lmtransfer.training.state import TrainState
 from lmtransfer.training.weights import load_weights
 from lmtransfer.transfer.evaluation import Evaluation, evaluate
 from lmtransfer.transfer.experiment.setting import Member, Setting
-from lmtransfer.transfer.features import FeatureTable, compute_features
+from lmtransfer.transfer.features import FeatureTable, compute_features, sampled_features
 from lmtransfer.transfer.learner import TaskLearner
 from lmtransfer.transfer.used_rows import learn_used_rows
 
@@ -39,6 +42,7 @@ class Outcome:
         choosing_score: the main metric on the examples to choose by, at the chosen checkpoint; None without any.
         num_held_out: examples to choose by.
         num_train: examples trained on.
+        stretched: ``train.min_steps`` made it longer than its epochs.
     """
 
     learner: TaskLearner
@@ -47,6 +51,7 @@ class Outcome:
     choosing_score: float | None
     num_held_out: int
     num_train: int
+    stretched: bool
 
 
 def train_once(member: Member, *, run: RunDirectory | None, progress: Progress) -> Outcome:
@@ -70,7 +75,7 @@ def train_once(member: Member, *, run: RunDirectory | None, progress: Progress) 
     examples = Examples(member, learner)
     source, held_out = examples.training(part.train), examples.training(part.held_out)
     if learner.standardising is not None:
-        learner.standardising.fit(cast(FeatureTable, source.features).parts())
+        learner.standardising.fit(examples.seen(source))
     choosing = held_out if data.choosing is None else examples.split("choosing", data.choosing)
     stream = PlannedStream(
         source,
@@ -83,16 +88,17 @@ def train_once(member: Member, *, run: RunDirectory | None, progress: Progress) 
         pin_memory=hardware.device.type == "cuda",
     )
     ties = SelectionWithTies(metric=setting.task.main_metric, higher_is_better=True, patience=train.patience)
+    plan = setup.plan(stream, seed=seed)
     validation = Validation(
         measure=lambda: _score(setting, learner, choosing).metrics,
-        every=train.eval_every or stream.steps_per_epoch,
+        every=train.eval_every or math.ceil(stream.steps_per_epoch * plan.budget.stretch),
         selection=ties if setting.checkpoint == "best" else None,
     )
     trainer = Trainer(
         learner=learner,
         stream=stream,
         optimizer=_optimizer(member, learner, source),
-        plan=setup.plan(stream, seed=seed),
+        plan=plan,
         validation=validation if choose else None,
         output=setup.output(run, progress=progress),
     )
@@ -113,6 +119,7 @@ def train_once(member: Member, *, run: RunDirectory | None, progress: Progress) 
         choosing_score=_choosing_score(setting, state) if choose else None,
         num_held_out=len(choosing.encoded.examples) if choose else 0,
         num_train=len(source.encoded.examples),
+        stretched=plan.budget.stretch > 1,
     )
 
 
@@ -152,7 +159,7 @@ def _score(setting: Setting, learner: TaskLearner, source: TaskSource, *, keep: 
 
 
 class Examples:
-    """Sources of the command's examples, with features where the encoder is frozen.
+    """Sources of the command's examples, with features where the encoder is frozen; and what a head sees of them.
 
     A pretrained frozen encoder gives the same for every seed, so its features are made once for all of them; those of
     a control are made for its own examples, and dropped with the next seed's.
@@ -188,6 +195,13 @@ class Examples:
     def split(self, name: str, encoded: EncodedExamples) -> TaskSource:
         """All examples of another split."""
         return TaskSource(encoded, self._table(name, encoded) if self.frozen else None)
+
+    def seen(self, source: TaskSource) -> Iterator[Tensor]:
+        """What the head sees of training examples before the first step."""
+        if isinstance(source.features, FeatureTable):
+            return source.features.parts()
+        hardware = self.setting.training.hardware
+        return sampled_features(self.learner, source, device=hardware.device, autocast=hardware.precision.autocast)
 
     def _table(self, name: str, encoded: EncodedExamples) -> FeatureTable:
         if name not in self.tables:
