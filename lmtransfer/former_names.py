@@ -43,9 +43,12 @@ TARGETS: Mapping[str, str] = {
     "lmtransfer.training.schedules.InverseSqrt": "lmtransfer.training.optim.schedules.InverseSqrt",
     "lmtransfer.training.schedules.Linear": "lmtransfer.training.optim.schedules.Linear",
     "lmtransfer.training.schedules.WarmupStableDecay": "lmtransfer.training.optim.schedules.WarmupStableDecay",
+    "torch.optim.Adagrad": "lmtransfer.training.optim.optimizers.Adagrad",
+    "torch.optim.adagrad.Adagrad": "lmtransfer.training.optim.optimizers.Adagrad",
 }
 
-#: Keys of a run's configuration that are younger than some runs, with what a run meant that was made before them.
+#: Keys of a run's configuration that are younger than some runs, with what a run meant that was made before them; also
+#: those of a phase that are the run's own by name.
 LEFT_OUT: Mapping[str, Any] = {
     "seeds": 1,
     "phases": None,
@@ -55,6 +58,7 @@ LEFT_OUT: Mapping[str, Any] = {
     "transfer.head_rate": 1.0,
     "train.min_steps": None,
     "objective.losses.rtd.embedding_sharing": "tied",
+    **{f"optimizer.rates.{part}": 1.0 for part in ("embedding", "norm", "bias", "head")},
 }
 #: Those of them whose default is another one today: a run goes on as it began.
 OTHER_DEFAULT = ("transfer.standardise",)
