@@ -51,6 +51,8 @@ LEFT_OUT: Mapping[str, Any] = {
     "phases": None,
     "transfer.standardise": False,
     "objective.losses.rtd.embedding_sharing": "tied",
+    "objective.losses.rtd.generator_start": "random",
+    "objective.losses.all_tokens_mlm.generator_start": "random",
 }
 #: Those of them whose default is another one today: a run goes on as it began.
 OTHER_DEFAULT = ("transfer.standardise",)

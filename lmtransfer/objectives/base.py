@@ -9,6 +9,7 @@ from __future__ import annotations
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
+from types import MappingProxyType
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -67,6 +68,8 @@ class Objective(nn.Module):
             one, as its prediction does not see it ("unmasked"), or None where there is no such method.
         vocabulary_sized: its parameters with a number or a row for each token of the vocabulary.
         inseparable: its parameters that mean something only together: another run's are taken all, or none.
+        borrowed_heads: modules of its own that begin as the head of another objective, by the name of that, where the
+            encoder comes with such a head and with none of this objective.
     """
 
     name: str
@@ -87,6 +90,7 @@ class Objective(nn.Module):
     predicts: Literal["masked", "unmasked"] | None = None
     vocabulary_sized: tuple[str, ...] = ()
     inseparable: tuple[str, ...] = ()
+    borrowed_heads: Mapping[str, str] = MappingProxyType({})
 
     def __init__(self, *, weight: float = 1.0) -> None:
         super().__init__()
