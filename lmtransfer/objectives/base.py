@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 import lmtransfer.objectives
 from lmtransfer.data.batch import PackedBatch
+from lmtransfer.data.store.store import MixedStore, TokenStore
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import Direction, Encoder, EncoderOutput, Reads
 from lmtransfer.objectives.batch import PretrainingBatch
@@ -108,6 +109,12 @@ class Objective(nn.Module):
         self._encoder = (encoder,)  # a tuple, so that the encoder's weights are not this module's a second time
         if self.ties_embedding:
             _ = self.tied_embedding
+
+    def observe(self, store: TokenStore | MixedStore) -> None:
+        """Learn what it must know of the training text before the first step, such as how often words occur: nothing.
+
+        What it learns is part of its weights, so a run that is read again knows it.
+        """
 
     def count(self, batch: PretrainingBatch) -> int:
         """What its loss is a sum over, known before the forward pass."""
