@@ -59,6 +59,8 @@ LEFT_OUT: Mapping[str, Any] = {
     "train.min_steps": None,
     "objective.losses.rtd.embedding_sharing": "tied",
     **{f"optimizer.rates.{part}": 1.0 for part in ("embedding", "norm", "bias", "head")},
+    "objective.losses.rtd.generator_start": "random",
+    "objective.losses.all_tokens_mlm.generator_start": "random",
 }
 #: Those of them whose default is another one today: a run goes on as it began.
 OTHER_DEFAULT = ("transfer.standardise",)

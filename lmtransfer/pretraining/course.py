@@ -76,7 +76,7 @@ class Course:
         Raises:
             DataError: the text gives no rows for one of the phases.
         """
-        self.directory, self.entropy = directory, entropy
+        self.directory, self.entropy, self.text = directory, entropy, text
         trains = [replace(self.setup.train, **(phase.train or {})) for phase in self.phases]
         self.data = [
             PretrainingData(text, parts, train=train, hardware=self.setup.hardware, seed=self.cfg.seed)
@@ -211,6 +211,8 @@ class Course:
 
     def _enter(self) -> None:
         """Begin the phase."""
+        for objective in self.learner.listed():
+            objective.observe(self.text.prepared.train)
         state = self.state
         if self.phase.name:
             state.phases.append(

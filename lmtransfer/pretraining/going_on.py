@@ -13,6 +13,7 @@ from torch import Tensor
 from lmtransfer.config.overrides import of_command_line, parse
 from lmtransfer.config.phases import phases_of
 from lmtransfer.errors import ConfigError
+from lmtransfer.objectives.base import Objective
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.reporting.runs.labels import model_label
 from lmtransfer.runs.saved import SavedRun
@@ -120,12 +121,23 @@ def take_heads(learner: PretrainingLearner, heads: Mapping[str, Tensor]) -> Take
             for key, tensor in objective.state_dict(prefix=f"{name}.", keep_vars=True).items()
             if id(tensor) not in own_encoder
         }
-        fitting = [key for key, tensor in own.items() if key in heads and heads[key].shape == tensor.shape]
+        given = _borrowed(objective, heads) | dict(heads)
+        fitting = [key for key, tensor in own.items() if key in given and given[key].shape == tensor.shape]
         together = {f"{name}.{key}" for key in objective.inseparable}
         if not together <= set(fitting):
             fitting = [key for key in fitting if key not in together]
         for key in fitting:
-            own[key].copy_(heads[key])
+            own[key].copy_(given[key])
         kind = "taken" if len(fitting) == len(own) else "in_part" if fitting else "new"
         found[kind].append(name)
     return TakenHeads(**{kind: tuple(names) for kind, names in found.items()})
+
+
+def _borrowed(objective: Objective, heads: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Heads of other objectives, by the names of the modules that begin as they are."""
+    return {
+        f"{objective.name}.{module}.{key.removeprefix(f'{other}.')}": tensor
+        for module, other in objective.borrowed_heads.items()
+        for key, tensor in heads.items()
+        if key.startswith(f"{other}.")
+    }
