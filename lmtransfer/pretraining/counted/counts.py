@@ -69,14 +69,18 @@ def window_counts(ranks_N: np.ndarray, *, window: int, vocab_size: int, contexts
         float32, (V, C).
     """
     text_N = torch.from_numpy(ranks_N)
-    row_N, column_N = text_N * (contexts + 1), text_N.clamp(max=contexts)  # the last column takes the rare contexts
-    counts = torch.zeros(vocab_size * (contexts + 1))
+    every = contexts == vocab_size
+    columns = contexts + (not every)  # one more takes the tokens that are no context
+    row_N, column_N = text_N * columns, text_N.clamp(max=columns - 1)
+    counts = torch.zeros(vocab_size * columns)
     one = torch.ones(len(text_N))
     for distance in range(1, min(window, len(text_N) - 1) + 1):
         pairs, weight = one[distance:], float(window - distance + 1)
         counts.index_add_(0, row_N[:-distance] + column_N[distance:], pairs, alpha=weight)
-        counts.index_add_(0, row_N[distance:] + column_N[:-distance], pairs, alpha=weight)
-    return counts.view(vocab_size, contexts + 1)[:, :contexts]
+        if not every:
+            counts.index_add_(0, row_N[distance:] + column_N[:-distance], pairs, alpha=weight)
+    counts_VC = counts.view(vocab_size, columns)
+    return counts_VC + counts_VC.t() if every else counts_VC[:, :contexts]
 
 
 def segment_counts(ranks_N: np.ndarray, segments_N: np.ndarray, *, vocab_size: int) -> tuple[Tensor, Tensor]:
