@@ -19,7 +19,7 @@ from lmtransfer.config.build import build
 from lmtransfer.config.phases import Phase, phases_of
 from lmtransfer.data.store.token_shares import token_shares
 from lmtransfer.data.stream.stream import RenumberedStream
-from lmtransfer.errors import CheckpointError, ConfigError
+from lmtransfer.errors import CheckpointError
 from lmtransfer.models.compilation import compile_blocks
 from lmtransfer.models.token_vectors import TokenVectors, standardise
 from lmtransfer.objectives.base import selection_metric
@@ -94,18 +94,11 @@ class Course:
 
         Returns:
             How many tokens were counted.
-
-        Raises:
-            ConfigError: the encoder has no table of tokens.
         """
         began = perf_counter()
         counted: CountedEmbeddings = build(self.cfg.embeddings)
         table = self.parts[0].encoder.token_embedding
-        if table is None:
-            raise ConfigError(
-                "embeddings: the model reads words as characters, so it has no table of token embeddings; use a model "
-                "that reads tokens, or embeddings=null"
-            )
+        assert table is not None  # checked before any text is read
         store = text.prepared.train
         num_tokens = counted.fill(table, store, seed=self.cfg.seed)
         if counted.output_bias:

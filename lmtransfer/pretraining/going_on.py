@@ -32,7 +32,7 @@ def go_on_from(saved: SavedRun, cfg: DictConfig) -> None:
     Raises:
         ConfigError: settings of a model or a tokenizer, which are the run's.
     """
-    given = _given()
+    given = given_keys()
     model = dict(saved.config["model"])
     problems = []
     for key, text in given.items():
@@ -70,7 +70,7 @@ def _take_arguments(saved: SavedRun, losses: DictConfig, *, key: str, given: Map
 
 def recipe_remark() -> str | None:
     """What to say where weights are gone on with by a recipe that is made for random ones, unasked for."""
-    chosen = {key.partition(".")[0] for key in _given()}
+    chosen = {key.partition(".")[0] for key in given_keys()}
     if not chosen or chosen & {"experiment", "optimizer"}:
         return None
     return (
@@ -79,7 +79,7 @@ def recipe_remark() -> str | None:
     )
 
 
-def _given() -> dict[str, str]:
+def given_keys() -> dict[str, str]:
     """What the user set on the command line: the words by their key or group."""
     words = [parse(word) for word in of_command_line()]
     return {word.key_or_group: str(word.input_line) for word in words}

@@ -30,7 +30,7 @@ from lmtransfer.objectives.fit import check_fit, check_order
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.objectives.rows.base import Rows
 from lmtransfer.objectives.rows.mixed import CONTIGUOUS_MIXTURE
-from lmtransfer.pretraining.going_on import go_on_from
+from lmtransfer.pretraining.going_on import given_keys, go_on_from
 from lmtransfer.runs.saved import SavedRun, hold_encoder, new_encoder
 from lmtransfer.runs.training import build_optimizer
 from lmtransfer.tokenizers.base import Tokenizer
@@ -213,6 +213,7 @@ def _check_parts(cfg: DictConfig) -> None:
     tokenizer = cast(Tokenizer, _UntrainedTokenizer(cfg.tokenizer))
     with torch.device("meta"):
         last = _parts(cfg.objective, new_encoder(cfg.model, tokenizer, seed=0), tokenizer, {})
+        _settle_embeddings(cfg, last.encoder)
         for phase, parts in zip(phases_of(cfg), _all_phases(cfg, last, tokenizer), strict=True):
             learner = PretrainingLearner(parts.encoder, list(parts.objectives))
             build_optimizer(OmegaConf.select(cfg, phase.optimizer), learner)
@@ -222,6 +223,28 @@ def _check_parts(cfg: DictConfig) -> None:
                     f"{phase.objective}.losses: every loss has weight=0, so nothing is learnt; raise one of them"
                 )
     build(cfg.schedule)
+
+
+def _settle_embeddings(cfg: DictConfig, encoder: Encoder) -> None:
+    """Leave ``embeddings`` out where a recipe names it and the model has no use for it.
+
+    Raises:
+        ConfigError: the command line names it, and the model has no use for it.
+    """
+    if cfg.get("embeddings") is None:
+        return
+    problem = ""
+    if cfg.get("init"):
+        problem = "with init= the token embedding is that of the run; leave it out"
+    elif encoder.token_embedding is None:
+        problem = (
+            f"{type(encoder).__name__} reads words as characters and has no table of token embeddings: use a model "
+            "that reads tokens, or embeddings=null"
+        )
+    if problem and any(key.partition(".")[0] == "embeddings" for key in given_keys()):
+        raise ConfigError(f"embeddings: {problem}")
+    if problem:
+        cfg.embeddings = None
 
 
 def _load_encoder(encoder: Encoder, saved: SavedRun, tokenizer: Tokenizer, cfg: DictConfig) -> dict[str, Tensor]:
