@@ -65,21 +65,20 @@ class SideBySide(Reading):
     """Several layers, one behind the other in each token's vector: what words are by themselves beside what they mean.
 
     Args:
-        indices: 0 is the embedding layer, L the last; negative numbers count from the end.
+        indices: 0 is the embedding layer, L the last; negative numbers count from the end. A layer that is named twice,
+            as 0 and the last of word vectors, is read once.
         num_layers: L of the encoder.
 
     Raises:
-        ConfigError: no layer, one that the encoder has not, or one twice.
+        ConfigError: no layer, or one that the encoder has not.
     """
 
     def __init__(self, *, indices: Sequence[int], num_layers: int) -> None:
         given = f"[{','.join(map(str, indices))}]"
-        numbers = tuple(layer_number(index, num_layers=num_layers, given=given) for index in indices)
-        if not numbers or len(set(numbers)) < len(numbers):
-            raise ConfigError(
-                f"transfer.layers={given}: give each layer that is to be read once, such as [0,last], or a single one"
-            )
-        super().__init__(indices=numbers, widths=len(numbers))
+        if not indices:
+            raise ConfigError("transfer.layers=[]: no layer would be read; give some, such as [0,last]")
+        numbers = dict.fromkeys(layer_number(index, num_layers=num_layers, given=given) for index in indices)
+        super().__init__(indices=tuple(numbers), widths=len(numbers))
 
     def forward(self, layers: Sequence[Tensor], lengths: Tensor) -> Tensor:
         """R tensors (T, D) -> (T, R * D), float32."""

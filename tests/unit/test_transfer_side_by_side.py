@@ -114,10 +114,15 @@ def test_padded_rows_are_read_as_packed_ones(pooling: str) -> None:
     torch.testing.assert_close(logits, learner.logits(batch), atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("layers", [[], [0, 0], ["last", 2], [-1, "last"]])
-def test_no_layer_or_one_twice_is_refused(layers: list[Any]) -> None:
-    with pytest.raises(ConfigError, match=r"transfer.layers=\[.*\]: give each layer .* once"):
-        _learner(layers=layers)
+@pytest.mark.parametrize("layers", [["last", 2], [-1, "last"], [2, "last", -1]])
+def test_a_layer_that_is_named_twice_is_read_once(layers: list[Any]) -> None:
+    one = _learner(layers="last").eval()
+    torch.testing.assert_close(_learner(layers=layers).eval().predict(_batch()), one.predict(_batch()))
+
+
+def test_no_layer_at_all_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"transfer.layers=\[\]"):
+        _learner(layers=[])
 
 
 def test_a_layer_that_is_not_there_and_a_pooler_of_the_last_alone_are_refused() -> None:
