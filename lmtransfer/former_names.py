@@ -54,6 +54,8 @@ LEFT_OUT: Mapping[str, Any] = {
     "phases": None,
     "transfer.standardise": False,
     "objective.losses.rtd.embedding_sharing": "tied",
+    "train.ema_decay": None,
+    "train.average_last": None,
     **{f"optimizer.rates.{part}": 1.0 for part in ("embedding", "norm", "bias", "head")},
 }
 #: Those of them whose default is another one today: a run goes on as it began.
