@@ -54,6 +54,8 @@ LEFT_OUT: Mapping[str, Any] = {
     "phases": None,
     "transfer.standardise": False,
     "objective.losses.rtd.embedding_sharing": "tied",
+    "objective.tie_output": True,
+    **{f"objective.losses.{loss}.tie_output": True for loss in ("mlm", "lm", "backward_lm")},
     "train.ema_decay": None,
     "train.average_last": None,
     **{f"optimizer.rates.{part}": 1.0 for part in ("embedding", "norm", "bias", "head")},
