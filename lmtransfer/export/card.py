@@ -164,6 +164,7 @@ def _of_pretraining(stage: Run) -> dict[str, str]:
         "objective": ", ".join([" and ".join(losses), *details]),
         "phases": _phases(stage),
         "budget": _budget(stage.result),
+        "weights": _weights(stage.result),
         "hardware": _hardware(stage.versions),
         "validation": _validation(stage.result),
     }
@@ -180,6 +181,12 @@ def _phases(stage: Run) -> str:
         for name, node in phases.items()
         if isinstance(node, Mapping) and (share := number(node.get("share"))) is not None
     )
+
+
+def _weights(result: Mapping[str, Any]) -> str:
+    """What average of the weights these are; empty where they are none."""
+    weights = result.get("weights")
+    return weights if isinstance(weights, str) else ""
 
 
 def _titled(name: str, node: Any) -> str:

@@ -178,6 +178,7 @@ def _fits(head: PretrainingHead, arguments: Mapping[str, Any], run: RunToPublish
     """Whether an objective's arguments are those that the published head takes from config.json."""
     node = run.loss_arguments.get(head.loss, {})
     wanted = {setting.ours: arguments[setting.ours] for setting in head.settings} | dict(head.implied)
+    wanted |= {"tie_output": True}  # with the token embedding, as all of them are
     other = {name: node[name] for name in wanted if node.get(name, wanted[name]) != wanted[name]}
     epsilon = other.pop("norm_eps", None)
     if other:

@@ -13,27 +13,28 @@ from torch import Tensor, nn
 
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.layers.cross_entropy import cross_entropy_sum
-from lmtransfer.objectives.base import Encode, Objective, reads_at
+from lmtransfer.objectives.base import Encode, reads_at
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.softmax import Softmax
+from lmtransfer.objectives.token_prediction import TokenPrediction
 from lmtransfer.training.learner import Loss
 
 #: The token after a token or the one before it; also the label of contiguous rows that holds the one beyond their edge.
 Neighbour = Literal["next_token", "previous_token"]
 
 
-class OneWayLanguageModel(Objective):
-    """Predicts a neighbour of each token; the output matrix is the token embedding, without a bias.
+class OneWayLanguageModel(TokenPrediction):
+    """Predicts a neighbour of each token; the output matrix is the token embedding or its own, without a bias.
 
     A subclass gives its ``name``, its ``directions`` and the ``neighbour`` that it predicts.
     Losses: its name, the cross entropy in nats summed over predicted tokens; "<name>_accuracy" beside it.
 
     Args:
         weight: of the loss in the total.
+        tie_output: whether the output matrix is the token embedding.
     """
 
     neighbour: ClassVar[Neighbour]
-    ties_embedding = True
     goes_on = True
     predicts = "unmasked"
 
@@ -45,14 +46,14 @@ class OneWayLanguageModel(Objective):
         """See ``Objective``."""
         targets_T, weights_T = neighbours(batch, self.neighbour)
         hidden_TD = encode(batch.original, None).last
-        total, hits_T = cross_entropy_sum(hidden_TD, self.tied_embedding.weight, None, targets_T, weights_T)
+        total, hits_T = cross_entropy_sum(hidden_TD, self.output_embedding.weight, None, targets_T, weights_T)
         return self.loss_and_accuracy(total, (hits_T * weights_T).sum(), self.count(batch))
 
     def predict(self, packed: PackedBatch, positions_M: np.ndarray, *, mask_id: int) -> list[Softmax]:
         """See ``Objective``: the state before a token (or the one after it) predicts it."""
         step = -1 if self.neighbour == "next_token" else 1
         states_MD = self.encoder(packed, reads=reads_at(packed, positions_M + step)).last
-        return [Softmax(states_MD, self.tied_embedding.weight)]
+        return [Softmax(states_MD, self.output_embedding.weight)]
 
 
 class LanguageModel(OneWayLanguageModel):
@@ -64,6 +65,7 @@ class LanguageModel(OneWayLanguageModel):
 
     Args:
         weight: of the loss in the total.
+        tie_output: whether the output matrix is the token embedding.
     """
 
     name = "lm"
@@ -74,7 +76,7 @@ class LanguageModel(OneWayLanguageModel):
     def token_logits(self, hidden_TD: Tensor) -> Tensor:
         """See ``Objective``."""
         # With a bias it is one operator of ONNX that transposes, and the tied table is written once.
-        weight_VD = self.tied_embedding.weight
+        weight_VD = self.output_embedding.weight
         return nn.functional.linear(hidden_TD, weight_VD, hidden_TD.new_zeros(len(weight_VD)))
 
 
@@ -85,6 +87,7 @@ class BackwardLanguageModel(OneWayLanguageModel):
 
     Args:
         weight: of the loss in the total.
+        tie_output: whether the output matrix is the token embedding.
     """
 
     name = "backward_lm"

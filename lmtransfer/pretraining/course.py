@@ -1,8 +1,10 @@
 """The course of a pretraining run: its phases, a training of the one loop each; a run without phases is one of one.
 
 What goes on from phase to phase: the encoder; the heads, by name, as far as they fit; the state of the optimiser where
-the losses stay and its kind; the place in the text, in passes; step numbers, tokens, seconds, and the budget. Losses of
-different phases do not compare, so the best checkpoint is one of the last phase, and patience is that phase's alone.
+the losses stay and its kind, and there the average of the weights, which otherwise begins anew; the place in the text,
+in passes; step numbers, tokens, seconds, and the budget. It is the weights themselves that go on, never their average.
+Losses of different phases do not compare, so the best checkpoint is one of the last phase, and patience is that phase's
+alone.
 """
 
 from __future__ import annotations
@@ -33,8 +35,9 @@ from lmtransfer.pretraining.text import Text
 from lmtransfer.pretraining.utilisation import pretraining_flops
 from lmtransfer.randomness import derived_seed
 from lmtransfer.runs.run_directory import RunDirectory
-from lmtransfer.runs.training import TrainingSetup, build_optimizer
+from lmtransfer.runs.training import TrainingSetup, averaging, build_optimizer
 from lmtransfer.training import distributed
+from lmtransfer.training.averaging import Average
 from lmtransfer.training.flops import peak_flops
 from lmtransfer.training.loop import Trainer
 from lmtransfer.training.model_selection import ModelSelection, Validation
@@ -86,6 +89,7 @@ class Course:
             for data in self.data:
                 _ = data.stream.steps_per_epoch  # fails now, rather than after hours
         self.optimizer = build_optimizer(self._node(self.phases[0].optimizer), self.learner)
+        self.average = self._new_average()
         self.watchers = self._new_watchers()
         self._enter()
 
@@ -120,6 +124,7 @@ class Course:
                 self.place = len(begun) - 1
                 self.learner, _ = self._new_learner()
                 self.optimizer = build_optimizer(self._node(self.phase.optimizer), self.learner)
+                self.average = self._new_average()
                 self.watchers = self._new_watchers()
                 self.trainer = self._new_trainer()
         self.trainer.resume()
@@ -172,6 +177,11 @@ class Course:
             compile_blocks(learner)
         return learner, heads
 
+    def _new_average(self) -> Average | None:
+        """That of the learner's weights, where the run leaves one."""
+        newest = averaging(self.setup.train)
+        return None if newest is None else Average(self.optimizer.parameters, newest)
+
     def _new_watchers(self) -> list[Watcher]:
         """What looks at every step of the learner; time says little of tokens where phases have different steps."""
         seconds = self.setup.train.seconds if len(self.phases) == 1 else None
@@ -196,6 +206,8 @@ class Course:
             self.optimizer = build_optimizer(self._node(self.phase.optimizer), self.learner)
             if goes_on and self._kind(before) == self._kind(self.phase):
                 self.optimizer.load_state_dict(old_optimizer.state_dict())
+        if not goes_on:
+            self.average = self._new_average()
         self.state.finished = None
         self._enter()
 
@@ -246,6 +258,7 @@ class Course:
             optimizer=self.optimizer,
             plan=replace(plan, schedule=self._schedule(), until=phase.ends),
             validation=validation,
+            average=self.average,
             output=self.setup.output(
                 self.directory,
                 progress=progress,

@@ -60,12 +60,14 @@ def go_on_from(saved: SavedRun, cfg: DictConfig) -> None:
 
 def _take_arguments(saved: SavedRun, losses: DictConfig, *, key: str, given: Mapping[str, str]) -> None:
     """Give losses the arguments that the run's heads were trained with."""
-    for name, node in ((saved.config.get("objective") or {}).get("losses") or {}).items():
-        if name in losses and losses[name].get("_target_") == node.get("_target_"):
-            place = f"{key}.losses.{name}."
-            kept = {key: value for key, value in node.items() if f"{place}{key}" not in given}
-            kept = {key: value for key, value in kept.items() if not key.endswith("weight")}
-            losses[name] = {**losses[name], **kept}
+    for loss, node in ((saved.config.get("objective") or {}).get("losses") or {}).items():
+        if loss in losses and losses[loss].get("_target_") == node.get("_target_"):
+            place = f"{key}.losses.{loss}."
+            kept = {name: value for name, value in node.items() if not given.keys() & {place + name, f"{key}.{name}"}}
+            kept = {name: value for name, value in kept.items() if not name.endswith("weight")}
+            if losses[loss].get("tie_output") is False:
+                kept.pop("tie_output", None)  # never by itself, so a phase or a recipe has said it
+            losses[loss] = {**losses[loss], **kept}
 
 
 def recipe_remark() -> str | None:

@@ -18,6 +18,7 @@ from lmtransfer.config.build import build
 from lmtransfer.config.check import check
 from lmtransfer.config.in_short import settle_parts
 from lmtransfer.config.phases import Phase, phases_of, settle_phases
+from lmtransfer.config.schema import TrainSettings
 from lmtransfer.config.target import resolve
 from lmtransfer.errors import ConfigError
 from lmtransfer.importing.opening import open_saved
@@ -32,7 +33,7 @@ from lmtransfer.objectives.rows.base import Rows
 from lmtransfer.objectives.rows.mixed import CONTIGUOUS_MIXTURE
 from lmtransfer.pretraining.going_on import given_keys, go_on_from
 from lmtransfer.runs.saved import SavedRun, hold_encoder, new_encoder
-from lmtransfer.runs.training import build_optimizer
+from lmtransfer.runs.training import averaging, build_optimizer
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.training.weights import load_weights, read_weights
 
@@ -84,6 +85,7 @@ def check_pretraining(cfg: DictConfig, *, primary: str) -> None:
     if cfg.get("embeddings") is not None:
         nodes["embeddings"] = set()
     check(cfg, primary=primary, nodes=nodes)
+    averaging(TrainSettings.from_config(cfg.train))
     nulls = [key for key in nodes if OmegaConf.select(cfg, key) is None]
     if nulls:
         raise ConfigError([f"{key}=null: there must be one; leave it as it is, or choose another" for key in nulls])

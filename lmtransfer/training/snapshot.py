@@ -10,6 +10,7 @@ from torch import Tensor
 
 from lmtransfer.errors import CheckpointError
 from lmtransfer.training import distributed
+from lmtransfer.training.averaging import Average
 from lmtransfer.training.carry import flatten, map_tensors, unflatten
 from lmtransfer.training.checkpoint import STATE, Checkpoint
 from lmtransfer.training.state import TrainState
@@ -26,6 +27,8 @@ class Snapshot:
             scale.
         state: where the run stands; restored in place.
         watchers: what they remember.
+        average: of the weights, if there is one: once it has begun it is the model that is saved, and the weights that
+            are trained lie beside it, as "raw".
     """
 
     def __init__(
@@ -34,12 +37,14 @@ class Snapshot:
         updater: Updater,
         state: TrainState,
         watchers: Sequence[Watcher],
+        average: Average | None = None,
     ) -> None:
         self.learner = updater.learner
         self.optimizer = updater.optimizer
         self.updater = updater
         self.state = state
         self.watchers = watchers
+        self.average = average
 
     def take(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
         """Tensors by file, and plain values; to be called on every rank, since each has carries of its own."""
@@ -60,12 +65,18 @@ class Snapshot:
             "optimizer": self.optimizer.state_dict(),
             "carry": carry_tensors,
         }
+        if self.average is not None and self.average.num:
+            tensors["raw"] = {name: tensor.clone() for name, tensor in tensors["model"].items()}
+            with self.average.in_place():
+                tensors["model"] = {name: tensor.clone() for name, tensor in weights(self.learner).items()}
+            state["averaged"] = self.average.num
         return tensors, state | {"files": [name for name, content in tensors.items() if content]}
 
     def num_bytes(self) -> int:
-        """About the size of a checkpoint: weights and two moments."""
+        """About the size of a checkpoint: weights and two moments; with an average, the weights twice."""
         parameters = sum(p.numel() * p.element_size() for p in self.optimizer.parameters)
-        return 2 * parameters + sum(t.numel() * t.element_size() for t in weights(self.learner).values())
+        model = sum(t.numel() * t.element_size() for t in weights(self.learner).values())
+        return 2 * parameters + (1 if self.average is None else 2) * model
 
     def restore(self, checkpoint: Checkpoint) -> list[str]:
         """Put a checkpoint back; what the user should be told about it.
@@ -102,6 +113,9 @@ class Snapshot:
                 "the hardware.precision that it was started with"
             )
         load_weights(self.learner, checkpoint.tensors("model"), source=str(checkpoint.folder))
+        if self.average is not None and saved.get("averaged"):
+            self.average.restore(saved["averaged"])
+            load_weights(self.learner, checkpoint.tensors("raw"), source=f"{checkpoint.folder} (raw.safetensors)")
         self.optimizer.load_state_dict(checkpoint.tensors("optimizer"), source=str(checkpoint.folder))
         if saved_world == world:
             device = self.updater.device

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from torch import nn
 
 from lmtransfer.errors import ConfigError
 from lmtransfer.former_names import LEFT_OUT
+from lmtransfer.reporting.runs.settings import task_settings
 from lmtransfer.runs.resume import resume_conflicts
 from lmtransfer.training.learner import Learner
 from lmtransfer.training.optim.optimizers import Adagrad, AdamW, Lamb, Muon, Optimizer
@@ -158,3 +160,13 @@ def test_runs_from_before_there_were_rates_go_on_with_factors_of_one_alone() -> 
     assert problem.startswith("phases.words.optimizer.rates.head was 1.0 when the run was started and is 2.0 now")
     (problem,) = resume_conflicts(old, new(rates | {"norm": 0.5}, rates))
     assert problem.startswith("optimizer.rates.norm was 1.0")
+
+
+def test_reports_do_not_tell_such_a_run_from_one_of_today() -> None:
+    def run(optimizer: dict[str, Any]) -> Any:
+        return SimpleNamespace(config={"optimizer": optimizer}, versions={}, command="finetune")
+
+    old, ones, other = ({}, {"rates": {"head": 1.0}}, {"rates": {"head": 2.0}})
+    found = [task_settings(run({"eps": 0.1, **optimizer})) for optimizer in (old, ones, other)]
+    assert found[0] == found[1]
+    assert found[2]["optimizer.rates.head"] == 2.0
