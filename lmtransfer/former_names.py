@@ -45,11 +45,13 @@ TARGETS: Mapping[str, str] = {
     "lmtransfer.training.schedules.WarmupStableDecay": "lmtransfer.training.optim.schedules.WarmupStableDecay",
 }
 
-#: Keys of a run's configuration that are younger than some runs, with what a run meant that was made before them.
+#: Keys of a run's configuration that are younger than some runs, with what a run meant that was made before them;
+#: those of an objective are meant in each of its phases too.
 LEFT_OUT: Mapping[str, Any] = {
     "seeds": 1,
     "phases": None,
     "transfer.standardise": False,
+    "objective.corruption.weighting": "uniform",
     "objective.losses.rtd.embedding_sharing": "tied",
     "objective.losses.rtd.generator_start": "random",
     "objective.losses.all_tokens_mlm.generator_start": "random",
