@@ -57,6 +57,7 @@ LEFT_OUT: Mapping[str, Any] = {
     "transfer.embedding_rate": 1.0,
     "transfer.head_rate": 1.0,
     "train.min_steps": None,
+    "objective.corruption.weighting": "uniform",
     "objective.losses.rtd.embedding_sharing": "tied",
     "objective.tie_output": True,
     **{f"objective.losses.{loss}.tie_output": True for loss in ("mlm", "lm", "backward_lm")},

@@ -38,7 +38,7 @@ def resume_conflicts(old: Mapping[str, Any], new: Mapping[str, Any], *, allowed:
         allowed: patterns of dotted keys that may change beside those without effect.
     """
     after = _flat(new)
-    before = {key: LEFT_OUT[_of_run(key)] for key in after if _of_run(key) in LEFT_OUT} | _flat(old)
+    before = {key: LEFT_OUT[of_run] for key in after if (of_run := _of_run(key)) in LEFT_OUT} | _flat(old)
     problems = []
     for key in sorted(before.keys() | after.keys()):
         if is_without_effect(key, also=allowed):
@@ -65,7 +65,7 @@ def check_resumable(old: Mapping[str, Any], new: Mapping[str, Any], *, allowed: 
 
 
 def _of_run(key: str) -> str:
-    """The run's own key for that of a phase."""
+    """The run's key that a phase has under its name."""
     return re.sub(r"^phases\.[^.]+\.", "", key)
 
 
