@@ -22,8 +22,8 @@ class Snapshot:
     """The parts of a run whose state is saved.
 
     Args:
-        updater: of the learner with its weights and buffers, the optimiser with its moments; its carries, and the loss
-            scale.
+        updater: of the learner with its weights and buffers, part by part, the optimiser with its moments; its carries,
+            and the loss scale.
         state: where the run stands; restored in place.
         watchers: what they remember.
     """
@@ -48,7 +48,7 @@ class Snapshot:
         scaler = self.updater.precision.scaler
         state = {
             **self.state.state_dict(),
-            "aliases": aliases(self.learner),
+            "aliases": aliases(self.learner.parts()["model"]),
             "carry": carry_structure,
             "loss_scale": None if scaler is None else scaler.state_dict(),
             "watchers": {watcher.name: watcher.state_dict() for watcher in self.watchers},
@@ -56,7 +56,7 @@ class Snapshot:
             "threads": torch.get_num_threads(),
         }
         tensors = {
-            "model": weights(self.learner),
+            **{name: weights(part) for name, part in self.learner.parts().items()},
             "optimizer": self.optimizer.state_dict(),
             "carry": carry_tensors,
         }
@@ -65,7 +65,8 @@ class Snapshot:
     def num_bytes(self) -> int:
         """About the size of a checkpoint: weights and two moments."""
         parameters = sum(p.numel() * p.element_size() for p in self.optimizer.parameters)
-        return 2 * parameters + sum(t.numel() * t.element_size() for t in weights(self.learner).values())
+        saved = [tensor for part in self.learner.parts().values() for tensor in weights(part).values()]
+        return 2 * parameters + sum(tensor.numel() * tensor.element_size() for tensor in saved)
 
     def restore(self, checkpoint: Checkpoint) -> list[str]:
         """Put a checkpoint back; what the user should be told about it.
@@ -101,7 +102,8 @@ class Snapshot:
                 f"{checkpoint.folder} was trained {'with' if scale else 'without'} a float16 loss scale: resume with "
                 "the hardware.precision that it was started with"
             )
-        load_weights(self.learner, checkpoint.tensors("model"), source=str(checkpoint.folder))
+        for name, part in self.learner.parts().items():
+            load_weights(part, checkpoint.tensors(name), source=str(checkpoint.folder))
         self.optimizer.load_state_dict(checkpoint.tensors("optimizer"), source=str(checkpoint.folder))
         if saved_world == world:
             device = self.updater.device

@@ -24,6 +24,7 @@ from lmtransfer.transfer.composing import (
 from lmtransfer.transfer.depth import rate_scales
 from lmtransfer.transfer.freezing import Freezing, Frozen, Full, Gradual
 from lmtransfer.transfer.heads.base import Head, Pieces
+from lmtransfer.transfer.joint.share import TextShare
 from lmtransfer.transfer.learner import TaskLearner
 from lmtransfer.transfer.reading import OneLayer, Reading, ScalarMix
 
@@ -48,7 +49,8 @@ class TransferMethod:
 
     Args:
         freeze: "frozen" trains the head (and what mixes and composes) only; "full" trains everything; "gradual" lets
-            one layer more learn at a time, from the top (Howard & Ruder 2018, section 3.3).
+            one layer more learn at a time, from the top (Howard & Ruder 2018, section 3.3); "joint" trains everything,
+            on text beside the labels (Yao et al. 2021).
         layers: ``last``, the number of a layer (0: embeddings), or ``mix`` for ELMo's scalar mix of all.
         pooling: how the tokens of a sequence become one vector.
         pieces: how a word's tokens become one vector, for tagging: its "first" token (Devlin et al. 2019, section 5.3),
@@ -70,12 +72,18 @@ class TransferMethod:
             that do not change: ``layers=mix``, which learns a scale of its own, ``pooling=bilstm`` and
             ``pooling=attention`` read vectors as they are.
         unfreeze_share: with ``freeze=gradual``, the share of the budget after which everything learns.
+        text_weight: with ``freeze=joint``, of the pretraining objective's loss beside the task's.
+        text_tokens: with ``freeze=joint``, tokens of text in each step.
+        text_until: with ``freeze=joint``, the share of the budget after which labels alone count.
+
+    Attributes:
+        text: how much of a step is text; None where labels alone are learnt from.
     """
 
     def __init__(
         self,
         *,
-        freeze: Literal["frozen", "full", "gradual"],
+        freeze: Literal["frozen", "full", "gradual", "joint"],
         layers: Literal["last", "mix"] | int = "last",
         pooling: Pooling = "family",
         pieces: Pieces | Literal["auto"] = "auto",
@@ -88,6 +96,9 @@ class TransferMethod:
         layer_decay_gap: bool = False,
         standardise: bool = False,
         unfreeze_share: float = 0.5,
+        text_weight: float = 1.0,
+        text_tokens: int = 1024,
+        text_until: float = 0.8,
     ) -> None:
         if standardise and freeze != "frozen":
             raise ConfigError(
@@ -105,6 +116,7 @@ class TransferMethod:
                 "transfer=full or transfer=gradual, or leave it at 1"
             )
         self.freezing = _freezing(freeze, unfreeze_share)
+        self.text = TextShare(text_weight, text_tokens, text_until) if freeze == "joint" else None
         self.layers = layers
         self.pooling: Pooling = pooling
         self.pieces: Pieces | Literal["auto"] = pieces

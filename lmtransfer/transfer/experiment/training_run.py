@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 
 from lmtransfer.config.build import build
 from lmtransfer.data.stream.stream import PlannedStream
+from lmtransfer.layers.disentangled import merge
 from lmtransfer.models.compilation import compile_blocks
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.tasks.encoded import EncodedExamples
@@ -24,6 +26,9 @@ from lmtransfer.training.weights import load_weights
 from lmtransfer.transfer.evaluation import Evaluation, evaluate
 from lmtransfer.transfer.experiment.setting import Member, Setting
 from lmtransfer.transfer.features import FeatureTable, compute_features
+from lmtransfer.transfer.joint.joining import with_text
+from lmtransfer.transfer.joint.last_losses import LastLosses
+from lmtransfer.transfer.joint.learner import JointLearner
 from lmtransfer.transfer.learner import TaskLearner
 from lmtransfer.transfer.used_rows import learn_used_rows
 
@@ -39,6 +44,7 @@ class Outcome:
         choosing_score: the main metric on the examples to choose by, at the chosen checkpoint; None without any.
         num_held_out: examples to choose by.
         num_train: examples trained on.
+        losses: the latest of each loss by name, where text was learnt from beside the examples; else none.
     """
 
     learner: TaskLearner
@@ -47,6 +53,7 @@ class Outcome:
     choosing_score: float | None
     num_held_out: int
     num_train: int
+    losses: Mapping[str, float] = field(default_factory=dict)
 
 
 def train_once(member: Member, *, run: RunDirectory | None, progress: Progress) -> Outcome:
@@ -88,20 +95,23 @@ def train_once(member: Member, *, run: RunDirectory | None, progress: Progress) 
         every=train.eval_every or stream.steps_per_epoch,
         selection=ties if setting.checkpoint == "best" else None,
     )
+    trained, steps = with_text(member, learner, stream)
+    last = LastLosses()
     trainer = Trainer(
-        learner=learner,
-        stream=stream,
-        optimizer=_optimizer(member, learner, source),
+        learner=trained,
+        stream=steps,
+        optimizer=_optimizer(member, learner, trained, source),
         plan=setup.plan(stream, seed=seed),
         validation=validation if choose else None,
-        output=setup.output(run, progress=progress),
+        output=setup.output(run, progress=progress, watchers=[] if trained is learner else [last]),
     )
     if hardware.compile and not learner.freezing.frozen:
-        compile_blocks(learner)
+        compile_blocks(trained)
     begun = run is not None and (run.metrics_path.exists() or run.checkpoints.exists())
     if distributed.from_main(begun):
         trainer.resume()
     state = trainer.train()
+    merge(learner.encoder)  # what text may have trained in parts
     if run is not None:
         _use_chosen(learner, run, setting.checkpoint)
     return Outcome(
@@ -113,26 +123,36 @@ def train_once(member: Member, *, run: RunDirectory | None, progress: Progress) 
         choosing_score=_choosing_score(setting, state) if choose else None,
         num_held_out=len(choosing.encoded.examples) if choose else 0,
         num_train=len(source.encoded.examples),
+        losses=last.losses,
     )
 
 
-def _optimizer(member: Member, learner: TaskLearner, source: TaskSource) -> Any:
+def _optimizer(member: Member, learner: TaskLearner, trained: TaskLearner | JointLearner, source: TaskSource) -> Any:
     """The optimiser of what is to learn, each layer at its rate.
 
-    Where word vectors do not decay, those that the examples do not use are left out: they would stay as they are.
+    Where word vectors do not decay, those that the examples do not use are left out: they would stay as they are,
+    unless text is learnt from too.
+
+    Args:
+        member: the run.
+        learner: of the task.
+        trained: the same, or what has the text beside it.
+        source: the examples.
     """
     setting = member.setting
     sample = source.build(0, source.plan(0), [0]).to(setting.training.hardware.device)
     node = {**setting.training.optimizer, "learning_rate": member.learning_rate}
 
     def arranged() -> Any:
-        learner.arrange(sample)
-        return build(node, learner=learner, lr_scales=setting.method.lr_scales(learner))
+        trained.arrange(sample)
+        scales, names = setting.method.lr_scales(learner), {id(p): name for name, p in trained.named_parameters()}
+        own = {names[id(p)]: scales[name] for name, p in learner.named_parameters() if name in scales}
+        return build(node, learner=trained, lr_scales=own)
 
     optimizer = arranged()
     table = learner.encoder.token_embedding
     decays = table is None or optimizer.decay_of(table.weight) != 0.0
-    if not decays and learn_used_rows(learner.encoder, source.encoded.tokens_T):
+    if trained is learner and not decays and learn_used_rows(learner.encoder, source.encoded.tokens_T):
         optimizer = arranged()
     return optimizer
 
