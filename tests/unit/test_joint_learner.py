@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -165,7 +164,7 @@ def test_a_share_that_is_none_is_refused(until: float) -> None:
 
 
 def test_what_text_alone_trains_of_an_encoder_learns_and_a_pooler_that_none_reads_does_not(store: TokenStore) -> None:
-    """The topmost layer is not read by a task that reads the first; of the objectives only next sentence has a pooler."""
+    """A task that reads the first layer does not read the topmost; only next sentence prediction has the pooler."""
 
     def learning(objective: str, layers: int) -> Callable[[str], bool]:
         text, _, _ = built(objective, store, "objective.max_length=16")
