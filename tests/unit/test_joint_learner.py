@@ -15,12 +15,14 @@ from torch.nn import functional
 from lmtransfer.data.store.store import TokenStore
 from lmtransfer.data.stream.stream import PlannedStream
 from lmtransfer.errors import ConfigError
+from lmtransfer.layers.disentangled import merge
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.training.learner import Step
 from lmtransfer.training.optim.optimizers import Optimizer
 from lmtransfer.training.precision import Precision
 from lmtransfer.training.update import Outcome, Updater
+from lmtransfer.training.weights import load_weights, weights
 from lmtransfer.transfer.joint.learner import JointLearner
 from lmtransfer.transfer.joint.share import TextShare
 from lmtransfer.transfer.joint.stream import JointStream
@@ -177,3 +179,29 @@ def test_what_text_alone_trains_of_an_encoder_learns_and_a_pooler_that_none_read
     assert learning("mlm", 1)("layers.1.")
     assert not learning("mlm", 1)("pooler")
     assert learning("mlm_nsp", 1)("pooler")
+
+
+def test_an_encoder_that_text_trains_in_parts_is_saved_whole(store: TokenStore) -> None:
+    """As ELECTRA's may be: its table is the generator's plus a difference; the model's file holds the sum."""
+    changed = "objective.losses.rtd.embedding_sharing=disentangled"
+
+    def made(seed: int) -> JointLearner:
+        text, _, _ = built("rtd", store, "objective.max_length=16", changed)
+        torch.manual_seed(seed)
+        for parameter in text.parameters():
+            torch.nn.init.normal_(parameter)
+        task = TransferMethod(freeze="joint", dropout=0.0, pooling="mean").learner(
+            text.encoder, head=labels_head(2), seed=seed
+        )
+        return JointLearner(task, text, TextShare(1.0, 64, 1.0)).eval()
+
+    batch = EXAMPLES.build(0, EXAMPLES.plan(0), range(9))
+    learner, again = made(1), made(2)
+    saved = {name: weights(part) for name, part in learner.parts().items()}
+    assert not torch.equal(again.task.predict(batch), learner.task.predict(batch))
+    for name, part in again.parts().items():
+        load_weights(part, saved[name])
+    assert torch.equal(again.task.predict(batch), learner.task.predict(batch))
+    merge(again.task.encoder)
+    load_weights(again.task, saved["model"])  # as the checkpoint that is chosen at the end
+    assert torch.equal(again.task.predict(batch), learner.task.predict(batch))
