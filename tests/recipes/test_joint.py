@@ -121,7 +121,7 @@ def test_the_same_seed_gives_the_same_run_and_another_one_other_text(world: Path
     assert losses["one"][0] != losses["other"][0]
 
 
-@pytest.mark.parametrize("saved", [2, 7])
+@pytest.mark.parametrize("saved", [2, pytest.param(7, marks=pytest.mark.slow)])
 def test_an_interrupted_run_goes_on_to_the_same_bits(world: Path, monkeypatch: pytest.MonkeyPatch, saved: int) -> None:
     """Interrupted while text is read, and after it; the interrupted run can be evaluated as it is."""
     words = ["train.save_every=1", "train.log_every=1", "transfer.text_until=0.7", "checkpoint=last"]

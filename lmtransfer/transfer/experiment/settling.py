@@ -24,7 +24,7 @@ from lmtransfer.training.hardware import Hardware
 from lmtransfer.transfer.experiment.data import noted, read_task_data
 from lmtransfer.transfer.experiment.setting import Member, Setting
 from lmtransfer.transfer.experiment.start_token import with_trained_start
-from lmtransfer.transfer.joint.text import read_joint_text
+from lmtransfer.transfer.joint.text import given_nodes, read_joint_text
 from lmtransfer.transfer.method import TransferMethod
 
 
@@ -35,7 +35,6 @@ def check_transfer(cfg: DictConfig, command: str) -> None:
         ConfigError: every problem.
     """
     settle_parts(cfg)
-    losses = (cfg.get("objective") or {}).get("losses") or {}
     nodes = {
         "task": {"data_root", "cache_dir"},
         "transfer": set[str](),
@@ -43,9 +42,7 @@ def check_transfer(cfg: DictConfig, command: str) -> None:
         "schedule": set[str](),
         "tracker": {"folder"},
         **({"model": {"vocab_size"}} if cfg.get("model") is not None else {}),
-        **({"corpus": {"data_root", "cache_dir"}} if cfg.get("corpus") is not None else {}),
-        **{f"objective.losses.{name}": {"tokenizer"} for name in losses},
-        **({f"objective.{part}": {"tokenizer"} for part in ("rows", "corruption")} if losses else {}),
+        **given_nodes(cfg),
     }
     check(cfg, primary=command, nodes=nodes)
     problems = []
@@ -73,9 +70,8 @@ def check_transfer(cfg: DictConfig, command: str) -> None:
         problems.append("optimizer.learning_rate: the optimiser has no such setting; choose another optimizer=")
     if problems:
         raise ConfigError(problems)
-    build(
-        cfg.schedule
-    )  # it needs nothing but its settings, as the method of transfer; they say what is wrong with them
+    for group in ("transfer", "schedule"):
+        build(cfg[group])  # they need nothing but their settings, and say what is wrong with them
     method: TransferMethod = build(cfg.transfer)
     given = [group for group in ("corpus", "objective") if cfg.get(group) is not None]
     if method.text is None and given:

@@ -139,6 +139,17 @@ class JointText:
         )
 
 
+def given_nodes(cfg: DictConfig) -> dict[str, set[str]]:
+    """The components of the text and the objective that the user names, with what the command supplies to each."""
+    objective, nodes = cfg.get("objective"), dict[str, set[str]]()
+    if cfg.get("corpus") is not None:
+        nodes["corpus"] = {"data_root", "cache_dir"}
+    if OmegaConf.is_dict(objective) and OmegaConf.is_dict(objective.get("losses")):
+        for part in ("rows", "corruption", *(f"losses.{name}" for name in objective.losses)):
+            nodes[f"objective.{part}"] = {"tokenizer"}
+    return nodes
+
+
 def read_joint_text(cfg: DictConfig, source: SavedRun, share: TextShare, *, cache_dir: Path) -> JointText:
     """Read the corpus and the objective that the user names, or those of the run that is begun from.
 
@@ -154,26 +165,28 @@ def read_joint_text(cfg: DictConfig, source: SavedRun, share: TextShare, *, cach
         DataError: the text is not at hand.
     """
     key = "init" if cfg.get("init") else "tokenizer_from"
-    own = source.config
-    data_root = cfg.data_root or (own.get("data_root") if source.trusted else None)
+    given = {part: resolved(cfg)[part] for part in ("corpus", "objective") if cfg.get(part) is not None}
+    own: dict[str, Any] = {part: source.config.get(part) for part in ("corpus", "objective")}
+    data_root = cfg.data_root or (source.config.get("data_root") if source.trusted else None)
     problems = []
-    if cfg.get("objective") is None and not (own.get("objective") or {}).get("losses"):
+    if not (given.get("objective") or own["objective"] or {}).get("losses"):
         problems.append(
             f"transfer=joint: {key}={cfg[key]} has no objective of text: give one, such as objective=mlm, whose heads "
             "begin anew, or choose transfer=full"
         )
-    if cfg.get("corpus") is None and own.get("corpus") is None:
+    if "corpus" not in given and own["corpus"] is None:
         problems.append(
             f"transfer=joint: what {key}={cfg[key]} was trained on is not known here: give text, such as corpus=text "
             "corpus.path=my/texts, or choose transfer=full"
         )
     if problems:
         raise ConfigError(problems)
-    if cfg.get("corpus") is None and not source.trusted:
+    if "objective" not in given:
+        for part in ("rows", "corruption", *(f"losses.{name}" for name in own["objective"]["losses"])):
+            source.component(f"objective.{part}", "tokenizer")  # says what is wrong with it
+    if "corpus" not in given and not source.trusted:
         same_text(own["corpus"], source.directory.read_versions(), source.directory.config_path, data_root=data_root)
-    given: dict[str, Any] = {
-        part: resolved(cfg)[part] if cfg.get(part) is not None else own[part] for part in ("corpus", "objective")
-    }
+    given = own | given
     given["corpus"] = absolute_corpus(given["corpus"])
     config = OmegaConf.create(
         {**given, "init": str(source.path), "tokenizer": None, "data_root": data_root, "cache_dir": str(cache_dir)}
