@@ -43,12 +43,11 @@ class JointLearner(Learner):
         """
         encoder, pooler = self.task.encoder, self.task.encoder.pooler
         self.task.arrange(sample)
+        unread = set()
         if pooler is not None and not any(objective.uses_pooler for objective in self.text.listed()):
-            without = {id(parameter) for parameter in pooler.parameters()}
-        else:
-            without = set()
-        for parameter in encoder.parameters():
-            if id(parameter) not in without:
+            unread = {id(parameter) for parameter in pooler.parameters()}
+        for name, parameter in encoder.named_parameters():
+            if name not in self.task.depths and id(parameter) not in unread:
                 parameter.requires_grad_(True)
 
     def follow(self, used: float) -> None:
