@@ -25,7 +25,12 @@ from lmtransfer.reporting.runs.scores import number
 from lmtransfer.reporting.units import count, duration, in_percent, shown
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
-_WAYS = {"frozen": "frozen, a head trained on it", "full": "finetuned", "gradual": "finetuned layer by layer"}
+_WAYS = {
+    "frozen": "frozen, a head trained on it",
+    "full": "finetuned",
+    "gradual": "finetuned layer by layer",
+    "joint": "finetuned on labels and on text at once",
+}
 
 
 def card_of(

@@ -268,6 +268,23 @@ def _load_encoder(encoder: Encoder, saved: SavedRun, tokenizer: Tokenizer, cfg: 
     return heads
 
 
+def parts_over(objective: DictConfig, encoder: Encoder, tokenizer: Tokenizer, heads: Mapping[str, Tensor]) -> Parts:
+    """What an objective is made of, over an encoder that is there already.
+
+    Args:
+        objective: its node: rows, corruption and losses.
+        encoder: of the parts.
+        tokenizer: of the text.
+        heads: weights of heads by name, for ``going_on.take_heads``.
+
+    Raises:
+        ConfigError: parts that do not fit one another, or the encoder.
+    """
+    parts = _parts(objective, encoder, tokenizer, heads)
+    _check_mask(parts, tokenizer)
+    return parts
+
+
 def learnt(saved: SavedRun, config: DictConfig) -> tuple[Parts, PretrainingLearner]:
     """What a pretraining run is made of, and its learner with the weights that it learnt.
 

@@ -25,6 +25,7 @@ from lmtransfer.transfer.composing import (
 from lmtransfer.transfer.depth import rate_scales
 from lmtransfer.transfer.freezing import FixedEmbeddings, Freezing, Frozen, Full, Gradual
 from lmtransfer.transfer.heads.base import Head, Pieces
+from lmtransfer.transfer.joint.share import TextShare
 from lmtransfer.transfer.learner import TaskLearner
 from lmtransfer.transfer.reading import OneLayer, Reading, ScalarMix, SideBySide
 
@@ -49,7 +50,8 @@ class TransferMethod:
 
     Args:
         freeze: "frozen" trains the head (and what mixes and composes) only; "full" trains everything; "gradual" lets
-            one layer more learn at a time, from the top (Howard & Ruder 2018, section 3.3).
+            one layer more learn at a time, from the top (Howard & Ruder 2018, section 3.3); "joint" trains everything,
+            on text beside the labels (Yao et al. 2021).
         layers: ``last``, the number of a layer (0: embeddings), a list of such, whose vectors the head sees side by
             side (``[0, last]``: words by themselves beside words in context), or ``mix`` for ELMo's scalar mix of all.
         pooling: how the tokens of a sequence become one vector.
@@ -76,12 +78,18 @@ class TransferMethod:
             ``layers=mix``, which learns a scale of its own, ``pooling=bilstm`` and ``pooling=attention`` read vectors
             as they are.
         unfreeze_share: with ``freeze=gradual``, the share of the budget after which everything learns.
+        text_weight: with ``freeze=joint``, of the pretraining objective's loss beside the task's.
+        text_tokens: with ``freeze=joint``, tokens of text in each step.
+        text_until: with ``freeze=joint``, the share of the budget after which labels alone count.
+
+    Attributes:
+        text: how much of a step is text; None where labels alone are learnt from.
     """
 
     def __init__(
         self,
         *,
-        freeze: Literal["frozen", "full", "gradual"],
+        freeze: Literal["frozen", "full", "gradual", "joint"],
         layers: Literal["last", "mix"] | int | Sequence[Literal["last"] | int] = "last",
         pooling: Pooling = "family",
         pieces: Pieces | Literal["auto"] = "auto",
@@ -96,6 +104,9 @@ class TransferMethod:
         head_rate: float = 1.0,
         standardise: bool = False,
         unfreeze_share: float = 0.5,
+        text_weight: float = 1.0,
+        text_tokens: int = 1024,
+        text_until: float = 0.8,
     ) -> None:
         if not 0 < layer_decay <= 1:
             raise ConfigError(
@@ -126,6 +137,7 @@ class TransferMethod:
         self.freezing = _freezing(freeze, unfreeze_share)
         if embedding_rate == 0:
             self.freezing = FixedEmbeddings(self.freezing)
+        self.text = TextShare(text_weight, text_tokens, text_until) if freeze == "joint" else None
         self.layers = layers
         self.pooling: Pooling = pooling
         self.pieces: Pieces | Literal["auto"] = pieces

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from lmtransfer.config.build import build
 from lmtransfer.data.stream.stream import PlannedStream
+from lmtransfer.layers.disentangled import merge
 from lmtransfer.models.compilation import compile_blocks
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.tasks.encoded import EncodedExamples
@@ -27,6 +28,9 @@ from lmtransfer.training.weights import load_weights
 from lmtransfer.transfer.evaluation import Evaluation, evaluate
 from lmtransfer.transfer.experiment.setting import Member, Setting
 from lmtransfer.transfer.features import FeatureTable, compute_features, sampled_features
+from lmtransfer.transfer.joint.joining import with_text
+from lmtransfer.transfer.joint.last_losses import LastLosses
+from lmtransfer.transfer.joint.learner import JointLearner
 from lmtransfer.transfer.learner import TaskLearner
 from lmtransfer.transfer.used_rows import learn_used_rows
 
@@ -43,6 +47,7 @@ class Outcome:
         num_held_out: examples to choose by.
         num_train: examples trained on.
         stretched: ``train.min_steps`` made it longer than its epochs.
+        losses: the latest of each loss by name, where text was learnt from beside the examples; else none.
     """
 
     learner: TaskLearner
@@ -52,6 +57,7 @@ class Outcome:
     num_held_out: int
     num_train: int
     stretched: bool
+    losses: Mapping[str, float] = field(default_factory=dict)
 
 
 def train_once(member: Member, *, run: RunDirectory | None, progress: Progress) -> Outcome:
@@ -94,20 +100,23 @@ def train_once(member: Member, *, run: RunDirectory | None, progress: Progress) 
         every=train.eval_every or math.ceil(stream.steps_per_epoch * plan.budget.stretch),
         selection=ties if setting.checkpoint == "best" else None,
     )
+    trained, steps = with_text(member, learner, stream)
+    last = LastLosses()
     trainer = Trainer(
-        learner=learner,
-        stream=stream,
-        optimizer=_optimizer(member, learner, source),
+        learner=trained,
+        stream=steps,
+        optimizer=_optimizer(member, learner, trained, source),
         plan=plan,
         validation=validation if choose else None,
-        output=setup.output(run, progress=progress),
+        output=setup.output(run, progress=progress, watchers=[] if trained is learner else [last]),
     )
     if hardware.compile and not learner.freezing.frozen:
-        compile_blocks(learner)
+        compile_blocks(trained)
     begun = run is not None and (run.metrics_path.exists() or run.checkpoints.exists())
     if distributed.from_main(begun):
         trainer.resume()
     state = trainer.train()
+    merge(learner.encoder)  # what text may have trained in parts
     if run is not None:
         _use_chosen(learner, run, setting.checkpoint)
     return Outcome(
@@ -120,26 +129,36 @@ def train_once(member: Member, *, run: RunDirectory | None, progress: Progress) 
         num_held_out=len(choosing.encoded.examples) if choose else 0,
         num_train=len(source.encoded.examples),
         stretched=plan.budget.stretch > 1,
+        losses=last.losses,
     )
 
 
-def _optimizer(member: Member, learner: TaskLearner, source: TaskSource) -> Any:
+def _optimizer(member: Member, learner: TaskLearner, trained: TaskLearner | JointLearner, source: TaskSource) -> Any:
     """The optimiser of what is to learn, each layer at its rate.
 
-    Where word vectors do not decay, those that the examples do not use are left out: they would stay as they are.
+    Where word vectors do not decay, those that the examples do not use are left out: they would stay as they are,
+    unless text is learnt from too.
+
+    Args:
+        member: the run.
+        learner: of the task.
+        trained: the same, or what has the text beside it.
+        source: the examples.
     """
     setting = member.setting
     sample = source.build(0, source.plan(0), [0]).to(setting.training.hardware.device)
     node = {**setting.training.optimizer, "learning_rate": member.learning_rate}
 
     def arranged() -> Any:
-        learner.arrange(sample)
-        return build(node, learner=learner, lr_scales=setting.method.lr_scales(learner))
+        trained.arrange(sample)
+        scales, names = setting.method.lr_scales(learner), {id(p): name for name, p in trained.named_parameters()}
+        own = {names[id(p)]: scales[name] for name, p in learner.named_parameters() if name in scales}
+        return build(node, learner=trained, lr_scales=own)
 
     optimizer = arranged()
     table = learner.encoder.token_embedding
     decays = table is None or optimizer.decay_of(table.weight) != 0.0
-    if not decays and learn_used_rows(learner.encoder, source.encoded.tokens_T):
+    if trained is learner and not decays and learn_used_rows(learner.encoder, source.encoded.tokens_T):
         optimizer = arranged()
     return optimizer
 
