@@ -68,7 +68,7 @@ LEFT_OUT: Mapping[str, Any] = {
     "objective.losses.all_tokens_mlm.generator_start": "random",
 }
 #: Those of them whose default is another one today: a run goes on as it began.
-OTHER_DEFAULT = ("transfer.standardise",)
+OTHER_DEFAULT = ("transfer.standardise", "embeddings")
 #: Values that older runs wrote where today's name what was chosen; any choice agrees with them.
 LEFT_OPEN: Mapping[str, Any] = {"hardware.precision": "auto"}
 

@@ -17,7 +17,7 @@ from lmtransfer.pretraining.messages import closing, opening
 from lmtransfer.pretraining.parts import Parts, build_phases
 from lmtransfer.pretraining.text import Text, read_text, with_absolute_paths
 from lmtransfer.runs.result import RunResult
-from lmtransfer.runs.resume import check_resumable
+from lmtransfer.runs.resume import as_it_began, check_resumable
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.training import TrainingSetup, averaging
 from lmtransfer.runs.trust import seal
@@ -44,6 +44,7 @@ def pretrain(cfg: DictConfig, name: str, setup: TrainingSetup, *, resume: bool) 
         ConfigError: settings or text that may not change on resume did.
         Interrupted: SIGTERM or Ctrl-C; all is saved.
     """
+    as_it_began(cfg, RunDirectory(Path(cfg.output_root) / "pretrain" / name))
     plain = with_absolute_paths(resolved(cfg))
     found = _found(cfg, name, plain, resume=resume)
     if found is not None and found.is_finished:

@@ -24,9 +24,11 @@ def as_it_began(cfg: DictConfig, directory: RunDirectory) -> None:
     began = directory.read_config() if directory.config_path.is_file() else None
     for key in OTHER_DEFAULT:
         parent, _, name = key.rpartition(".")
-        node = None if began is None else (began.get(parent) or {})
-        if node is not None and name not in node and name in (cfg.get(parent) or {}):
-            cfg[parent][name] = LEFT_OUT[key]
+        if began is None:
+            return
+        old, new = (began.get(parent) or {}, cfg.get(parent) or {}) if parent else (began, cfg)
+        if name not in old and name in new:
+            new[name] = LEFT_OUT[key]
 
 
 def resume_conflicts(old: Mapping[str, Any], new: Mapping[str, Any], *, allowed: Sequence[str] = ()) -> list[str]:

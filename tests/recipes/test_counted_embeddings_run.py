@@ -64,7 +64,7 @@ def test_a_run_starts_from_the_counts_and_says_so(capfd: pytest.CaptureFixture[s
     changed = (counted != random_ones).any(1)
     assert changed.sum() > 20
     assert np.allclose(counted[changed].mean(0), 0, atol=1e-5)
-    assert counted[changed].std() == pytest.approx(0.02, rel=1e-3)
+    assert counted[changed].std() == pytest.approx(0.05, rel=1e-3)
     bias = _weights("counted")["objectives.mlm.bias"]
     assert bias.std() > 0.5
     assert not _weights("random")["objectives.mlm.bias"].any()

@@ -39,7 +39,7 @@ class CountedEmbeddings:
         smoothing: exponent on the frequencies of contexts (Levy et al. 2015).
         contexts: the most frequent tokens that count as contexts; memory is vocabulary x contexts x 8 bytes.
         max_tokens: of a larger text only so many are counted.
-        deviation: standard deviation of all numbers of the table, whose columns are centred; that of random ones is
+        deviation: standard deviation of all numbers of the table, whose columns are centred; random ones have
             0.02.
         output_bias: start the biases of outputs over the vocabulary from the tokens' log frequencies.
 
@@ -57,7 +57,7 @@ class CountedEmbeddings:
         smoothing: float = 0.75,
         contexts: int = 8192,
         max_tokens: int = 20_000_000,
-        deviation: float = 0.02,
+        deviation: float = 0.05,
         output_bias: bool = True,
     ) -> None:
         problems = [
