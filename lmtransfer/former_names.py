@@ -50,6 +50,7 @@ LEFT_OUT: Mapping[str, Any] = {
     "seeds": 1,
     "phases": None,
     "transfer.standardise": False,
+    "transfer.attention": "auto",
     "objective.losses.rtd.embedding_sharing": "tied",
 }
 #: Those of them whose default is another one today: a run goes on as it began.

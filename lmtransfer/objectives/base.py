@@ -50,7 +50,7 @@ class Objective(nn.Module):
     Attributes:
         name: of its loss in logs, and of its weights in checkpoints.
         title: what it predicts, in words, for people; empty: its name says it.
-        directions: attention of the encoders that it fits.
+        directions: attention that it fits, of the encoders that have it or can be set to it.
         reads: where it needs the last layer.
         head_reads: where the matrices of its own are applied.
         output_reads: where its output matrix over the vocabulary is.
@@ -98,7 +98,7 @@ class Objective(nn.Module):
         Raises:
             ConfigError: the encoder lacks what the objective needs.
         """
-        problem = self.direction_problem(encoder.attention)
+        problem = self.direction_problem(encoder)
         if problem:
             raise ConfigError(problem)
         self._encoder = (encoder,)  # a tuple, so that the encoder's weights are not this module's a second time
@@ -175,15 +175,17 @@ class Objective(nn.Module):
         return embedding
 
     @classmethod
-    def direction_problem(cls, attention: Direction) -> str | None:
-        """Why it is meaningless for an encoder with this attention, or None if it is not."""
-        if attention in cls.directions:
+    def direction_problem(cls, encoder: Encoder) -> str | None:
+        """Why it is meaningless for an encoder with the attention that this one can have, or None if it is not."""
+        attentions = encoder.attentions or (encoder.attention,)
+        if set(attentions) & set(cls.directions):
             return None
-        fitting = ", ".join(objective.name for objective in known_objectives() if attention in objective.directions)
+        known = known_objectives()
+        fitting = ", ".join(objective.name for objective in known if set(attentions) & set(objective.directions))
         return (
             f"objective={cls.name} needs {' or '.join(cls.directions)} attention, and model.attention is "
-            f"{attention}: use another objective with this model (its kind has {fitting}), or another model with this "
-            f"objective (lmtransfer list models)"
+            f"{' or '.join(attentions)}: use another objective with this model (its kind has {fitting}), or another "
+            f"model with this objective (lmtransfer list models)"
         )
 
 
@@ -206,6 +208,15 @@ def _below(cls: type[Objective]) -> Iterator[type[Objective]]:
     for child in cls.__subclasses__():
         yield child
         yield from _below(child)
+
+
+def shared_attention(encoder: Encoder, objectives: Sequence[Objective | type[Objective]]) -> Direction | None:
+    """The attention that an encoder has where it is trained by some objectives: the first of its own that all fit.
+
+    None where they share none.
+    """
+    attentions = encoder.attentions or (encoder.attention,)
+    return next((one for one in attentions if all(one in objective.directions for objective in objectives)), None)
 
 
 def selection_metric(objectives: Sequence[Objective]) -> str:

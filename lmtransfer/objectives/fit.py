@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import Encoder
-from lmtransfer.objectives.base import Objective
+from lmtransfer.objectives.base import Objective, shared_attention
 from lmtransfer.objectives.corruption.base import Corruption
 from lmtransfer.objectives.rows.base import Rows
 
@@ -20,7 +20,12 @@ def check_fit(*, encoder: Encoder, objectives: Sequence[Objective], rows: Rows, 
     strangers = list(_strangers(encoder, objectives, rows, corruption))
     if strangers:
         raise ConfigError(strangers)
-    problems = [problem for o in objectives if (problem := o.direction_problem(encoder.attention))]
+    problems = [problem for o in objectives if (problem := o.direction_problem(encoder))]
+    if not problems and shared_attention(encoder, objectives) is None:
+        needs = ", ".join(f"{o.name} {' or '.join(o.directions)}" for o in objectives)
+        problems.append(
+            f"objective.losses: they share no attention ({needs}), and a row is read in one way; list some of them only"
+        )
     if rows.max_length > encoder.max_length:
         problems.append(
             f"objective.max_length={rows.max_length} is longer than the model reads "

@@ -93,6 +93,7 @@ def _result(state: TrainState, parts: Parts, text: Text, entropy: float | None) 
             "checkpoint_step": state.best_step if metrics else state.step,
             "steps": state.step,
             "epochs": state.epoch,
+            "attention": parts.encoder.attention,
             **({"phases": state.phases} if state.phases else {}),
             **({} if entropy is None else {"unigram_entropy": entropy}),
             **({"parts": {name: share.as_dict() for name, share in shares.items()}} if shares else {}),

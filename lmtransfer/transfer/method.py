@@ -8,7 +8,7 @@ import torch
 
 from lmtransfer.config.target import resolve
 from lmtransfer.errors import ConfigError
-from lmtransfer.models.base import Encoder
+from lmtransfer.models.base import Direction, Encoder
 from lmtransfer.randomness import derived_seed
 from lmtransfer.tasks.heads import HeadSpec
 from lmtransfer.transfer.composing import (
@@ -70,6 +70,8 @@ class TransferMethod:
             that do not change: ``layers=mix``, which learns a scale of its own, ``pooling=bilstm`` and
             ``pooling=attention`` read vectors as they are.
         unfreeze_share: with ``freeze=gradual``, the share of the budget after which everything learns.
+        attention: which tokens a token may see, in an encoder that can be read in more than one way: "bidirectional" or
+            "causal"; "auto": as it was pretrained last.
     """
 
     def __init__(
@@ -88,6 +90,7 @@ class TransferMethod:
         layer_decay_gap: bool = False,
         standardise: bool = False,
         unfreeze_share: float = 0.5,
+        attention: Literal["auto", "bidirectional", "causal"] = "auto",
     ) -> None:
         if standardise and freeze != "frozen":
             raise ConfigError(
@@ -116,6 +119,20 @@ class TransferMethod:
         self.layer_decay = layer_decay
         self.layer_decay_gap = layer_decay_gap
         self.standardise = standardise
+        self.attention: Direction | Literal["auto"] = attention
+
+    def attend(self, encoder: Encoder) -> None:
+        """Set the encoder's attention, where the method names one.
+
+        Raises:
+            ConfigError: the encoder cannot have it.
+        """
+        if self.attention == "auto":
+            return
+        try:
+            encoder.attend(self.attention)
+        except ConfigError as error:
+            raise ConfigError(f"transfer.attention={self.attention}: {error}; use auto") from error
 
     def resolved_pooling(self, encoder: Encoder) -> Composed:
         """How the tokens of a sequence become one vector with this encoder.
@@ -149,6 +166,8 @@ class TransferMethod:
         token = encoder.family_head.token
         if token == "last" and encoder.attention == "backward":
             return "cls"  # the last token that it reads
+        if token == "first" and encoder.attention == "causal":
+            return "last_token"
         return "cls" if token == "first" else "last_token" if token == "last" else "mean"
 
     def resolved_pieces(self, encoder: Encoder) -> Pieces:
@@ -174,6 +193,7 @@ class TransferMethod:
         """
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derived_seed(seed, "head"))
+            self.attend(encoder)
             tokens = head.per == "token"
             composition = self._token_states(encoder) if tokens else self._composition(encoder)
             return TaskLearner(
