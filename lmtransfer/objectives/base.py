@@ -9,6 +9,7 @@ from __future__ import annotations
 import pkgutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
+from types import MappingProxyType
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -38,6 +39,22 @@ class Encode(Protocol):
         ...
 
 
+class TokenHead(Protocol):
+    """What says of states which token they stand for: a transformation and an output matrix over the vocabulary."""
+
+    def scored(self, hidden_MD: Tensor, targets_M: Tensor, weights_M: Tensor) -> tuple[Tensor, Tensor]:
+        """The weighted sum of cross entropies, and which targets are the most probable; see ``cross_entropy_sum``."""
+        ...
+
+    def softmax(self, hidden_MD: Tensor) -> Softmax:
+        """The distributions."""
+        ...
+
+    def token_logits(self, hidden_TD: Tensor) -> Tensor:
+        """(T, D) -> (T, V)."""
+        ...
+
+
 class Objective(nn.Module):
     """A self-supervised task with its head, which ``bind`` makes: the base class of every objective.
 
@@ -61,6 +78,9 @@ class Objective(nn.Module):
         uses_pooler: whether it trains the encoder's pooler.
         ties_embedding: whether its output matrix is the encoder's token embedding.
         goes_on: whether it may read rows that go on from one another.
+        row_by_row: whether it learns from the rows of its own attention where others are read in another way.
+        reads_before: whether it needs the state before each token to predict, so that rows must begin with [CLS].
+        as_published: arguments with which its head is the one that published models have.
         chosen_by: the loss by which the best checkpoint is chosen where its total is not what an encoder is judged by.
         masked_loss: the loss of predicting masked tokens by their context, or None where none are.
         predicts: which tokens of a text ``predict`` gives a probability: one that [MASK] stands for ("masked"), any
@@ -82,6 +102,9 @@ class Objective(nn.Module):
     uses_pooler: bool = False
     ties_embedding: bool = False
     goes_on: bool = False
+    row_by_row: bool = False
+    reads_before: bool = False
+    as_published: Mapping[str, Any] = MappingProxyType({})
     chosen_by: str = "loss"
     masked_loss: str | None = None
     predicts: Literal["masked", "unmasked"] | None = None
@@ -91,6 +114,9 @@ class Objective(nn.Module):
     def __init__(self, *, weight: float = 1.0) -> None:
         super().__init__()
         self.weight = weight
+
+    def beside(self, objectives: Sequence[Objective]) -> None:
+        """Be told all that is learnt in the same run, itself too, before ``bind``."""
 
     def bind(self, encoder: Encoder) -> None:
         """Make the head for ``encoder`` and tie what is tied; here: see that it fits, and keep it.
@@ -141,6 +167,10 @@ class Objective(nn.Module):
 
     def text_logits(self, pooled_BD: Tensor) -> Tensor | None:
         """What the head says of each text by the encoder's pooler: (B, D) -> (B, K); None: nothing."""
+        return None
+
+    def next_token_head(self) -> TokenHead | None:
+        """A head of its own that says which token follows a state, for others to share; None: it has none."""
         return None
 
     def inner(self) -> Mapping[str, Objective]:

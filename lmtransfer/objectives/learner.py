@@ -66,6 +66,7 @@ class PretrainingLearner(Learner):
         merge(encoder)  # what another learner trained in parts
         encoder.attend(shared_attention(encoder, objectives) or encoder.attention)
         for objective in objectives:
+            objective.beside(objectives)
             objective.bind(encoder)
         if encoder.pooler is not None and not any(objective.uses_pooler for objective in objectives):
             encoder.pooler.requires_grad_(False)

@@ -57,6 +57,7 @@ MEANT_FOR = {
     "mlm": Meant(),
     "mlm_entities": Meant(tokenizer=CasedTokenizer),
     "mlm_laptop": Meant(),
+    "mlm_lm": Meant(learnt={"lm": 0.3}),
     "mlm_ngrams": Meant(),
     "mlm_nsp": Meant(),
     "mlm_spans": Meant(),

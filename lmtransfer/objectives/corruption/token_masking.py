@@ -72,6 +72,8 @@ class TokenMasking(Corruption):
         static_masking: every epoch repeats the rows and masks of the first (Liu et al. 2019, section 4.1, compares).
         random_from_specials: draw random tokens from the whole vocabulary, special tokens included, as the original
             code does; the paper does not say.
+        causal_share: share of the rows, drawn one by one, that are left as they are and read left to right, for a
+            language model beside the masked one (Charpentier & Samuel 2024, arXiv 2410.24159).
         tokenizer: names the special tokens, and binds the selection.
 
     Raises:
@@ -91,8 +93,14 @@ class TokenMasking(Corruption):
         shared_replacement: bool = False,
         static_masking: bool = False,
         random_from_specials: bool = False,
+        causal_share: float = 0.0,
         tokenizer: Tokenizer,
     ) -> None:
+        if not 0 <= causal_share < 1:
+            raise ConfigError(
+                f"objective.causal_share={causal_share} is not allowed: use a number from 0 to below 1; with all rows "
+                "left to right use objective=lm"
+            )
         if not 0 < mask_prob <= 1:
             raise ConfigError(f"objective.mask_prob={mask_prob} is not allowed: use a number above 0 and at most 1")
         if max_predictions is not None and max_predictions < 1:
@@ -100,7 +108,7 @@ class TokenMasking(Corruption):
                 f"objective.corruption.max_predictions={max_predictions} is not allowed: use 1 or more, or null"
             )
         self.mask_prob, self.max_predictions = mask_prob, max_predictions
-        self.static_masking = static_masking
+        self.static_masking, self.causal_share = static_masking, causal_share
         self.maskable = ~tokenizer.is_special
         self.selection: Selection = selection or SingleTokens()
         self.selection.bind(tokenizer)
@@ -116,6 +124,9 @@ class TokenMasking(Corruption):
     def corrupt(self, row: Row, rng: np.random.Generator) -> Corrupted:
         """See ``Corruption``."""
         tokens = row.tokens
+        if self.causal_share and rng.random() < self.causal_share:
+            none = np.zeros(0, dtype=np.int64)
+            return Corrupted(tokens, none, tokens[none], dict.fromkeys(self.gives, none), causal=True)
         maskable = np.flatnonzero(self.maskable[tokens])
         budget = min(max(1, round(self.mask_prob * len(tokens))), len(maskable))
         if self.max_predictions is not None:
