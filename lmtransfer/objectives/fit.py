@@ -103,7 +103,7 @@ def check_order(*, objectives: Sequence[Objective], rows: Rows) -> None:
 def _corruption_problems(objectives: Sequence[Objective], corruption: Corruption) -> Iterator[str]:
     """What the objectives miss in the corruption, and the reverse."""
     names = ", ".join(o.name for o in objectives)
-    predicts = any(o.reads == "masked" or o.needs for o in objectives)
+    predicts = any(o.reads == "masked" or o.masked_loss or o.needs for o in objectives)
     for objective in objectives:
         if not set(objective.needs) <= set(corruption.gives):
             yield (

@@ -94,6 +94,7 @@ def _result(state: TrainState, parts: Parts, text: Text, entropy: float | None) 
             "steps": state.step,
             "epochs": state.epoch,
             "attention": parts.encoder.attention,
+            **({"causal_share": share} if (share := parts.corruption.causal_share) else {}),
             **({"phases": state.phases} if state.phases else {}),
             **({} if entropy is None else {"unigram_entropy": entropy}),
             **({"parts": {name: share.as_dict() for name, share in shares.items()}} if shares else {}),

@@ -1,8 +1,7 @@
-"""Masked and causal rows in one batch: against each row alone, by plain loops; which rows are which; what is refused."""
+"""Masked and causal rows in one batch: against each row alone by plain loops, and what is refused."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, Literal
 
 import pytest
