@@ -93,7 +93,7 @@ class Encoder(nn.Module):
 
     Attributes:
         attention: which tokens a token may see, in batches that do not say so of their rows; see ``attend``.
-        attentions: what ``attend`` can set it to; empty: what it is cannot be changed.
+        attentions: what ``attend`` can set it to, its class's own first; empty: what it is cannot be changed.
         family_head: how the family's published classifier reads the last layer.
         token_embedding: the input embedding, which objectives may tie; None where words are read as characters.
         pooler: the family's published pooler over [CLS] (a module (B, D) -> (B, D)), or None.

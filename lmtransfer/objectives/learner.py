@@ -43,7 +43,8 @@ class PretrainingLearner(Learner):
     """One or several objectives over one encoder; satisfies ``training.learner.Learner``.
 
     A pooler that no objective trains is frozen, so that every trainable parameter gets a gradient. The encoder is set
-    to the attention that the objectives need, and keeps it until another learner is made over it.
+    to the attention that the objectives share (where they share none, its class's: batches say it row by row), and
+    keeps it until another learner is made over it.
 
     Args:
         encoder: the encoder.
@@ -64,7 +65,8 @@ class PretrainingLearner(Learner):
                 f"objective.losses={generators} is not allowed: each has a generator of its own; list one of them"
             )
         merge(encoder)  # what another learner trained in parts
-        encoder.attend(shared_attention(encoder, objectives) or encoder.attention)
+        own = encoder.attentions[0] if encoder.attentions else encoder.attention
+        encoder.attend(shared_attention(encoder, objectives) or own)
         for objective in objectives:
             objective.beside(objectives)
             objective.bind(encoder)

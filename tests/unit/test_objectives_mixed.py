@@ -134,6 +134,18 @@ def test_whether_a_row_is_causal_is_decided_by_the_row_alone(store: TokenStore) 
     assert source_of(store, share=0.0).build(0, plan, [0, 1]).original.num_causal is None
 
 
+def test_a_learner_sets_the_attention_that_its_objectives_need() -> None:
+    encoder = bert()
+    for objectives, attention in (
+        ([LanguageModel()], "causal"),
+        ([MaskedLanguageModel(), LanguageModel()], "bidirectional"),
+        ([LanguageModel()], "causal"),
+        ([MaskedLanguageModel()], "bidirectional"),
+    ):
+        PretrainingLearner(encoder, objectives)  # type: ignore[arg-type]
+        assert encoder.attention == attention
+
+
 def test_a_causal_batch_of_an_encoder_with_narrow_embeddings_has_a_projection() -> None:
     encoder = electra(embedding_dim=8)
     learner = PretrainingLearner(encoder, [LanguageModel()])
