@@ -43,15 +43,30 @@ TARGETS: Mapping[str, str] = {
     "lmtransfer.training.schedules.InverseSqrt": "lmtransfer.training.optim.schedules.InverseSqrt",
     "lmtransfer.training.schedules.Linear": "lmtransfer.training.optim.schedules.Linear",
     "lmtransfer.training.schedules.WarmupStableDecay": "lmtransfer.training.optim.schedules.WarmupStableDecay",
+    "torch.optim.Adagrad": "lmtransfer.training.optim.optimizers.Adagrad",
+    "torch.optim.adagrad.Adagrad": "lmtransfer.training.optim.optimizers.Adagrad",
 }
 
-#: Keys of a run's configuration that are younger than some runs, with what a run meant that was made before them.
+#: Keys of a run's configuration that are younger than some runs, with what a run meant that was made before them; also
+#: those of a phase that are the run's own by name.
 LEFT_OUT: Mapping[str, Any] = {
     "seeds": 1,
     "phases": None,
+    "embeddings": None,
     "transfer.standardise": False,
     "transfer.attention": "auto",
+    "transfer.embedding_rate": 1.0,
+    "transfer.head_rate": 1.0,
+    "train.min_steps": None,
+    "objective.corruption.weighting": "uniform",
     "objective.losses.rtd.embedding_sharing": "tied",
+    "objective.tie_output": True,
+    **{f"objective.losses.{loss}.tie_output": True for loss in ("mlm", "lm", "backward_lm")},
+    "train.ema_decay": None,
+    "train.average_last": None,
+    **{f"optimizer.rates.{part}": 1.0 for part in ("embedding", "norm", "bias", "head")},
+    "objective.losses.rtd.generator_start": "random",
+    "objective.losses.all_tokens_mlm.generator_start": "random",
 }
 #: Those of them whose default is another one today: a run goes on as it began.
 OTHER_DEFAULT = ("transfer.standardise",)

@@ -22,6 +22,7 @@ KINDS = {
     "models": "model",
     "objectives": "objective",
     "phases": "phases",
+    "embeddings": "embeddings",
     "corpora": "corpus",
     "tokenizers": "tokenizer",
     "tasks": "task",

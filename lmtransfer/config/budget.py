@@ -52,6 +52,12 @@ def effective_train(cfg: DictConfig, *, primary: str, overrides: Sequence[str] |
     settings = TrainSettings.from_config(cfg.train)
     if all(getattr(settings, kind) is None for kind in KINDS):
         raise ConfigError(f"train: there is no budget; set one of {', '.join(f'train.{kind}' for kind in KINDS)}")
+    if settings.min_steps is not None and settings.epochs is None:
+        kind = next(kind for kind in KINDS if getattr(settings, kind) is not None)
+        raise ConfigError(
+            f"train.min_steps={settings.min_steps} with train.{kind}={getattr(settings, kind)}: it makes a budget in "
+            "epochs longer, and there is none; set it to null, or give train.epochs alone"
+        )
     return settings
 
 

@@ -69,6 +69,8 @@ RANGES: Mapping[str, Range] = {
     "*_dropout": _KEPT,
     "mask_prob": Range(0, 1, open_below=True),
     "*_prob": _SHARE,
+    "ema_decay": Range(0, 1, open_below=True, open_above=True),
+    "average_last": Range(0, 1, open_below=True),
     "*_fraction": _SHARE,
     "learning_rate": _POSITIVE,
     "*_learning_rate": _POSITIVE,

@@ -91,6 +91,7 @@ class TrainSettings(Settings):
     tokens: int | None = _setting(None, "budget in real tokens", above=0)
     epochs: float | None = _setting(None, "budget in passes over the training data", above=0)
     seconds: float | None = _setting(None, "budget in wall-clock seconds; the schedule follows the clock", above=0)
+    min_steps: int | None = _setting(None, "steps at least, however few the epochs come to", above=0)
     batch_tokens: int | None = _setting(None, "tokens of an optimiser step, over all ranks", above=0)
     batch_examples: int | None = _setting(None, "labelled examples of an optimiser step, over all ranks", above=0)
     micro_batch_tokens: int | None = _setting(None, "tokens of a forward pass; null: all of the step", above=0)
@@ -100,6 +101,12 @@ class TrainSettings(Settings):
     max_grad_norm: float | None = _setting(None, "clip the gradient's norm to this; null: no clipping", above=0)
     num_workers: int = _setting(0, "processes that build batches; the batches are the same for any number", at_least=0)
     patience: int | None = _setting(None, "validations without improvement until an early stop; null: never", above=0)
+    ema_decay: float | None = _setting(
+        None, "validate, save and transfer an exponential moving average of the weights, with this decay; null: none"
+    )
+    average_last: float | None = _setting(
+        None, "... or their mean over the updates of this last share of the budget (LAWA, SWA); null: none"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -78,7 +78,8 @@ def describe(annotation: Any) -> str:
         return names[0] if len(names) == 1 else "one of " + ", ".join(names)
     container = origin or annotation
     if isinstance(container, type) and issubclass(container, Mapping):
-        return "a mapping"
+        values = [argument for argument in arguments[1:] if argument is not Any]
+        return f"a mapping (each value {describe(values[0])})" if values else "a mapping"
     if isinstance(container, type) and issubclass(container, Sequence):
         items = [argument for argument in arguments if argument is not Ellipsis]
         if origin is tuple and Ellipsis not in arguments and items:

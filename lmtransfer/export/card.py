@@ -25,7 +25,12 @@ from lmtransfer.reporting.runs.scores import number
 from lmtransfer.reporting.units import count, duration, in_percent, shown
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
-_WAYS = {"frozen": "frozen, a head trained on it", "full": "finetuned", "gradual": "finetuned layer by layer"}
+_WAYS = {
+    "frozen": "frozen, a head trained on it",
+    "full": "finetuned",
+    "gradual": "finetuned layer by layer",
+    "joint": "finetuned on labels and on text at once",
+}
 
 
 def card_of(
@@ -168,6 +173,7 @@ def _of_pretraining(stage: Run) -> dict[str, str]:
         "objective": ", ".join([" and ".join(losses), *details]),
         "phases": _phases(stage),
         "budget": _budget(stage.result),
+        "weights": _weights(stage.result),
         "hardware": _hardware(stage.versions),
         "validation": _validation(stage.result),
     }
@@ -184,6 +190,12 @@ def _phases(stage: Run) -> str:
         for name, node in phases.items()
         if isinstance(node, Mapping) and (share := number(node.get("share"))) is not None
     )
+
+
+def _weights(result: Mapping[str, Any]) -> str:
+    """What average of the weights these are; empty where they are none."""
+    weights = result.get("weights")
+    return weights if isinstance(weights, str) else ""
 
 
 def _titled(name: str, node: Any) -> str:

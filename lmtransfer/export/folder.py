@@ -84,7 +84,7 @@ def _head_problem(run: OpenRun) -> str | None:
         return None
     method, encoder, head = run.method, run.encoder, run.learner.head
     if method.layers not in ("last", encoder.num_layers):
-        return f"it reads transfer.layers={method.layers}, and published heads read the last layer"
+        return f"it reads transfer.layers={method.layers_given}, and published heads read the last layer"
     if head.per == "token":
         if method.pooling == "bilstm":
             return "transfer.pooling=bilstm puts an LSTM between encoder and head, and published heads have none"

@@ -174,12 +174,16 @@ class Encoder(nn.Module):
         members = [block for stack in self.modules() if isinstance(stack, nn.ModuleList) for block in stack]
         return [block for block in members if not any(isinstance(part, nn.ModuleList) for part in block.modules())]
 
-    def generator(self, *, size: float, own_embeddings: bool = False) -> Encoder | None:
-        """A smaller twin (ELECTRA's generator) whose layers have random weights; None: it makes none.
+    def generator(self, *, size: float, own_embeddings: bool = False, copied_layers: bool = False) -> Encoder | None:
+        """A smaller twin (ELECTRA's generator); None: it makes none.
 
         Args:
             size: width over this encoder's, above 0 and at most 1; the twin has as many layers.
             own_embeddings: give it a copy of the embeddings; else it shares them.
+            copied_layers: its layers begin as copies of this encoder's; else with random weights.
+
+        Raises:
+            ConfigError: layers to copy that are not of the twin's shape.
         """
         return None
 

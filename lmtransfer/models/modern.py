@@ -23,7 +23,7 @@ from lmtransfer.layers.initialisation import truncated_normal_
 from lmtransfer.models.base import FamilyHead, Reads
 from lmtransfer.models.padded import layout_of
 from lmtransfer.models.transformer import TransformerEncoder
-from lmtransfer.models.twin import Twin, twin_shape
+from lmtransfer.models.twin import Twin, TwinShape, check_copied, copy_weights, twin_shape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,11 +255,14 @@ class ModernEncoder(TransformerEncoder):
         )
         self.stack = ModernStack(self._settings, num_layers=num_layers)
 
-    def generator(self, *, size: float, own_embeddings: bool = False) -> Twin:
+    def generator(self, *, size: float, own_embeddings: bool = False, copied_layers: bool = False) -> Twin:
         """See ``Encoder``; ModernBERT has none, this one is ELECTRA's idea."""
         settings = self._settings
         shape = twin_shape(dim=self.dim, hidden_dim=settings.hidden_dim, size=size)
         stack = ModernStack(replace(settings, **shape._asdict()), num_layers=self.num_layers)
+        if copied_layers:
+            check_copied(shape, TwinShape(self.dim, settings.num_heads, settings.hidden_dim))
+            copy_weights({stack: self.get_submodule("stack")})
         return Twin(
             encoder=self,
             embeddings=self.embeddings,

@@ -6,11 +6,14 @@ Shape legend: T tokens, D width of the encoder, E width of its embeddings, W wid
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import Any, NamedTuple, cast
 
+import torch
 from torch import nn
 
 from lmtransfer.data.batch import PackedBatch
+from lmtransfer.errors import ConfigError
 from lmtransfer.layers.initialisation import truncated_normal_
 from lmtransfer.models.base import Encoder, EncoderOutput, FamilyHead, Reads
 from lmtransfer.models.transformer import Stack, TokenEmbeddings
@@ -47,6 +50,31 @@ def twin_shape(*, dim: int, hidden_dim: int, size: float) -> TwinShape:
     width = max(2, 2 * round(dim * size / 2))
     heads = next(n for n in range(max(1, width // _HEAD_DIM), 0, -1) if width % (2 * n) == 0)
     return TwinShape(width, heads, max(1, hidden_dim * width // dim))
+
+
+def check_copied(shape: TwinShape, encoder: TwinShape) -> None:
+    """Refuse to copy an encoder's layers into a twin where they are not of one shape.
+
+    Raises:
+        ConfigError: telling what differs.
+    """
+    differ = [
+        f"{name}={own} where the encoder has {other}"
+        for name, own, other in zip(TwinShape._fields, shape, encoder, strict=True)
+        if own != other
+    ]
+    if differ:
+        raise ConfigError(
+            f"generator_start=encoder copies the encoder's layers into the generator, which would have "
+            f"{', '.join(differ)}: use generator_size=1.0 and heads of {_HEAD_DIM}, or generator_start=random"
+        )
+
+
+@torch.no_grad()
+def copy_weights(modules: Mapping[nn.Module, nn.Module]) -> None:
+    """Give each module the weights of another of the same kind."""
+    for module, other in modules.items():
+        module.load_state_dict(other.state_dict())
 
 
 class Twin(Encoder):

@@ -15,7 +15,7 @@ from lmtransfer.layers.initialisation import truncated_normal_
 from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.base import Encode
 from lmtransfer.objectives.batch import PretrainingBatch
-from lmtransfer.objectives.generator import EmbeddingSharing, GeneratorObjective
+from lmtransfer.objectives.generator import EmbeddingSharing, GeneratorObjective, GeneratorStart
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
 from lmtransfer.training.learner import Loss
 
@@ -36,6 +36,7 @@ class AllTokensMaskedLanguageModel(GeneratorObjective):
         generator_weight: of the generator's.
         generator_size: width of the generator as a share of the encoder's.
         embedding_sharing: "tied", "disentangled" or "none": see ``GeneratorObjective``.
+        generator_start: "random" or "encoder": see ``GeneratorObjective``.
         temperature: of the generator's samples.
         activation: of the dense layer in either head.
         norm_eps: LayerNorm's epsilon in either head.
@@ -56,6 +57,7 @@ class AllTokensMaskedLanguageModel(GeneratorObjective):
         generator_weight: float = 1.0,
         generator_size: float = 0.25,
         embedding_sharing: EmbeddingSharing = "tied",
+        generator_start: GeneratorStart = "random",
         temperature: float = 1.0,
         activation: Activation = "gelu",
         norm_eps: float = 1e-12,
@@ -65,6 +67,7 @@ class AllTokensMaskedLanguageModel(GeneratorObjective):
             generator_weight=generator_weight,
             generator_size=generator_size,
             embedding_sharing=embedding_sharing,
+            generator_start=generator_start,
             temperature=temperature,
             activation=activation,
             norm_eps=norm_eps,

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 import lmtransfer.objectives
 from lmtransfer.data.batch import PackedBatch
+from lmtransfer.data.store.store import MixedStore, TokenStore
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import Direction, Encoder, EncoderOutput, Reads
 from lmtransfer.objectives.batch import PretrainingBatch
@@ -87,6 +88,8 @@ class Objective(nn.Module):
             one, as its prediction does not see it ("unmasked"), or None where there is no such method.
         vocabulary_sized: its parameters with a number or a row for each token of the vocabulary.
         inseparable: its parameters that mean something only together: another run's are taken all, or none.
+        borrowed_heads: modules of its own that begin as the head of another objective, by the name of that, where the
+            encoder comes with such a head and with none of this objective.
     """
 
     name: str
@@ -110,6 +113,7 @@ class Objective(nn.Module):
     predicts: Literal["masked", "unmasked"] | None = None
     vocabulary_sized: tuple[str, ...] = ()
     inseparable: tuple[str, ...] = ()
+    borrowed_heads: Mapping[str, str] = MappingProxyType({})
 
     def __init__(self, *, weight: float = 1.0) -> None:
         super().__init__()
@@ -130,6 +134,12 @@ class Objective(nn.Module):
         self._encoder = (encoder,)  # a tuple, so that the encoder's weights are not this module's a second time
         if self.ties_embedding:
             _ = self.tied_embedding
+
+    def observe(self, store: TokenStore | MixedStore) -> None:
+        """Learn what it must know of the training text before the first step, such as how often words occur: nothing.
+
+        What it learns is part of its weights, so a run that is read again knows it.
+        """
 
     def count(self, batch: PretrainingBatch) -> int:
         """What its loss is a sum over, known before the forward pass."""

@@ -26,6 +26,8 @@ from lmtransfer.training.learner import Loss
 #: ("tied"); the encoder's table of tokens is the generator's without its gradient, plus a difference that starts at 0
 #: ("disentangled"); or nothing ties them ("none").
 EmbeddingSharing = Literal["tied", "disentangled", "none"]
+#: What the generator's layers begin as: random, or the encoder's as they are when the objective begins.
+GeneratorStart = Literal["random", "encoder"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,10 @@ class GeneratorObjective(Objective):
     as it is, an ordinary one, and generator's and difference beside it. Where we differ from the published code, which
     disentangles positions too: unless tied, positions, segments and norm begin as copies and are each side's own.
 
+    ``generator_start=encoder`` is for an encoder that has learnt already, best as a masked language model, in a phase
+    before or in ``init``: its layers and the head "mlm" go into the generator, so that both go on from them (Clark et
+    al. 2020, section 3.3, "two-stage"; there the generator learns no more). It needs a generator of the encoder's size.
+
     A subclass gives its ``name`` and its own loss. Losses here: "generator_mlm", the generator's cross entropy summed
     over hidden tokens, and "generator_accuracy" beside it; "<name>_replaced", the share of the hidden tokens whose
     sample differs from the original; and of finding them "<name>_precision", "<name>_recall" and "<name>_base_rate",
@@ -71,12 +77,14 @@ class GeneratorObjective(Objective):
         generator_weight: of the generator's.
         generator_size: width of the generator as a share of the encoder's.
         embedding_sharing: see above.
+        generator_start: "random", or "encoder": see above.
         temperature: of the generator's samples.
         activation: of the dense layer in either head.
         norm_eps: LayerNorm's epsilon in the generator's head.
 
     Raises:
-        ConfigError: a temperature that is not above 0, a size that is no share, or an unknown way of sharing.
+        ConfigError: a temperature that is not above 0, a size that is no share, an unknown way of sharing or of
+            starting, or a generator that is to start from an encoder of another size.
     """
 
     directions = ("bidirectional",)
@@ -92,6 +100,7 @@ class GeneratorObjective(Objective):
         generator_weight: float,
         generator_size: float,
         embedding_sharing: EmbeddingSharing,
+        generator_start: GeneratorStart,
         temperature: float,
         activation: Activation,
         norm_eps: float,
@@ -105,23 +114,33 @@ class GeneratorObjective(Objective):
                 f"{key}.generator_size={generator_size} is not a share of the encoder's width: use a number above 0 "
                 f"and at most 1 (published: 0.25 for small and large, 0.333 for base)"
             )
-        ways = get_args(EmbeddingSharing)
-        if embedding_sharing not in ways:
+        chosen = {"embedding_sharing": embedding_sharing, "generator_start": generator_start}
+        for (name, value), ways in zip(chosen.items(), (EmbeddingSharing, GeneratorStart), strict=True):
+            if value not in get_args(ways):
+                raise ConfigError(f"{key}.{name}={value} is not allowed: use one of {', '.join(get_args(ways))}")
+        if generator_start == "encoder" and generator_size != 1:
             raise ConfigError(
-                f"{key}.embedding_sharing={embedding_sharing} is not allowed: use one of {', '.join(ways)}"
+                f"{key}.generator_start=encoder copies the encoder's layers into the generator, which has "
+                f"{generator_size:g} of its width: use {key}.generator_size=1.0, or generator_start=random"
             )
         self.generator_weight, self.generator_size, self.temperature = generator_weight, generator_size, temperature
-        self.embedding_sharing = embedding_sharing
+        self.embedding_sharing, self.generator_start = embedding_sharing, generator_start
+        if generator_start == "encoder":
+            self.borrowed_heads = {"generator_head": MaskedLanguageModel.name}
         self.generator_head = MaskedLanguageModel(activation=activation, norm_eps=norm_eps)
 
     def bind(self, encoder: Encoder) -> None:
         """See ``Objective``.
 
         Raises:
-            ConfigError: the encoder cannot make a smaller twin of itself, or reads characters.
+            ConfigError: the encoder cannot make a smaller twin of itself, or one of its own shape, or reads characters.
         """
         super().bind(encoder)
-        generator = encoder.generator(size=self.generator_size, own_embeddings=self.embedding_sharing != "tied")
+        generator = encoder.generator(
+            size=self.generator_size,
+            own_embeddings=self.embedding_sharing != "tied",
+            copied_layers=self.generator_start == "encoder",
+        )
         if generator is None:
             raise ConfigError(
                 f"objective={self.name} needs a model that can make its own small generator, and "

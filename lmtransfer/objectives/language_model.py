@@ -20,14 +20,15 @@ from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.base import Encode, Objective, TokenHead, reads_at
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.softmax import Softmax
+from lmtransfer.objectives.token_prediction import TokenPrediction
 from lmtransfer.training.learner import Loss
 
 #: The token after a token or the one before it; also the label of contiguous rows that holds the one beyond their edge.
 Neighbour = Literal["next_token", "previous_token"]
 
 
-class OneWayLanguageModel(Objective):
-    """Predicts a neighbour of each token; the output matrix is the token embedding, without a bias.
+class OneWayLanguageModel(TokenPrediction):
+    """Predicts a neighbour of each token; the output matrix is the token embedding or its own, without a bias.
 
     Where the embedding is of another width than the encoder, a linear layer is between (Lan et al. 2020, as ALBERT's
     masked head has).
@@ -36,10 +37,10 @@ class OneWayLanguageModel(Objective):
 
     Args:
         weight: of the loss in the total.
+        tie_output: whether the output matrix is the token embedding.
     """
 
     neighbour: ClassVar[Neighbour]
-    ties_embedding = True
     goes_on = True
     row_by_row = True
     predicts = "unmasked"
@@ -59,11 +60,11 @@ class OneWayLanguageModel(Objective):
 
     def scored(self, hidden_MD: Tensor, targets_M: Tensor, weights_M: Tensor) -> tuple[Tensor, Tensor]:
         """See ``TokenHead``."""
-        return cross_entropy_sum(self.project(hidden_MD), self.tied_embedding.weight, None, targets_M, weights_M)
+        return cross_entropy_sum(self.project(hidden_MD), self.output_embedding.weight, None, targets_M, weights_M)
 
     def softmax(self, hidden_MD: Tensor) -> Softmax:
         """See ``TokenHead``."""
-        return Softmax(self.project(hidden_MD), self.tied_embedding.weight)
+        return Softmax(self.project(hidden_MD), self.output_embedding.weight)
 
     def count(self, batch: PretrainingBatch) -> int:
         """See ``Objective``; tokens, less one a row where its neighbour beyond the edge is unknown."""
@@ -97,6 +98,7 @@ class LanguageModel(OneWayLanguageModel):
 
     Args:
         weight: of the loss in the total.
+        tie_output: whether the output matrix is the token embedding.
     """
 
     _shared: tuple[TokenHead, ...] = ()  # a tuple, so that its weights are not this module's a second time
@@ -109,6 +111,7 @@ class LanguageModel(OneWayLanguageModel):
     def beside(self, objectives: Sequence[Objective]) -> None:
         """See ``Objective``; a head that another objective has for the next token serves it too."""
         self._shared = tuple(head for one in objectives if (head := one.next_token_head()) is not None)
+        self.ties_embedding = self.ties_embedding or bool(self._shared)  # an output matrix of its own would not learn
 
     @property
     def head(self) -> OneWayLanguageModel | TokenHead:
@@ -120,7 +123,7 @@ class LanguageModel(OneWayLanguageModel):
         if self._shared:
             return self._shared[0].token_logits(hidden_TD)
         # With a bias it is one operator of ONNX that transposes, and the tied table is written once.
-        weight_VE, hidden_TE = self.tied_embedding.weight, self.project(hidden_TD)
+        weight_VE, hidden_TE = self.output_embedding.weight, self.project(hidden_TD)
         return nn.functional.linear(hidden_TE, weight_VE, hidden_TE.new_zeros(len(weight_VE)))
 
 
@@ -131,6 +134,7 @@ class BackwardLanguageModel(OneWayLanguageModel):
 
     Args:
         weight: of the loss in the total.
+        tie_output: whether the output matrix is the token embedding.
     """
 
     name = "backward_lm"

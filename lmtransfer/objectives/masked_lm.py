@@ -17,17 +17,19 @@ from lmtransfer.layers.cross_entropy import cross_entropy_sum
 from lmtransfer.layers.feed_forward import Activation, activation_module
 from lmtransfer.layers.initialisation import truncated_normal_
 from lmtransfer.models.base import Encoder
-from lmtransfer.objectives.base import Encode, Objective, Read, TokenHead, reads_at
+from lmtransfer.objectives.base import Encode, Read, TokenHead, reads_at
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.softmax import Softmax
+from lmtransfer.objectives.token_prediction import TokenPrediction
 from lmtransfer.training.learner import Loss
 
 
-class MaskedLanguageModel(Objective):
+class MaskedLanguageModel(TokenPrediction):
     """Predicts the hidden tokens (Devlin et al. 2019, section 3.1), at their positions only.
 
-    The head is BERT's: a dense layer, its activation and a LayerNorm, then the token embedding as output matrix with
-    a bias of its own. Padding rows of the vocabulary are in the softmax, as in the original, and are never targets.
+    The head is BERT's: a dense layer, its activation and a LayerNorm, then the output matrix, which is the token
+    embedding unless untied, with a bias of its own. Padding rows of the vocabulary are in the softmax, as in the
+    original, and are never targets.
 
     With ``predict="next"`` the state before a hidden token predicts it (masked next-token prediction: Charpentier &
     Samuel 2024, arXiv 2410.24159, section 2), so that one head serves a language model beside it too.
@@ -39,6 +41,7 @@ class MaskedLanguageModel(Objective):
         activation: of the dense layer.
         norm_eps: LayerNorm's epsilon.
         predict: "same": a hidden token is predicted by the state at its place; "next": by the one before it.
+        tie_output: whether the output matrix is the token embedding.
     """
 
     name = "mlm"
@@ -46,8 +49,7 @@ class MaskedLanguageModel(Objective):
     directions = ("bidirectional",)
     reads: Read = "masked"
     row_by_row = True
-    as_published = MappingProxyType({"predict": "same"})
-    ties_embedding = True
+    as_published = MappingProxyType({**TokenPrediction.as_published, "predict": "same"})
     masked_loss = "mlm"
     predicts = "masked"
     vocabulary_sized = ("bias",)
@@ -59,8 +61,9 @@ class MaskedLanguageModel(Objective):
         activation: Activation = "gelu",
         norm_eps: float = 1e-12,
         predict: Literal["same", "next"] = "same",
+        tie_output: bool = True,
     ) -> None:
-        super().__init__(weight=weight)
+        super().__init__(weight=weight, tie_output=tie_output)
         self.norm_eps = norm_eps
         self.reads_before = predict == "next"
         if self.reads_before:
@@ -93,12 +96,12 @@ class MaskedLanguageModel(Objective):
 
     def scored(self, hidden_MD: Tensor, targets_M: Tensor, weights_M: Tensor) -> tuple[Tensor, Tensor]:
         """See ``TokenHead``."""
-        output_VE = self.tied_embedding.weight
+        output_VE = self.output_embedding.weight
         return cross_entropy_sum(self.transform(hidden_MD), output_VE, self.bias, targets_M, weights_M)
 
     def softmax(self, hidden_MD: Tensor) -> Softmax:
         """See ``TokenHead``."""
-        return Softmax(self.transform(hidden_MD), self.tied_embedding.weight, self.bias)
+        return Softmax(self.transform(hidden_MD), self.output_embedding.weight, self.bias)
 
     def next_token_head(self) -> TokenHead | None:
         """See ``Objective``."""
@@ -106,7 +109,7 @@ class MaskedLanguageModel(Objective):
 
     def token_logits(self, hidden_TD: Tensor) -> Tensor:
         """See ``Objective``."""
-        return nn.functional.linear(self.transform(hidden_TD), self.tied_embedding.weight, self.bias)
+        return nn.functional.linear(self.transform(hidden_TD), self.output_embedding.weight, self.bias)
 
     def predict(self, packed: PackedBatch, positions_M: np.ndarray, *, mask_id: int) -> list[Softmax]:
         """See ``Objective``."""

@@ -1,14 +1,17 @@
 """The course of a pretraining run: its phases, a training of the one loop each; a run without phases is one of one.
 
 What goes on from phase to phase: the encoder; the heads, by name, as far as they fit; the state of the optimiser where
-the losses stay and its kind; the place in the text, in passes; step numbers, tokens, seconds, and the budget. Losses of
-different phases do not compare, so the best checkpoint is one of the last phase, and patience is that phase's alone.
+the losses stay and its kind, and there the average of the weights, which otherwise begins anew; the place in the text,
+in passes; step numbers, tokens, seconds, and the budget. It is the weights themselves that go on, never their average.
+Losses of different phases do not compare, so the best checkpoint is one of the last phase, and patience is that phase's
+alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -16,12 +19,14 @@ from omegaconf import DictConfig, OmegaConf
 
 from lmtransfer.config.build import build
 from lmtransfer.config.phases import Phase, phases_of
+from lmtransfer.data.store.token_shares import token_shares
 from lmtransfer.data.stream.stream import RenumberedStream
 from lmtransfer.errors import CheckpointError
 from lmtransfer.models.compilation import compile_blocks
 from lmtransfer.models.token_vectors import TokenVectors, standardise
 from lmtransfer.objectives.base import selection_metric
 from lmtransfer.objectives.learner import PretrainingLearner
+from lmtransfer.pretraining.counted.embeddings import CountedEmbeddings
 from lmtransfer.pretraining.data import PretrainingData
 from lmtransfer.pretraining.diagnostics import watchers_of
 from lmtransfer.pretraining.going_on import TakenHeads, take_heads
@@ -30,8 +35,9 @@ from lmtransfer.pretraining.text import Text
 from lmtransfer.pretraining.utilisation import pretraining_flops
 from lmtransfer.randomness import derived_seed
 from lmtransfer.runs.run_directory import RunDirectory
-from lmtransfer.runs.training import TrainingSetup, build_optimizer
+from lmtransfer.runs.training import TrainingSetup, averaging, build_optimizer
 from lmtransfer.training import distributed
+from lmtransfer.training.averaging import Average
 from lmtransfer.training.flops import peak_flops
 from lmtransfer.training.loop import Trainer
 from lmtransfer.training.model_selection import ModelSelection, Validation
@@ -73,7 +79,7 @@ class Course:
         Raises:
             DataError: the text gives no rows for one of the phases.
         """
-        self.directory, self.entropy = directory, entropy
+        self.directory, self.entropy, self.text = directory, entropy, text
         trains = [replace(self.setup.train, **(phase.train or {})) for phase in self.phases]
         self.data = [
             PretrainingData(text, parts, train=train, hardware=self.setup.hardware, seed=self.cfg.seed)
@@ -83,8 +89,27 @@ class Course:
             for data in self.data:
                 _ = data.stream.steps_per_epoch  # fails now, rather than after hours
         self.optimizer = build_optimizer(self._node(self.phases[0].optimizer), self.learner)
+        self.average = self._new_average()
         self.watchers = self._new_watchers()
         self._enter()
+
+    def count(self, text: Text) -> int:
+        """Start the token embedding from counts of the text, before the first step; the time is the run's.
+
+        Returns:
+            How many tokens were counted.
+        """
+        began = perf_counter()
+        counted: CountedEmbeddings = build(self.cfg.embeddings)
+        table = self.parts[0].encoder.token_embedding
+        assert table is not None  # checked before any text is read
+        store = text.prepared.train
+        num_tokens = counted.fill(table, store, seed=self.cfg.seed)
+        if counted.output_bias:
+            for objective in self.learner.listed():
+                counted.fill_biases(objective, token_shares(store))
+        self.state.seconds += perf_counter() - began
+        return num_tokens
 
     def resume(self) -> None:
         """Go on from the newest complete checkpoint, in the phase that it is of.
@@ -99,6 +124,7 @@ class Course:
                 self.place = len(begun) - 1
                 self.learner, _ = self._new_learner()
                 self.optimizer = build_optimizer(self._node(self.phase.optimizer), self.learner)
+                self.average = self._new_average()
                 self.watchers = self._new_watchers()
                 self.trainer = self._new_trainer()
         self.trainer.resume()
@@ -151,6 +177,11 @@ class Course:
             compile_blocks(learner)
         return learner, heads
 
+    def _new_average(self) -> Average | None:
+        """That of the learner's weights, where the run leaves one."""
+        newest = averaging(self.setup.train)
+        return None if newest is None else Average(self.optimizer.parameters, newest)
+
     def _new_watchers(self) -> list[Watcher]:
         """What looks at every step of the learner; time says little of tokens where phases have different steps."""
         seconds = self.setup.train.seconds if len(self.phases) == 1 else None
@@ -175,6 +206,8 @@ class Course:
             self.optimizer = build_optimizer(self._node(self.phase.optimizer), self.learner)
             if goes_on and self._kind(before) == self._kind(self.phase):
                 self.optimizer.load_state_dict(old_optimizer.state_dict())
+        if not goes_on:
+            self.average = self._new_average()
         self.state.finished = None
         self._enter()
 
@@ -183,6 +216,8 @@ class Course:
 
     def _enter(self) -> None:
         """Begin the phase."""
+        for objective in self.learner.listed():
+            objective.observe(self.text.prepared.train)
         state = self.state
         if self.phase.name:
             state.phases.append(
@@ -223,6 +258,7 @@ class Course:
             optimizer=self.optimizer,
             plan=replace(plan, schedule=self._schedule(), until=phase.ends),
             validation=validation,
+            average=self.average,
             output=self.setup.output(
                 self.directory,
                 progress=progress,

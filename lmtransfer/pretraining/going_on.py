@@ -13,6 +13,7 @@ from torch import Tensor
 from lmtransfer.config.overrides import of_command_line, parse
 from lmtransfer.config.phases import phases_of
 from lmtransfer.errors import ConfigError
+from lmtransfer.objectives.base import Objective
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.reporting.runs.labels import model_label
 from lmtransfer.runs.saved import SavedRun
@@ -31,7 +32,7 @@ def go_on_from(saved: SavedRun, cfg: DictConfig) -> None:
     Raises:
         ConfigError: settings of a model or a tokenizer, which are the run's.
     """
-    given = _given()
+    given = given_keys()
     model = dict(saved.config["model"])
     problems = []
     for key, text in given.items():
@@ -59,17 +60,19 @@ def go_on_from(saved: SavedRun, cfg: DictConfig) -> None:
 
 def _take_arguments(saved: SavedRun, losses: DictConfig, *, key: str, given: Mapping[str, str]) -> None:
     """Give losses the arguments that the run's heads were trained with."""
-    for name, node in ((saved.config.get("objective") or {}).get("losses") or {}).items():
-        if name in losses and losses[name].get("_target_") == node.get("_target_"):
-            place = f"{key}.losses.{name}."
-            kept = {key: value for key, value in node.items() if f"{place}{key}" not in given}
-            kept = {key: value for key, value in kept.items() if not key.endswith("weight")}
-            losses[name] = {**losses[name], **kept}
+    for loss, node in ((saved.config.get("objective") or {}).get("losses") or {}).items():
+        if loss in losses and losses[loss].get("_target_") == node.get("_target_"):
+            place = f"{key}.losses.{loss}."
+            kept = {name: value for name, value in node.items() if not given.keys() & {place + name, f"{key}.{name}"}}
+            kept = {name: value for name, value in kept.items() if not name.endswith("weight")}
+            if losses[loss].get("tie_output") is False:
+                kept.pop("tie_output", None)  # never by itself, so a phase or a recipe has said it
+            losses[loss] = {**losses[loss], **kept}
 
 
 def recipe_remark() -> str | None:
     """What to say where weights are gone on with by a recipe that is made for random ones, unasked for."""
-    chosen = {key.partition(".")[0] for key in _given()}
+    chosen = {key.partition(".")[0] for key in given_keys()}
     if not chosen or chosen & {"experiment", "optimizer"}:
         return None
     return (
@@ -78,7 +81,7 @@ def recipe_remark() -> str | None:
     )
 
 
-def _given() -> dict[str, str]:
+def given_keys() -> dict[str, str]:
     """What the user set on the command line: the words by their key or group."""
     words = [parse(word) for word in of_command_line()]
     return {word.key_or_group: str(word.input_line) for word in words}
@@ -120,12 +123,23 @@ def take_heads(learner: PretrainingLearner, heads: Mapping[str, Tensor]) -> Take
             for key, tensor in objective.state_dict(prefix=f"{name}.", keep_vars=True).items()
             if id(tensor) not in own_encoder
         }
-        fitting = [key for key, tensor in own.items() if key in heads and heads[key].shape == tensor.shape]
+        given = _borrowed(objective, heads) | dict(heads)
+        fitting = [key for key, tensor in own.items() if key in given and given[key].shape == tensor.shape]
         together = {f"{name}.{key}" for key in objective.inseparable}
         if not together <= set(fitting):
             fitting = [key for key in fitting if key not in together]
         for key in fitting:
-            own[key].copy_(heads[key])
+            own[key].copy_(given[key])
         kind = "taken" if len(fitting) == len(own) else "in_part" if fitting else "new"
         found[kind].append(name)
     return TakenHeads(**{kind: tuple(names) for kind, names in found.items()})
+
+
+def _borrowed(objective: Objective, heads: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Heads of other objectives, by the names of the modules that begin as they are."""
+    return {
+        f"{objective.name}.{module}.{key.removeprefix(f'{other}.')}": tensor
+        for module, other in objective.borrowed_heads.items()
+        for key, tensor in heads.items()
+        if key.startswith(f"{other}.")
+    }

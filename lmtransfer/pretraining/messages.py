@@ -11,7 +11,7 @@ from lmtransfer.config.phases import Phase
 from lmtransfer.pretraining.parts import Parts
 from lmtransfer.pretraining.text import Text
 from lmtransfer.runs.result import RunResult
-from lmtransfer.runs.training import TrainingSetup
+from lmtransfer.runs.training import TrainingSetup, averaging
 from lmtransfer.system.console import Console
 from lmtransfer.system.printable import short_path
 
@@ -39,10 +39,12 @@ def opening(path: Path, text: Text, each: Sequence[Parts], setup: TrainingSetup,
         )
     budgets = ((kind, getattr(setup.train, kind)) for kind in ("steps", "tokens", "epochs", "seconds"))
     budget = next(f"{value:g} {kind}" for kind, value in budgets if value is not None)
+    average = averaging(setup.train)
+    averaged = "" if average is None else f"\nweights are averaged ({average}); that is what is validated and saved"
     return (
         f"pretraining {type(encoder).__name__} ({parameters / 1e6:.1f}M parameters) with {names} on "
-        f"{text.corpus.name} ({text.prepared.train.num_tokens / 1e6:.1f}M tokens) for {budget}, on {setup.hardware}\n"
-        f"run: {path}"
+        f"{text.corpus.name} ({text.prepared.train.num_tokens / 1e6:.1f}M tokens) for {budget}, on {setup.hardware}"
+        f"{averaged}\nrun: {path}"
     )
 
 
@@ -68,6 +70,8 @@ def closing(path: Path, result: RunResult, *, output_root: Path, console: Consol
         table.add_row(
             "measured at", f"step {result.more['checkpoint_step']:,}, the best checkpoint, which transfer begins from"
         )
+    if averaged := result.more.get("weights"):
+        table.add_row("weights", averaged)
     if begun := result.more.get("phases"):
         table.add_row("phases", ", ".join(f"{phase['name']} from step {phase['step'] + 1:,}" for phase in begun))
     table.add_row("steps, tokens", f"{result.more['steps']:,}, {result.tokens:,} ({result.more['epochs']:.2f} epochs)")

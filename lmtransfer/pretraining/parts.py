@@ -18,6 +18,7 @@ from lmtransfer.config.build import build
 from lmtransfer.config.check import check
 from lmtransfer.config.in_short import settle_parts
 from lmtransfer.config.phases import Phase, phases_of, settle_phases
+from lmtransfer.config.schema import TrainSettings
 from lmtransfer.config.target import resolve
 from lmtransfer.errors import ConfigError
 from lmtransfer.importing.opening import open_saved
@@ -30,9 +31,9 @@ from lmtransfer.objectives.fit import check_fit, check_order
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.objectives.rows.base import Rows
 from lmtransfer.objectives.rows.mixed import CONTIGUOUS_MIXTURE
-from lmtransfer.pretraining.going_on import go_on_from
+from lmtransfer.pretraining.going_on import given_keys, go_on_from
 from lmtransfer.runs.saved import SavedRun, hold_encoder, new_encoder
-from lmtransfer.runs.training import build_optimizer
+from lmtransfer.runs.training import averaging, build_optimizer
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.training.weights import load_weights, read_weights
 
@@ -81,7 +82,10 @@ def check_pretraining(cfg: DictConfig, *, primary: str) -> None:
         "schedule": set(),
         "tracker": {"folder"},
     }
+    if cfg.get("embeddings") is not None:
+        nodes["embeddings"] = set()
     check(cfg, primary=primary, nodes=nodes)
+    averaging(TrainSettings.from_config(cfg.train))
     nulls = [key for key in nodes if OmegaConf.select(cfg, key) is None]
     if nulls:
         raise ConfigError([f"{key}=null: there must be one; leave it as it is, or choose another" for key in nulls])
@@ -211,6 +215,7 @@ def _check_parts(cfg: DictConfig) -> None:
     tokenizer = cast(Tokenizer, _UntrainedTokenizer(cfg.tokenizer))
     with torch.device("meta"):
         last = _parts(cfg.objective, new_encoder(cfg.model, tokenizer, seed=0), tokenizer, {})
+        _settle_embeddings(cfg, last.encoder)
         for phase, parts in zip(phases_of(cfg), _all_phases(cfg, last, tokenizer), strict=True):
             learner = PretrainingLearner(parts.encoder, list(parts.objectives))
             build_optimizer(OmegaConf.select(cfg, phase.optimizer), learner)
@@ -220,6 +225,28 @@ def _check_parts(cfg: DictConfig) -> None:
                     f"{phase.objective}.losses: every loss has weight=0, so nothing is learnt; raise one of them"
                 )
     build(cfg.schedule)
+
+
+def _settle_embeddings(cfg: DictConfig, encoder: Encoder) -> None:
+    """Leave ``embeddings`` out where a recipe names it and the model has no use for it.
+
+    Raises:
+        ConfigError: the command line names it, and the model has no use for it.
+    """
+    if cfg.get("embeddings") is None:
+        return
+    problem = ""
+    if cfg.get("init"):
+        problem = "with init= the token embedding is that of the run; leave it out"
+    elif encoder.token_embedding is None:
+        problem = (
+            f"{type(encoder).__name__} reads words as characters and has no table of token embeddings: use a model "
+            "that reads tokens, or embeddings=null"
+        )
+    if problem and any(key.partition(".")[0] == "embeddings" for key in given_keys()):
+        raise ConfigError(f"embeddings: {problem}")
+    if problem:
+        cfg.embeddings = None
 
 
 def _load_encoder(encoder: Encoder, saved: SavedRun, tokenizer: Tokenizer, cfg: DictConfig) -> dict[str, Tensor]:
@@ -239,6 +266,23 @@ def _load_encoder(encoder: Encoder, saved: SavedRun, tokenizer: Tokenizer, cfg: 
     )
     load_weights(encoder, encoder_tensors, source=str(saved.path))
     return heads
+
+
+def parts_over(objective: DictConfig, encoder: Encoder, tokenizer: Tokenizer, heads: Mapping[str, Tensor]) -> Parts:
+    """What an objective is made of, over an encoder that is there already.
+
+    Args:
+        objective: its node: rows, corruption and losses.
+        encoder: of the parts.
+        tokenizer: of the text.
+        heads: weights of heads by name, for ``going_on.take_heads``.
+
+    Raises:
+        ConfigError: parts that do not fit one another, or the encoder.
+    """
+    parts = _parts(objective, encoder, tokenizer, heads)
+    _check_mask(parts, tokenizer)
+    return parts
 
 
 def learnt(saved: SavedRun, config: DictConfig) -> tuple[Parts, PretrainingLearner]:

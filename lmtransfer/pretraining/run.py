@@ -19,13 +19,14 @@ from lmtransfer.pretraining.text import Text, read_text, with_absolute_paths
 from lmtransfer.runs.result import RunResult
 from lmtransfer.runs.resume import check_resumable
 from lmtransfer.runs.run_directory import RunDirectory
-from lmtransfer.runs.training import TrainingSetup
+from lmtransfer.runs.training import TrainingSetup, averaging
 from lmtransfer.runs.trust import seal
 from lmtransfer.runs.versions import versions
 from lmtransfer.system.console import Console
 from lmtransfer.system.machine import naming
 from lmtransfer.tokenizers.load import load_tokenizer
 from lmtransfer.training import distributed
+from lmtransfer.training.averaging import Newest
 from lmtransfer.training.state import TrainState
 
 
@@ -70,14 +71,20 @@ def pretrain(cfg: DictConfig, name: str, setup: TrainingSetup, *, resume: bool) 
     course.begin(directory, text, entropy=entropy)
     if found is not None:
         course.resume()
-    result = _result(course.train(), parts, text, entropy)
+    if cfg.embeddings is not None and course.state.step == 0 and distributed.is_main():
+        with console.status("counting which tokens occur together"):
+            counted = course.count(text)
+        console.print(
+            f"token embeddings start from counts of {counted / 1e6:.1f}M tokens, after {course.state.seconds:.1f} s"
+        )
+    result = _result(course.train(), parts, text, entropy, average=averaging(setup.train))
     directory.write_result(result)
     if distributed.is_main():
         closing(directory.path, result, output_root=Path(cfg.output_root), console=Console(highlight=False))
     return directory
 
 
-def _result(state: TrainState, parts: Parts, text: Text, entropy: float | None) -> RunResult:
+def _result(state: TrainState, parts: Parts, text: Text, entropy: float | None, *, average: Newest | None) -> RunResult:
     metrics = state.best_metrics  # of the checkpoint that every other command takes
     shares = part_shares(text.prepared.train, text.tokenizer)
     return RunResult(
@@ -96,6 +103,7 @@ def _result(state: TrainState, parts: Parts, text: Text, entropy: float | None) 
             "attention": parts.encoder.attention,
             **({"causal_share": share} if (share := parts.corruption.causal_share) else {}),
             **({"phases": state.phases} if state.phases else {}),
+            **({} if average is None else {"weights": str(average)}),
             **({} if entropy is None else {"unigram_entropy": entropy}),
             **({"parts": {name: share.as_dict() for name, share in shares.items()}} if shares else {}),
         },

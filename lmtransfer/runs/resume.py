@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -37,7 +38,7 @@ def resume_conflicts(old: Mapping[str, Any], new: Mapping[str, Any], *, allowed:
         allowed: patterns of dotted keys that may change beside those without effect.
     """
     after = _flat(new)
-    before = {key: value for key, value in LEFT_OUT.items() if key in after} | _flat(old)
+    before = {key: LEFT_OUT[of_run] for key in after if (of_run := _of_run(key)) in LEFT_OUT} | _flat(old)
     problems = []
     for key in sorted(before.keys() | after.keys()):
         if is_without_effect(key, also=allowed):
@@ -61,6 +62,11 @@ def check_resumable(old: Mapping[str, Any], new: Mapping[str, Any], *, allowed: 
     problems = resume_conflicts(old, new, allowed=allowed)
     if problems:
         raise ConfigError(problems)
+
+
+def _of_run(key: str) -> str:
+    """The run's key that a phase has under its name."""
+    return re.sub(r"^phases\.[^.]+\.", "", key)
 
 
 class _Absent:

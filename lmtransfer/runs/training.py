@@ -15,6 +15,7 @@ from lmtransfer.config.schema import HardwareSettings, TrainSettings
 from lmtransfer.data.stream.stream import PlannedStream
 from lmtransfer.errors import ConfigError
 from lmtransfer.runs.run_directory import RunDirectory
+from lmtransfer.training.averaging import Exponential, LastPart
 from lmtransfer.training.budget import Budget
 from lmtransfer.training.hardware import Hardware, setup
 from lmtransfer.training.loop import Output
@@ -63,6 +64,7 @@ class TrainingSetup:
                 steps=train.steps,
                 tokens=train.tokens,
                 epochs=train.epochs,
+                min_steps=train.min_steps,
                 seconds=train.seconds,
                 steps_per_epoch=stream.steps_per_epoch if train.epochs else None,
             ),
@@ -93,6 +95,22 @@ def build_optimizer(node: Mapping[str, Any], learner: nn.Module) -> Optimizer:
     """
     made: Optimizer = build(node, learner=learner, params=[p for p in learner.parameters() if p.requires_grad])
     return made
+
+
+def averaging(train: TrainSettings) -> Exponential | LastPart | None:
+    """What average of the weights a training is to leave; None: the weights as they are.
+
+    Raises:
+        ConfigError: both of those that there are.
+    """
+    if train.ema_decay is not None and train.average_last is not None:
+        raise ConfigError(
+            f"train.ema_decay={train.ema_decay:g} and train.average_last={train.average_last:g} are two averages of "
+            "the weights, and a run has one: set one of them to null"
+        )
+    if train.ema_decay is not None:
+        return Exponential(train.ema_decay)
+    return None if train.average_last is None else LastPart(train.average_last)
 
 
 def eager_hardware(cfg: DictConfig) -> Hardware:

@@ -17,11 +17,15 @@ class Budget:
             so as many updates are made as were planned.
         tokens: real tokens trained on, over all ranks.
         epochs: passes over the training rows; may be a fraction.
+        min_steps: so many steps at least, however few ``epochs`` come to.
         seconds: time on the clock since training began, evaluation and saving included, interruptions not.
         steps_per_epoch: optimiser steps of one epoch; needed with ``epochs``.
 
     Raises:
         ConfigError: no limit at all, one that is not positive, or ``epochs`` without ``steps_per_epoch``.
+
+    Attributes:
+        stretch: how many times as long as its epochs it is, by ``min_steps``; 1 where they are enough.
     """
 
     def __init__(
@@ -30,6 +34,7 @@ class Budget:
         steps: int | None = None,
         tokens: int | None = None,
         epochs: float | None = None,
+        min_steps: int | None = None,
         seconds: float | None = None,
         steps_per_epoch: int | None = None,
     ) -> None:
@@ -45,10 +50,13 @@ class Budget:
         ]
         if problems:
             raise ConfigError(problems)
+        self.stretch = 1.0
         if epochs is not None:
             if not steps_per_epoch:
                 raise ConfigError("train.epochs needs a stream that knows its steps_per_epoch; use train.steps instead")
             in_epochs = math.ceil(epochs * steps_per_epoch - 1e-9)
+            self.stretch = max(1.0, (min_steps or 0) / in_epochs)
+            in_epochs = max(in_epochs, min_steps or 0)
             steps = in_epochs if steps is None else min(steps, in_epochs)
         self.steps = steps
         self.tokens = tokens

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -54,6 +54,10 @@ class Learner(nn.Module):
         Args:
             used: share of the budget that is used up before a step, in [0, 1]; it must depend on nothing else.
         """
+
+    def parts(self) -> Mapping[str, nn.Module]:
+        """What is saved of it, by file: ``model``, which is all that other commands read, and what training needs."""
+        return {"model": self}
 
 
 @runtime_checkable

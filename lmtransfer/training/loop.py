@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
 
 import torch
 
 from lmtransfer.errors import Interrupted
 from lmtransfer.training import distributed
+from lmtransfer.training.averaging import Average
 from lmtransfer.training.checkpoint import Checkpoints, preflight
 from lmtransfer.training.learner import BatchStream, Learner
 from lmtransfer.training.micro_batches import OutOfDeviceMemory, StepSource
@@ -52,6 +53,7 @@ class Trainer:
         optimizer: of its trainable parameters.
         plan: the settings.
         validation: how it is measured on held-out data; None never measures.
+        average: of the optimiser's parameters, which is measured and saved in their stead; None: they are themselves.
         output: what it leaves behind; nothing if omitted.
         state: where an earlier training has come to, from which this one goes on; the beginning if omitted.
         clock: a clock in seconds.
@@ -65,6 +67,7 @@ class Trainer:
         optimizer: Optimizer | torch.optim.Optimizer,
         plan: Plan,
         validation: Validation | None = None,
+        average: Average | None = None,
         output: Output | None = None,
         state: TrainState | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -73,7 +76,7 @@ class Trainer:
             optimizer = Optimizer(learner, [optimizer])
         output = output or Output()
         self.learner, self.stream, self.optimizer = learner, stream, optimizer
-        self.plan, self.validation = plan, validation
+        self.plan, self.validation, self.average = plan, validation, average
         self.checkpoints, self.progress = output.checkpoints, output.progress
         self.trackers = output.trackers if distributed.is_main() else ()
         self.watchers = [NonFiniteGuard(max_bad_steps=plan.max_bad_steps), *output.watchers]
@@ -87,7 +90,7 @@ class Trainer:
             precision=plan.precision,
             max_grad_norm=plan.max_grad_norm,
         )
-        self.snapshot = Snapshot(updater=self.updater, state=self.state, watchers=self.watchers)
+        self.snapshot = Snapshot(updater=self.updater, state=self.state, watchers=self.watchers, average=average)
         self._started_at = 0.0  # on the clock, as if there had been no interruptions
         self._unlogged_tokens, self._unlogged_seconds = 0, 0.0
 
@@ -207,6 +210,8 @@ class Trainer:
         used = self._used()
         if used >= self.plan.until:
             state.finished = "budget"
+        if self.average is not None and outcome.updated:
+            self.average.follow(used=used)
         for watcher in self.watchers:
             for note in watcher.observe(outcome, state, used=used):
                 self.progress.note(note)
@@ -218,7 +223,8 @@ class Trainer:
         """Evaluate; whether it is the best so far. If interrupted it stays due, and comes first in the resumed run."""
         assert self.validation is not None
         try:
-            metrics = self.validation.measure()
+            with nullcontext() if self.average is None else self.average.in_place():
+                metrics = self.validation.measure()
         except StopDuringEvaluation:
             return False
         self.learner.train()

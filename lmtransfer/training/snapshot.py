@@ -10,6 +10,7 @@ from torch import Tensor
 
 from lmtransfer.errors import CheckpointError
 from lmtransfer.training import distributed
+from lmtransfer.training.averaging import Average
 from lmtransfer.training.carry import flatten, map_tensors, unflatten
 from lmtransfer.training.checkpoint import STATE, Checkpoint
 from lmtransfer.training.state import TrainState
@@ -22,10 +23,12 @@ class Snapshot:
     """The parts of a run whose state is saved.
 
     Args:
-        updater: of the learner with its weights and buffers, the optimiser with its moments; its carries, and the loss
-            scale.
+        updater: of the learner with its weights and buffers, part by part, the optimiser with its moments; its carries,
+            and the loss scale.
         state: where the run stands; restored in place.
         watchers: what they remember.
+        average: of the weights, if there is one: once it has begun it is the model that is saved, and the weights that
+            are trained lie beside it, as "raw".
     """
 
     def __init__(
@@ -34,12 +37,14 @@ class Snapshot:
         updater: Updater,
         state: TrainState,
         watchers: Sequence[Watcher],
+        average: Average | None = None,
     ) -> None:
         self.learner = updater.learner
         self.optimizer = updater.optimizer
         self.updater = updater
         self.state = state
         self.watchers = watchers
+        self.average = average
 
     def take(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
         """Tensors by file, and plain values; to be called on every rank, since each has carries of its own."""
@@ -48,7 +53,7 @@ class Snapshot:
         scaler = self.updater.precision.scaler
         state = {
             **self.state.state_dict(),
-            "aliases": aliases(self.learner),
+            "aliases": aliases(self.learner.parts()["model"]),
             "carry": carry_structure,
             "loss_scale": None if scaler is None else scaler.state_dict(),
             "watchers": {watcher.name: watcher.state_dict() for watcher in self.watchers},
@@ -56,16 +61,26 @@ class Snapshot:
             "threads": torch.get_num_threads(),
         }
         tensors = {
-            "model": weights(self.learner),
+            **{name: weights(part) for name, part in self.learner.parts().items()},
             "optimizer": self.optimizer.state_dict(),
             "carry": carry_tensors,
         }
+        if self.average is not None and self.average.num:
+            tensors["raw"] = {name: tensor.clone() for name, tensor in tensors["model"].items()}
+            with self.average.in_place():
+                tensors["model"] = {
+                    name: tensor.clone() for name, tensor in weights(self.learner.parts()["model"]).items()
+                }
+            state["averaged"] = self.average.num
         return tensors, state | {"files": [name for name, content in tensors.items() if content]}
 
     def num_bytes(self) -> int:
-        """About the size of a checkpoint: weights and two moments."""
+        """About the size of a checkpoint: weights and two moments; with an average, the weights twice."""
         parameters = sum(p.numel() * p.element_size() for p in self.optimizer.parameters)
-        return 2 * parameters + sum(t.numel() * t.element_size() for t in weights(self.learner).values())
+        parts = self.learner.parts()
+        model = weights(parts["model"]) if self.average is not None else {}
+        saved = [model, *(weights(part) for part in parts.values())]
+        return 2 * parameters + sum(t.numel() * t.element_size() for tensors in saved for t in tensors.values())
 
     def restore(self, checkpoint: Checkpoint) -> list[str]:
         """Put a checkpoint back; what the user should be told about it.
@@ -101,7 +116,12 @@ class Snapshot:
                 f"{checkpoint.folder} was trained {'with' if scale else 'without'} a float16 loss scale: resume with "
                 "the hardware.precision that it was started with"
             )
-        load_weights(self.learner, checkpoint.tensors("model"), source=str(checkpoint.folder))
+        for name, part in self.learner.parts().items():
+            load_weights(part, checkpoint.tensors(name), source=str(checkpoint.folder))
+        if self.average is not None and saved.get("averaged"):
+            self.average.restore(saved["averaged"])
+            raw = f"{checkpoint.folder} (raw.safetensors)"
+            load_weights(self.learner.parts()["model"], checkpoint.tensors("raw"), source=raw)
         self.optimizer.load_state_dict(checkpoint.tensors("optimizer"), source=str(checkpoint.folder))
         if saved_world == world:
             device = self.updater.device

@@ -36,7 +36,7 @@ SAVED_STATE = Fields(
         "carry": Entries(Anything()),
         "loss_scale": OrNull(Entries(Real())),
         "watchers": Entries(Entries(Anything())),
-        **dict.fromkeys(("world_size", "threads"), Whole(least=1)),
+        **dict.fromkeys(("world_size", "threads", "averaged"), Whole(least=1)),
         "files": Items(Text()),
     },
 )

@@ -1,7 +1,7 @@
-"""What a frozen encoder gives for each sequence, computed once.
+"""What heads see, computed before training: all that a frozen encoder gives, and a sample of what one that learns does.
 
-An epoch of probing then costs the head alone. Only what the reading needs is kept: what the head sees where neither
-reading nor composition has parameters, else the layers that are read, for each token.
+Of a frozen encoder it is kept, so that an epoch of probing costs the head alone. Only what the reading needs is kept:
+what the head sees where neither reading nor composition has parameters, else the layers that are read, for each token.
 
 Shape legend: S sequences, R rows (sequences or tokens), D width, E width of a composed vector.
 """
@@ -27,6 +27,9 @@ from lmtransfer.transfer.learner import TaskLearner
 
 #: Features beyond this go to a memory-mapped file.
 MAX_BYTES_IN_MEMORY = 512 * 2**20
+
+#: Examples that mean and deviation of what a head sees are taken of, where the encoder learns.
+MOST_SAMPLED = 4096
 
 
 class FeatureTable:
@@ -113,6 +116,39 @@ def compute_features(
     if values is None:
         raise ValueError("features of no examples")
     return FeatureTable(values, starts, lengths)
+
+
+@torch.no_grad()
+def sampled_features(
+    learner: TaskLearner,
+    source: TaskSource,
+    *,
+    device: torch.device | str = "cpu",
+    autocast: Callable[[], AbstractContextManager[object]] = nullcontext,
+    most_examples: int = MOST_SAMPLED,
+    max_tokens: int = EVALUATION_TOKENS,
+) -> Iterator[Tensor]:
+    """What the head of a learner sees as it is now, of its training examples or a part of them; the same on each rank.
+
+    Args:
+        learner: in whatever mode; it is run in evaluation mode, without gradients.
+        source: the examples; of more than ``most_examples``, so many at even distances.
+        device: where the learner is.
+        autocast: makes the context of the forward pass (precision).
+        most_examples: see ``source``.
+        max_tokens: most tokens of a batch.
+
+    Yields:
+        (B, E), or (T, E) where the head sees tokens; sequences by length.
+    """
+    num = len(source.encoded.examples)
+    places = np.linspace(0, num - 1, min(num, most_examples)).astype(np.int64)
+    sample = TaskSource(source.encoded.select(places))
+    with evaluation_mode(learner):
+        for batch in evaluation_batches(sample, micro_batch_tokens=max_tokens):
+            with autocast():
+                composed = learner.composed(batch.to(device))
+            yield composed
 
 
 def _allocate(shape: tuple[int, ...], folder: Path | None, max_bytes_in_memory: int) -> np.ndarray:

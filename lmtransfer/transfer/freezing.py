@@ -31,7 +31,7 @@ class Freezing(Protocol):
         ...
 
     def learns(self, depth: int, *, deepest: int, used: float) -> bool:
-        """Whether a layer learns in the next step.
+        """Whether a layer learns in the next step; one that does not at the end of the budget never does.
 
         Args:
             depth: of the layer below the head: 1 is the topmost.
@@ -114,3 +114,30 @@ class Gradual:
     def learns(self, depth: int, *, deepest: int, used: float) -> bool:
         """From ``share * depth / deepest`` of the budget on."""
         return used >= self.share * depth / deepest - 1e-9
+
+
+class FixedEmbeddings:
+    """Another rule, but that the embedding layer never learns: everything that layer 0 depends on stays as it is.
+
+    No gradient is computed for it, and no optimiser knows it.
+
+    Args:
+        rule: of the layers above.
+    """
+
+    frozen = False
+
+    def __init__(self, rule: Freezing) -> None:
+        self.rule = rule
+
+    def prepare(self, encoder: nn.Module) -> None:
+        """As the rule says; which parameters the embeddings are is known once the layers are told apart."""
+        self.rule.prepare(encoder)
+
+    def set_mode(self, encoder: nn.Module, training: bool) -> None:
+        """As the rule says."""
+        self.rule.set_mode(encoder, training)
+
+    def learns(self, depth: int, *, deepest: int, used: float) -> bool:
+        """Never the lowest layer; the others as the rule says."""
+        return depth < deepest and self.rule.learns(depth, deepest=deepest, used=used)

@@ -35,7 +35,8 @@ class TaskLearner(Learner):
         head: what it sees, (B, E) or (T, E), to logits.
         freezing: what of the encoder learns.
         use_pooler: put the encoder's own pooler between composition and head (the family's published head).
-        standardise: put what the head sees on one scale, where all below the head is fixed.
+        standardise: put what the head sees on one scale, that of the learner as it begins. Over a frozen encoder only
+            where all below the head is fixed.
 
     Attributes:
         standardising: does so, once it is fitted to the training part; None: the head sees vectors as they are.
@@ -64,8 +65,8 @@ class TaskLearner(Learner):
         pooler = encoder.pooler
         if pooler is not None and not use_pooler:
             pooler.requires_grad_(False)  # nothing reads it, so it would never get a gradient
-        dim = composition.output_dim
-        self.standardising = Standardising(dim=dim) if standardise and self.composes_once else None
+        standardise = standardise and (self.composes_once or not freezing.frozen)
+        self.standardising = Standardising(dim=composition.output_dim) if standardise else None
         self.train()
 
     @property
@@ -83,7 +84,8 @@ class TaskLearner(Learner):
     def arrange(self, sample: TaskBatch) -> None:
         """Tell the encoder's layers apart, before an optimiser is made; a frozen encoder needs none of it.
 
-        What nothing reads is turned off: layers above those that are read, and what only pretraining uses.
+        What nothing reads is turned off: layers above those that are read, and what only pretraining uses; and so is
+        what never learns.
 
         Args:
             sample: any batch of the task, on the learner's device.
@@ -94,8 +96,9 @@ class TaskLearner(Learner):
         self.depths = depths_below_head(self.encoder, sample.packed, read=indices)
         pooler = self.encoder.pooler if self.use_pooler else None
         above = {id(parameter) for parameter in pooler.parameters()} if pooler is not None else set()
+        learning = self._learning_at(1.0)
         for name, parameter in self.encoder.named_parameters():
-            parameter.requires_grad_(name in self.depths or id(parameter) in above)
+            parameter.requires_grad_(learning[self.depths.get(name, 0)] or id(parameter) in above)
         self._learning = []
 
     def follow(self, used: float) -> None:
@@ -104,14 +107,19 @@ class TaskLearner(Learner):
         Args:
             used: share of the budget that is used up, in [0, 1].
         """
-        deepest = max(self.depths.values(), default=0)
-        learning = [self.freezing.learns(depth, deepest=deepest, used=used) for depth in range(deepest + 1)]
+        learning = self._learning_at(used)
         if learning == self._learning:  # of nearly every step
             return
         self._learning = learning
         for name, parameter in self.encoder.named_parameters():
             if name in self.depths:
                 parameter.requires_grad_(learning[self.depths[name]])
+
+    def _learning_at(self, used: float) -> list[bool]:
+        """By depth, whether a layer learns where so much of the budget is used up; what has no depth (0) does not."""
+        deepest = max(self.depths.values(), default=0)
+        layers = range(1, deepest + 1)
+        return [False, *(self.freezing.learns(depth, deepest=deepest, used=used) for depth in layers)]
 
     def train(self, mode: bool = True) -> TaskLearner:
         """Set the mode; a frozen encoder stays in evaluation mode."""
@@ -133,7 +141,7 @@ class TaskLearner(Learner):
             return self.head_of(batch.features, batch)
         if self.freezing.frozen:
             return self.head_of(self.fixed(batch), batch)
-        return self.head(self._pooled(self._compose(self._layers(batch), batch)))
+        return self._answer(self.composed(batch))
 
     @torch.no_grad()
     def predict(self, batch: TaskBatch) -> Tensor:
@@ -148,16 +156,22 @@ class TaskLearner(Learner):
             What the head sees, (B, E) or (T, E), if neither reading nor composition has parameters, else the layers
             that the reading needs, (T or B, layers, D): B where the composition looks at one token a sequence.
         """
-        layers = self._layers(batch)
         if self.composes_once:
-            return self._pooled(self._compose(layers, batch))
-        return torch.stack([layer.float() for layer in layers], dim=1)
+            return self.composed(batch)
+        return torch.stack([layer.float() for layer in self._layers(batch)], dim=1)
 
     def head_of(self, fixed: Tensor, batch: TaskBatch) -> Tensor:
         """Logits from what ``fixed`` gave for the same batch."""
         if not self.composes_once:
             fixed = self._pooled(self._compose(fixed.unbind(1), batch))
-        return self.head(fixed if self.standardising is None else self.standardising(fixed))
+        return self._answer(fixed)
+
+    def composed(self, batch: TaskBatch) -> Tensor:
+        """What the head sees, (B, E) or (T, E), before it is standardised."""
+        return self._pooled(self._compose(self._layers(batch), batch))
+
+    def _answer(self, composed: Tensor) -> Tensor:
+        return self.head(composed if self.standardising is None else self.standardising(composed))
 
     def fold_standardising(self) -> None:
         """Put mean and deviation into the head's first layer, which then says the same of vectors as they are."""

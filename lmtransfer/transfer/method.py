@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
@@ -22,10 +23,11 @@ from lmtransfer.transfer.composing import (
     OneToken,
 )
 from lmtransfer.transfer.depth import rate_scales
-from lmtransfer.transfer.freezing import Freezing, Frozen, Full, Gradual
+from lmtransfer.transfer.freezing import FixedEmbeddings, Freezing, Frozen, Full, Gradual
 from lmtransfer.transfer.heads.base import Head, Pieces
+from lmtransfer.transfer.joint.share import TextShare
 from lmtransfer.transfer.learner import TaskLearner
-from lmtransfer.transfer.reading import OneLayer, Reading, ScalarMix
+from lmtransfer.transfer.reading import OneLayer, Reading, ScalarMix, SideBySide
 
 Pooling = Literal["family", "cls", "last_token", "mean", "max", "bilstm", "attention"]
 #: The same with the family's settled.
@@ -48,8 +50,10 @@ class TransferMethod:
 
     Args:
         freeze: "frozen" trains the head (and what mixes and composes) only; "full" trains everything; "gradual" lets
-            one layer more learn at a time, from the top (Howard & Ruder 2018, section 3.3).
-        layers: ``last``, the number of a layer (0: embeddings), or ``mix`` for ELMo's scalar mix of all.
+            one layer more learn at a time, from the top (Howard & Ruder 2018, section 3.3); "joint" trains everything,
+            on text beside the labels (Yao et al. 2021).
+        layers: ``last``, the number of a layer (0: embeddings), a list of such, whose vectors the head sees side by
+            side (``[0, last]``: words by themselves beside words in context), or ``mix`` for ELMo's scalar mix of all.
         pooling: how the tokens of a sequence become one vector.
         pieces: how a word's tokens become one vector, for tagging: its "first" token (Devlin et al. 2019, section 5.3),
             its "last", or their "mean". "auto" takes one that has seen the whole word: the last of causal encoders,
@@ -65,20 +69,30 @@ class TransferMethod:
             ``layer_decay ** (L + 1)`` times (Howard & Ruder 2018, section 3.2; Clark et al. 2020).
         layer_decay_gap: one more factor between head and topmost layer: a quirk of the published ELECTRA code, which
             its author calls a mistake (google-research/electra, issues 51 and 64).
-        standardise: with ``freeze=frozen``, put each feature that the head sees to mean 0 and deviation 1 over the
-            training part, so that a probe does not depend on the scale of an encoder's vectors. It is for features
-            that do not change: ``layers=mix``, which learns a scale of its own, ``pooling=bilstm`` and
-            ``pooling=attention`` read vectors as they are.
+        embedding_rate: factor on the learning rate of the embedding layer, which is all that layer 0 depends on (tables
+            of tokens, positions and segments, their norm and projection), on top of ``layer_decay``; 0 freezes it.
+        head_rate: factor on the learning rate of what is new: the head, and what mixes and composes. A pooler is not.
+        standardise: put each feature that the head sees to mean 0 and deviation 1 over the training part, so that the
+            head does not depend on the scale of an encoder's vectors. Where the encoder learns, mean and deviation are
+            those before the first step, and stay so. With ``freeze=frozen`` it is for features that do not change:
+            ``layers=mix``, which learns a scale of its own, ``pooling=bilstm`` and ``pooling=attention`` read vectors
+            as they are.
         unfreeze_share: with ``freeze=gradual``, the share of the budget after which everything learns.
         attention: which tokens a token may see, in an encoder that can be read in more than one way: "bidirectional" or
             "causal"; "auto": as it was pretrained last.
+        text_weight: with ``freeze=joint``, of the pretraining objective's loss beside the task's.
+        text_tokens: with ``freeze=joint``, tokens of text in each step.
+        text_until: with ``freeze=joint``, the share of the budget after which labels alone count.
+
+    Attributes:
+        text: how much of a step is text; None where labels alone are learnt from.
     """
 
     def __init__(
         self,
         *,
-        freeze: Literal["frozen", "full", "gradual"],
-        layers: Literal["last", "mix"] | int = "last",
+        freeze: Literal["frozen", "full", "gradual", "joint"],
+        layers: Literal["last", "mix"] | int | Sequence[Literal["last"] | int] = "last",
         pooling: Pooling = "family",
         pieces: Pieces | Literal["auto"] = "auto",
         head_hidden_dim: int | None = None,
@@ -88,26 +102,45 @@ class TransferMethod:
         attention_dim: int = 128,
         layer_decay: float = 1.0,
         layer_decay_gap: bool = False,
+        embedding_rate: float = 1.0,
+        head_rate: float = 1.0,
         standardise: bool = False,
         unfreeze_share: float = 0.5,
         attention: Literal["auto", "bidirectional", "causal"] = "auto",
+        text_weight: float = 1.0,
+        text_tokens: int = 1024,
+        text_until: float = 0.8,
     ) -> None:
-        if standardise and freeze != "frozen":
-            raise ConfigError(
-                f"transfer.standardise=true with transfer.freeze={freeze}: vectors of an encoder that learns have no "
-                "fixed mean and deviation; choose transfer=full or transfer=gradual, or set transfer.standardise=false"
-            )
         if not 0 < layer_decay <= 1:
             raise ConfigError(
                 f"transfer.layer_decay={layer_decay}: a layer's rate over that of the layer above it must lie in "
                 "(0, 1], such as 0.8; 1 gives every layer the same rate"
             )
-        if freeze == "frozen" and layer_decay != 1:
+        if not 0 <= embedding_rate <= 10:
             raise ConfigError(
-                f"transfer.layer_decay={layer_decay} with transfer.freeze=frozen: no layer learns; choose "
-                "transfer=full or transfer=gradual, or leave it at 1"
+                f"transfer.embedding_rate={embedding_rate}: the factor on the embeddings' learning rate must lie in "
+                "[0, 10], such as 0.1; 0 freezes them, and 1 gives them the rate that layer_decay says"
+            )
+        if not head_rate > 0:
+            raise ConfigError(
+                f"transfer.head_rate={head_rate}: the factor on the head's learning rate must be above 0, such as 10; "
+                "1 gives it the optimiser's own"
+            )
+        for name, factor in (("layer_decay", layer_decay), ("embedding_rate", embedding_rate)):
+            if freeze == "frozen" and factor != 1:
+                raise ConfigError(
+                    f"transfer.{name}={factor} with transfer.freeze=frozen: no layer learns; choose "
+                    "transfer=full or transfer=gradual, or leave it at 1"
+                )
+        if freeze == "frozen" and head_rate != 1:
+            raise ConfigError(
+                f"transfer.head_rate={head_rate} with transfer.freeze=frozen: nothing learns but the head; set "
+                "optimizer.learning_rate, and leave it at 1"
             )
         self.freezing = _freezing(freeze, unfreeze_share)
+        if embedding_rate == 0:
+            self.freezing = FixedEmbeddings(self.freezing)
+        self.text = TextShare(text_weight, text_tokens, text_until) if freeze == "joint" else None
         self.layers = layers
         self.pooling: Pooling = pooling
         self.pieces: Pieces | Literal["auto"] = pieces
@@ -118,6 +151,8 @@ class TransferMethod:
         self.attention_dim = attention_dim
         self.layer_decay = layer_decay
         self.layer_decay_gap = layer_decay_gap
+        self.embedding_rate = embedding_rate
+        self.head_rate = head_rate
         self.standardise = standardise
         self.attention: Direction | Literal["auto"] = attention
 
@@ -133,6 +168,11 @@ class TransferMethod:
             encoder.attend(self.attention)
         except ConfigError as error:
             raise ConfigError(f"transfer.attention={self.attention}: {error}; use auto") from error
+
+    @property
+    def layers_given(self) -> str:
+        """``layers`` as a user writes it."""
+        return str(self.layers) if isinstance(self.layers, int | str) else f"[{','.join(map(str, self.layers))}]"
 
     def resolved_pooling(self, encoder: Encoder) -> Composed:
         """How the tokens of a sequence become one vector with this encoder.
@@ -160,8 +200,8 @@ class TransferMethod:
             return self.pooling
         if self.uses_pooler(encoder) and self.layers not in ("last", encoder.num_layers):
             raise ConfigError(
-                f"transfer.pooling=family with transfer.layers={self.layers}: the encoder's pooler was made for the "
-                "last layer; set transfer.pooling to cls, mean, max, bilstm or attention, or transfer.layers=last"
+                f"transfer.pooling=family with transfer.layers={self.layers_given}: the encoder's pooler was made for "
+                "the last layer; set transfer.pooling to cls, mean, max, bilstm or attention, or transfer.layers=last"
             )
         token = encoder.family_head.token
         if token == "last" and encoder.attention == "backward":
@@ -195,10 +235,12 @@ class TransferMethod:
             torch.manual_seed(derived_seed(seed, "head"))
             self.attend(encoder)
             tokens = head.per == "token"
-            composition = self._token_states(encoder) if tokens else self._composition(encoder)
+            reading = self._reading(encoder.num_layers)
+            dim = encoder.dim * reading.widths
+            composition = self._token_states(dim) if tokens else self._composition(encoder, dim)
             return TaskLearner(
                 encoder=encoder,
-                reading=self._reading(encoder.num_layers),
+                reading=reading,
                 composition=composition,
                 head=self._head(encoder, head, input_dim=composition.output_dim),
                 freezing=self.freezing,
@@ -212,18 +254,25 @@ class TransferMethod:
         Args:
             learner: made by this method, and arranged.
         """
-        if self.layer_decay == 1:
-            return {}
-        depths = {f"encoder.{name}": depth for name, depth in learner.depths.items()}
-        return rate_scales(depths, decay=self.layer_decay, gap=self.layer_decay_gap)
+        layers = rate_scales(learner.depths, decay=self.layer_decay, gap=self.layer_decay_gap)
+        lowest = max(learner.depths.values(), default=0)
+        scales = {
+            f"encoder.{name}": scale * (self.embedding_rate if learner.depths[name] == lowest else 1.0)
+            for name, scale in layers.items()
+        }
+        new = (name for name, _ in learner.named_parameters() if not name.startswith("encoder."))
+        return scales | dict.fromkeys(new, self.head_rate)
 
     def _reading(self, num_layers: int) -> Reading:
         if self.layers == "mix":
             return ScalarMix(num_layers=num_layers, layer_norm=self.mix_layer_norm)
-        return OneLayer(index=num_layers if self.layers == "last" else int(self.layers), num_layers=num_layers)
+        if isinstance(self.layers, int | str):
+            return OneLayer(index=num_layers if self.layers == "last" else int(self.layers), num_layers=num_layers)
+        indices = [num_layers if layer == "last" else int(layer) for layer in self.layers]
+        return SideBySide(indices=indices, num_layers=num_layers)
 
-    def _composition(self, encoder: Encoder) -> Composition:
-        pooling, dim = self.resolved_pooling(encoder), encoder.dim
+    def _composition(self, encoder: Encoder, dim: int) -> Composition:
+        pooling = self.resolved_pooling(encoder)
         if pooling == "cls":
             return OneToken(dim=dim, which="first")
         if pooling == "last_token":
@@ -234,10 +283,10 @@ class TransferMethod:
             return AttentionPooling(dim=dim, attention_dim=self.attention_dim)
         return Mean(dim=dim) if pooling == "mean" else Max(dim=dim)
 
-    def _token_states(self, encoder: Encoder) -> Composition:
+    def _token_states(self, dim: int) -> Composition:
         if self.pooling == "bilstm":
-            return BiLstmStates(dim=encoder.dim, hidden_dim=self.lstm_dim)
-        return EveryToken(dim=encoder.dim)
+            return BiLstmStates(dim=dim, hidden_dim=self.lstm_dim)
+        return EveryToken(dim=dim)
 
     def _head(self, encoder: Encoder, head: HeadSpec, *, input_dim: int) -> Head:
         layers: dict[str, Any] = {"input_dim": input_dim, "hidden_dim": self.head_hidden_dim, "dropout": self.dropout}

@@ -1,6 +1,6 @@
-"""What is read from an encoder's layers: the last one, any one, or a learnt mixture.
+"""What is read from an encoder's layers: the last one, any one, several side by side, or a learnt mixture.
 
-Shape legend: T tokens of a packed batch, D width, L layers above the embedding layer.
+Shape legend: T tokens of a packed batch, D width, L layers above the embedding layer, R layers that are read.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from lmtransfer.transfer.segments import owners, segment_sum
 
 
 class Reading(nn.Module):
-    """Layers in, one layer out: the base class of what reads an encoder.
+    """Layers in, one vector a token out: the base class of what reads an encoder.
 
     Args:
         indices: which layers it needs, of 0 (embeddings) to L.
+        widths: how many times the encoder's width what it gives is wide.
 
     Attributes:
         reads_padded: it reads padded rows as it reads packed sequences, token by token, as an exported graph must.
@@ -27,12 +28,13 @@ class Reading(nn.Module):
 
     reads_padded: bool = True
 
-    def __init__(self, *, indices: tuple[int, ...]) -> None:
+    def __init__(self, *, indices: tuple[int, ...], widths: int = 1) -> None:
         super().__init__()
         self.indices = indices
+        self.widths = widths
 
     def forward(self, layers: Sequence[Tensor], lengths: Tensor) -> Tensor:
-        """The needed layers, (T, D) each, and the sequences' lengths (B,) to one tensor (T, D)."""
+        """The needed layers, (T, D) each, and the sequences' lengths (B,) to one tensor (T, widths * D)."""
         raise NotImplementedError
 
     def learnt(self) -> dict[str, Any] | None:
@@ -52,16 +54,54 @@ class OneLayer(Reading):
     """
 
     def __init__(self, *, index: int, num_layers: int) -> None:
-        if not -num_layers - 1 <= index <= num_layers:
-            raise ConfigError(
-                f"transfer.layers={index}: the encoder has layers 0 (embeddings) to {num_layers}; give one of them, "
-                "last, or mix"
-            )
-        super().__init__(indices=(index % (num_layers + 1),))
+        super().__init__(indices=(layer_number(index, num_layers=num_layers, given=str(index)),))
 
     def forward(self, layers: Sequence[Tensor], lengths: Tensor) -> Tensor:
         """((T, D),) -> (T, D)."""
         return layers[0]
+
+
+class SideBySide(Reading):
+    """Several layers, one behind the other in each token's vector: what words are by themselves beside what they mean.
+
+    Args:
+        indices: 0 is the embedding layer, L the last; negative numbers count from the end. A layer that is named twice,
+            as 0 and the last of word vectors, is read once.
+        num_layers: L of the encoder.
+
+    Raises:
+        ConfigError: no layer, or one that the encoder has not.
+    """
+
+    def __init__(self, *, indices: Sequence[int], num_layers: int) -> None:
+        given = f"[{','.join(map(str, indices))}]"
+        if not indices:
+            raise ConfigError("transfer.layers=[]: no layer would be read; give some, such as [0,last]")
+        numbers = dict.fromkeys(layer_number(index, num_layers=num_layers, given=given) for index in indices)
+        super().__init__(indices=tuple(numbers), widths=len(numbers))
+
+    def forward(self, layers: Sequence[Tensor], lengths: Tensor) -> Tensor:
+        """R tensors (T, D) -> (T, R * D), float32."""
+        return torch.cat([layer.float() for layer in layers], dim=1)
+
+
+def layer_number(index: int, *, num_layers: int, given: str) -> int:
+    """The number of a layer, 0 to L, that may have been counted from the end.
+
+    Args:
+        index: -L - 1 to L.
+        num_layers: L of the encoder.
+        given: what the user gave, for messages.
+
+    Raises:
+        ConfigError: the encoder has no such layer.
+    """
+    if not -num_layers - 1 <= index <= num_layers:
+        raise ConfigError(
+            f"transfer.layers={given}: the encoder has layers 0 (embeddings) to {num_layers}; give one of them, "
+            "last, several as a list, or mix"
+        )
+    return index % (num_layers + 1)
 
 
 class ScalarMix(Reading):

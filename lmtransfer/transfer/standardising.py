@@ -1,4 +1,4 @@
-"""Features of a frozen encoder on one scale, so that no probe depends on the size of the vectors that it reads.
+"""What a head sees on one scale, so that it does not depend on the size of the vectors that an encoder gives.
 
 Shape legend: N sequences or tokens, E width of what a head sees, C logits.
 """

@@ -177,7 +177,9 @@ CASES: dict[str, Case] = {
             "checkpoint=middle": "checkpoint=middle",
             **{f"learning_rates={value}": "learning_rates"
                for value in ("[]", "abc", "[0]", "[true]", "[nan]", "{a:1}", "[[1e-3]]", "1e-3", "[inf]")},
-            "+transfer.standardise=true": "transfer.standardise",
+            "transfer.standardise=both": "transfer.standardise",
+            "transfer.embedding_rate=11": "transfer.embedding_rate",
+            "transfer.head_rate=0": "transfer.head_rate",
             "transfer.pooling=sum": "transfer.pooling",
             "transfer.freeze=half": "transfer.freeze",
             "transfer=null": "transfer",

@@ -50,7 +50,7 @@ ALLOWED: dict[str, set[str]] = {
     | {"importing"},
     "transfer": PLAIN
     | {"config", "layers", "models", "tokenizers", "data", "kept_predictions", "tasks", "training", "runs"}
-    | {"verdicts", "reporting", "importing"},
+    | {"verdicts", "reporting", "importing", "objectives", "pretraining"},
     "zero_shot": PLAIN
     | {"config", "models", "tokenizers", "data", "objectives", "training", "runs", "pretraining", "tasks"}
     | {"kept_predictions", "reporting", "importing"},

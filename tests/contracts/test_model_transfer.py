@@ -47,6 +47,7 @@ WAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "probe_bilstm": ("frozen", {"layers": 0, "pooling": "bilstm", "lstm_dim": 8}),
     "finetune": ("full", {}),
     "finetune_mix": ("full", {"layers": "mix", "pooling": "mean", "layer_decay": 0.8}),
+    "finetune_beside": ("full", {"layers": [0, "last"], "pooling": "mean", "standardise": True, "embedding_rate": 0}),
     "gradual": ("gradual", {}),
 }
 #: The other heads need not be tried in all ways.
@@ -103,8 +104,14 @@ def test_all_that_is_to_learn_does_and_nothing_else(path: Path, head: str, way: 
     _step(learner, optimizer, used=0.0, batch=_batch(head))
     assert _hash(learner.head) != before
     pooler = learner.encoder.pooler if learner.use_pooler else None
-    only_head = way != "finetune" and way != "finetune_mix" and (pooler is None or way != "gradual")
-    assert (_hash(learner.encoder) == encoder) is only_head
+    only_head = not way.startswith("finetune") and (pooler is None or way != "gradual")
+    only_embeddings = way == "finetune_beside" and set(learner.depths.values()) == {1}
+    assert (_hash(learner.encoder) == encoder) is (only_head or only_embeddings)
+    if way == "finetune_beside":
+        lowest = {name for name, depth in learner.depths.items() if depth == max(learner.depths.values())}
+        table = learner.encoder.token_embedding
+        assert not any(learner.encoder.get_parameter(name).requires_grad for name in lowest)
+        assert table is None or not table.weight.requires_grad
     if way == "gradual":
         moved = _hash(learner.encoder)
         _step(learner, optimizer, used=0.5, batch=_batch())

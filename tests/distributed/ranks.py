@@ -22,6 +22,7 @@ from lmtransfer.errors import Interrupted, RunDirectoryError
 from lmtransfer.launch import end_process
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.training import distributed
+from lmtransfer.training.averaging import Average, Exponential
 from lmtransfer.training.budget import Budget
 from lmtransfer.training.checkpoint import Checkpoints
 from lmtransfer.training.evaluation import evaluate_losses
@@ -41,11 +42,12 @@ class _Signalled(ToyStream):
 def _train(
     folder: Path, *, steps: int = 12, stream: type[ToyStream] = ToyStream, resume: bool = False
 ) -> dict[str, Any]:
-    """Three micro-batches a step over however many ranks there are, with dropout and ragged counts."""
+    """Three micro-batches a step over however many ranks there are, with dropout, ragged counts and an average."""
     rank, world_size = distributed.rank(), distributed.world_size()
     learner = FindsLarge(dropout=0.3)
     if rank:
         torch.nn.init.normal_(learner.out.weight)  # must not matter: rank 0's weights are shared
+    average = Average(list(learner.parameters()), Exponential(0.5))
     held_out = [rows(10**6 + n, 3 + n) for n in range(5)]
     trainer = toy_trainer(
         learner,
@@ -55,6 +57,7 @@ def _train(
         evaluate=lambda: evaluate_losses(learner, held_out[rank::world_size]),
         eval_every=5,
         selection=ModelSelection(),
+        average=average,
         checkpoints=Checkpoints(folder / "checkpoints"),
         trackers=[Jsonl(folder=folder)],
     )
@@ -72,6 +75,7 @@ def _train(
         "interrupted": interrupted,
         "notes": notes,
         "weights": {name: value.tolist() for name, value in learner.state_dict().items()},
+        "average": [value.tolist() for value in average.tensors],
     }
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "recipes"))
@@ -63,3 +65,16 @@ def test_two_ranks_score_each_example_once(kind: str, world: Path) -> None:
     one, two = (_result(world, f"evaluate/{kind}-{ranks}") for ranks in (1, 2))
     assert two["metrics"] == pytest.approx(one["metrics"], abs=1e-9, rel=1e-6)
     assert two["num_scored"] == one["num_scored"] == 30
+
+
+@pytest.mark.slow
+def test_two_ranks_have_one_scale_and_the_same_frozen_embeddings(world: Path) -> None:
+    words = ["transfer.standardise=true", "transfer.layers=[0,last]", "transfer.pooling=mean", "checkpoint=last"]
+    words += ["transfer.embedding_rate=0", "transfer.head_rate=2", "train.epochs=1", "train.min_steps=8"]
+    for ranks in (1, 2):
+        _lmtransfer(world, "finetune", *FILES["text_pair"], *QUICK[:2], SMALL, *words, f"name=s-{ranks}", ranks=ranks)
+    one, two = (load_file(world / f"runs/finetune/s-{ranks}/checkpoints/last/model.safetensors") for ranks in (1, 2))
+    for name in one:
+        exact = name.startswith(("standardising.", "encoder.embeddings."))
+        assert torch.allclose(one[name], two[name], atol=0 if exact else 1e-5, rtol=0), name
+    assert _result(world, "finetune/s-1")["steps"] == _result(world, "finetune/s-2")["steps"] == 8

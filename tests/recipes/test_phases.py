@@ -201,7 +201,11 @@ def test_word_vectors_are_learnt_in_the_table_alone_then_centred_and_scaled(monk
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in (conf_dir() / "phases").glob("*.yaml")))
 def test_the_shipped_phases_train_one_after_the_other(name: str) -> None:
-    words = ["model.max_length=128" if word.startswith("model.max_length") else word for word in TINY]
+    instead = {"model.max_length=32": "model.max_length=128"}
+    if name == "generator_first":
+        instead |= {"model=bert_tiny": "model=electra_laptop", "model.num_heads=2": "model.num_heads=1"}
+        instead |= {"objective=mlm": "objective=rtd"}
+    words = [instead.get(word, word) for word in TINY]
     assert lmtransfer(*words, f"phases={name}", "name=run") == 0
     named = list(dict.fromkeys(record["phase"] for record in records("run")))
     assert named == list(yaml.safe_load(Path("runs/pretrain/run/config.yaml").read_text())["phases"])

@@ -55,6 +55,7 @@ MEANT_FOR = {
     "lm": Meant("gpt_mini", learnt={"lm": 0.3}),  # nor a window's first
     "lm_lanes": Meant("transformer_xl_laptop", learnt={"lm": 0.3}),
     "mlm": Meant(),
+    "mlm_bow": Meant(learnt={"bow": 3.0}),  # no less than the entropy of a row's words
     "mlm_entities": Meant(tokenizer=CasedTokenizer),
     "mlm_laptop": Meant(),
     "mlm_lm": Meant(learnt={"lm": 0.3}),

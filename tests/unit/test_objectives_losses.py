@@ -234,7 +234,7 @@ def test_predictions_in_bfloat16_have_a_float32_loss(store: TokenStore) -> None:
 def test_a_meaningless_direction_is_refused_with_what_fits() -> None:
     for name in ("mlm", "nsp"):
         with pytest.raises(
-            ConfigError, match=f"objective={name} needs bidirectional.*model.attention is causal.*has lm\\)"
+            ConfigError, match=f"objective={name} needs bidirectional.*model.attention is causal.*has bow, lm\\)"
         ):
             PretrainingLearner(gpt(), objectives_of(name))
     xlnet = XlnetEncoder(vocab_size=TOKENIZER.vocab_size, dim=8, num_layers=1, num_heads=2, hidden_dim=8)

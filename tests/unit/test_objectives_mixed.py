@@ -31,8 +31,9 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
     return store_of(tmp_path_factory.mktemp("stores") / "s", random_documents(60))
 
 
-def learner_of(predict: Predict = "same") -> PretrainingLearner:
-    learner = PretrainingLearner(bert(), [MaskedLanguageModel(predict=predict), LanguageModel()])
+def learner_of(predict: Predict = "same", *, tie_output: bool = True) -> PretrainingLearner:
+    mlm, lm = MaskedLanguageModel(predict=predict, tie_output=tie_output), LanguageModel(tie_output=tie_output)
+    learner = PretrainingLearner(bert(), [mlm, lm])
     torch.manual_seed(1)
     with torch.no_grad():
         for parameter in learner.parameters():
@@ -53,17 +54,18 @@ def source_of(store: TokenStore, *, share: float = 0.4, capacity: int | None = N
 
 def by_hand(learner: PretrainingLearner, batch: PretrainingBatch, predict: Predict) -> dict[str, Any]:
     """Each row by itself, read in its own way by an encoder that is set to it."""
-    mlm, encoder = learner.listed()[0], learner.encoder
+    (mlm, lm), encoder = learner.listed(), learner.encoder
     assert isinstance(mlm, MaskedLanguageModel)
-    table, sums = encoder.token_embedding.weight, {"mlm": 0.0, "lm": 0.0}
+    embedding, sums = encoder.token_embedding, {"mlm": 0.0, "lm": 0.0}
+    masked_VD, next_VD = (dict(one.named_children()).get("output", embedding).weight for one in (mlm, lm))
     for place, view in enumerate(row_views(batch)):
         causal = place < (batch.original.num_causal or 0)
         assert causal == (not view.is_hidden.any())
         encoder.attend("causal" if causal else "bidirectional")
         hidden_TD = encoder(pack([view.inputs])).last
         after = mlm.norm(mlm.activation(mlm.dense(hidden_TD)))
-        through_mlm = (after @ table.T + mlm.bias).log_softmax(-1)
-        alone = (hidden_TD @ table.T).log_softmax(-1)
+        through_mlm = (after @ masked_VD.T + mlm.bias).log_softmax(-1)
+        alone = (hidden_TD @ next_VD.T).log_softmax(-1)
         for i, token in enumerate(view.original.tolist()):
             if causal and i:
                 sums["lm"] -= (through_mlm if predict == "next" else alone)[i - 1, token]
@@ -74,11 +76,11 @@ def by_hand(learner: PretrainingLearner, batch: PretrainingBatch, predict: Predi
 
 
 @pytest.mark.parametrize("predict", ["same", "next"])
-@pytest.mark.parametrize("capacity", [None, 256])
+@pytest.mark.parametrize(("capacity", "tie_output"), [(None, True), (256, True), (None, False)])
 def test_the_losses_of_a_mixed_batch_are_those_of_its_rows_alone(
-    predict: Predict, capacity: int | None, store: TokenStore
+    predict: Predict, capacity: int | None, tie_output: bool, store: TokenStore
 ) -> None:
-    learner, source = learner_of(predict), source_of(store, capacity=capacity)
+    learner, source = learner_of(predict, tie_output=tie_output), source_of(store, capacity=capacity)
     batch = source.build(0, source.plan(0), range(12))
     assert 0 < (batch.original.num_causal or 0) < 12
     losses, _ = learner.losses(batch)
@@ -105,6 +107,17 @@ def test_one_head_serves_both_where_the_next_token_is_predicted() -> None:
     assert torch.equal(lm.token_logits(states), mlm.token_logits(states))  # type: ignore[arg-type]
     mlm, lm = apart.listed()
     assert not torch.allclose(lm.token_logits(states), mlm.token_logits(states))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("predict", "matrices"), [("same", {"mlm", "lm"}), ("next", {"mlm"})])
+def test_untied_each_head_has_a_matrix_of_its_own_and_all_of_it_learns(
+    predict: Predict, matrices: set[str], store: TokenStore
+) -> None:
+    learner, source = learner_of(predict, tie_output=False), source_of(store)
+    losses, _ = learner.losses(source.build(0, source.plan(0), range(12)))
+    (losses["mlm"].sum + losses["lm"].sum).backward()
+    assert {one.name for one in learner.listed() if "output" in dict(one.named_children())} == matrices
+    assert not [n for n, p in learner.objectives.named_parameters() if p.grad is None or not p.grad.any()]
 
 
 @pytest.mark.parametrize("predict", ["same", "next"])

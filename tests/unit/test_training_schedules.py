@@ -191,3 +191,14 @@ def test_no_budget_and_bad_budgets_are_refused_by_name() -> None:
 def test_shipped_schedules_end_where_they_say() -> None:
     shipped = sorted(path.stem for path in (Path(__file__).parents[2] / "conf" / "schedule").glob("*.yaml"))
     assert shipped == ["constant", "cosine", "inverse_sqrt", "linear", "wsd"]
+
+
+@pytest.mark.parametrize(
+    ("epochs", "min_steps", "steps", "stretch"), [(2.5, None, 8, 1), (2.5, 8, 8, 1), (2.5, 20, 20, 2.5)]
+)
+def test_a_budget_in_epochs_is_stretched_to_so_many_steps(
+    epochs: float, min_steps: int | None, steps: int, stretch: float
+) -> None:
+    budget = Budget(epochs=epochs, min_steps=min_steps, steps_per_epoch=3)
+    assert (budget.steps, budget.stretch) == (steps, stretch)
+    assert len(_trained(budget)) == steps

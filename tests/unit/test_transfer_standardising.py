@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 import torch
 from task_fakes import bert, labels_head, random_examples
-from torch import nn
 
-from lmtransfer.errors import ConfigError
 from lmtransfer.tasks.source import TaskSource
 from lmtransfer.training.weights import load_weights, weights
 from lmtransfer.transfer.features import FeatureTable, compute_features
@@ -110,10 +108,3 @@ def test_it_is_saved_with_the_learner() -> None:
 def test_what_is_not_fixed_is_read_as_it_is(changes: dict[str, object]) -> None:
     assert _learner(**changes).standardising is None
     assert not any(isinstance(module, Standardising) for module in _learner(**changes).modules())
-
-
-@pytest.mark.parametrize("freeze", ["full", "gradual"])
-def test_vectors_that_learn_have_no_fixed_scale(freeze: str) -> None:
-    with pytest.raises(ConfigError, match=f"transfer.standardise=true with transfer.freeze={freeze}"):
-        TransferMethod(freeze=freeze, standardise=True)  # type: ignore[arg-type]
-    assert isinstance(_learner(freeze=freeze, standardise=False), nn.Module)

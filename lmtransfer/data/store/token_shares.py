@@ -30,6 +30,17 @@ def token_shares(store: TokenStore | MixedStore, *, most_tokens: int = 20_000_00
     return sum((q * np.pad(p, (0, size - len(p))) for q, p in zip(proportions, parts, strict=True)), np.zeros(size))
 
 
+def token_information(store: TokenStore | MixedStore, *, size: int) -> np.ndarray:
+    """The information ``-log p`` of each token in nats, p being its share, float64, shape (size,).
+
+    Args:
+        store: the training part.
+        size: of the vocabulary; a token that does not occur counts as the rarest that does.
+    """
+    shares = _padded(token_shares(store), size)[:size]
+    return -np.log(np.where(shares > 0, shares, shares[shares > 0].min()))
+
+
 def unigram_entropy(store: TokenStore | MixedStore) -> float:
     """Entropy in nats of how often each token is drawn: what a masked language model knows before it uses context."""
     shares = token_shares(store)

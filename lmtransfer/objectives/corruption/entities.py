@@ -7,8 +7,8 @@ import re
 import numpy as np
 
 from lmtransfer.errors import ConfigError
-from lmtransfer.objectives.corruption.selection import Chosen, Selection
-from lmtransfer.objectives.corruption.words import Words, words_of
+from lmtransfer.objectives.corruption.selection import Chosen, Selection, drawn_order
+from lmtransfer.objectives.corruption.words import Words, word_weights, words_of
 from lmtransfer.tokenizers.base import Tokenizer
 
 _FIRST_WORD = re.compile(r"\w+")
@@ -32,6 +32,8 @@ class Entities(Selection):
     Raises:
         ConfigError: ``entity_share`` is no share, or ``max_words`` less than 1.
     """
+
+    weighs = True
 
     def __init__(self, *, entity_share: float = 0.5, max_words: int = 6) -> None:
         if not 0 <= entity_share <= 1:
@@ -60,20 +62,22 @@ class Entities(Selection):
     def choose(self, tokens: np.ndarray, maskable: np.ndarray, budget: int, rng: np.random.Generator) -> Chosen:
         """See ``Selection``; at most the budget is chosen, unless each unit exceeds it: then one word."""
         words = words_of(tokens, maskable, self.starts_word)
+        weights = word_weights(words, tokens, self.token_weights)
         edges = words.edges.tolist()
         entities = self.entities(tokens, words)
         outside = np.ones(len(words.follows), dtype=bool)
         for start, end in entities:
             outside[start:end] = False
         taken, left = [], budget
-        for number in rng.permutation(len(entities)).tolist():
+        of_entities = None if weights is None else np.array([weights[start:end].mean() for start, end in entities])
+        for number in drawn_order(np.arange(len(entities)), of_entities, rng).tolist():
             if budget - left >= self.entity_share * budget:
                 break
             start, end = entities[number]
             if edges[end] - edges[start] <= left:
                 taken.append((start, end))
                 left -= edges[end] - edges[start]
-        order = rng.permutation(np.flatnonzero(outside)).tolist()
+        order = drawn_order(np.flatnonzero(outside), None if weights is None else weights[outside], rng).tolist()
         for word in order:
             if not left:
                 break

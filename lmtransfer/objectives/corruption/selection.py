@@ -26,14 +26,32 @@ class Chosen(NamedTuple):
     per_target: Mapping[str, np.ndarray] = MappingProxyType({})
 
 
+def drawn_order(items: np.ndarray, weights: np.ndarray | None, rng: np.random.Generator) -> np.ndarray:
+    """Items in random order: the first is drawn by weight from all, the second from those left, and so on.
+
+    Args:
+        items: shape (n,).
+        weights: of each, above 0; an item is drawn in proportion to it. None: all alike.
+        rng: decides. With weights, an exponential variate over the weight of each item is its place (Efraimidis and
+            Spirakis 2006, https://doi.org/10.1016/j.ipl.2005.11.003).
+    """
+    if weights is None:
+        return rng.permutation(items)
+    return items[np.argsort(rng.exponential(size=len(items)) / weights, kind="stable")]
+
+
 class Selection(ABC):
     """Chooses units of a row until a budget of tokens is spent.
 
     Attributes:
         gives: names in ``Chosen.per_target``.
+        weighs: whether it draws units by ``token_weights``.
+        token_weights: of each id, above 0; a unit weighs the mean of its tokens. None: all alike.
     """
 
     gives: tuple[str, ...] = ()
+    weighs: bool = False
+    token_weights: np.ndarray | None = None
 
     def bind(self, tokenizer: Tokenizer) -> None:  # noqa: B027
         """Learn what it needs of the vocabulary, once, before the first row: nothing here.
@@ -57,8 +75,11 @@ class Selection(ABC):
 class SingleTokens(Selection):
     """Each token is a unit; exactly the budget is chosen (Devlin et al. 2019, section 3.1)."""
 
+    weighs = True
+
     def choose(self, tokens: np.ndarray, maskable: np.ndarray, budget: int, rng: np.random.Generator) -> Chosen:
         """See ``Selection``."""
-        positions = rng.permutation(maskable)[:budget]
+        weights = None if self.token_weights is None else self.token_weights[tokens[maskable]]
+        positions = drawn_order(maskable, weights, rng)[:budget]
         positions.sort()
         return Chosen(positions, np.arange(budget))

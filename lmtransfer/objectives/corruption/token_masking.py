@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Literal, get_args
+
 import numpy as np
 
+from lmtransfer.data.store.store import MixedStore, TokenStore
+from lmtransfer.data.store.token_shares import token_information
 from lmtransfer.errors import ConfigError
 from lmtransfer.objectives.corruption.base import Corrupted, Corruption
 from lmtransfer.objectives.corruption.selection import Selection, SingleTokens
 from lmtransfer.objectives.rows.base import Row
 from lmtransfer.tokenizers.base import Tokenizer
+
+#: How tokens of a row are drawn: all alike, or rare ones more often.
+Weighting = Literal["uniform", "rare"]
+#: In nats; less, which a token has that makes up more than a third of the text, counts as this.
+_LEAST_INFORMATION = 1.0
 
 
 class Replacement:
@@ -72,6 +81,10 @@ class TokenMasking(Corruption):
         static_masking: every epoch repeats the rows and masks of the first (Liu et al. 2019, section 4.1, compares).
         random_from_specials: draw random tokens from the whole vocabulary, special tokens included, as the original
             code does; the paper does not say.
+        weighting: "uniform" hides all tokens of a row alike; "rare" draws them, one after the other, in proportion to
+            their information ``-log p``, p being a token's share of the training text, or 1 nat where it has less. As
+            many are hidden either way, but harder ones, so losses do not compare. (Yang et al. 2022,
+            https://arxiv.org/abs/2208.10806, weigh by losses so far; batches here depend on nothing that was learnt.)
         causal_share: share of the rows, drawn one by one, that are left as they are and read left to right, for a
             language model beside the masked one (Charpentier & Samuel 2024, arXiv 2410.24159).
         tokenizer: names the special tokens, and binds the selection.
@@ -93,6 +106,7 @@ class TokenMasking(Corruption):
         shared_replacement: bool = False,
         static_masking: bool = False,
         random_from_specials: bool = False,
+        weighting: Weighting = "uniform",
         causal_share: float = 0.0,
         tokenizer: Tokenizer,
     ) -> None:
@@ -101,6 +115,9 @@ class TokenMasking(Corruption):
                 f"objective.causal_share={causal_share} is not allowed: use a number from 0 to below 1; with all rows "
                 "left to right use objective=lm"
             )
+        if weighting not in get_args(Weighting):
+            ways = ", ".join(get_args(Weighting))
+            raise ConfigError(f"objective.corruption.weighting={weighting} is not allowed: use one of {ways}")
         if not 0 < mask_prob <= 1:
             raise ConfigError(f"objective.mask_prob={mask_prob} is not allowed: use a number above 0 and at most 1")
         if max_predictions is not None and max_predictions < 1:
@@ -112,6 +129,12 @@ class TokenMasking(Corruption):
         self.maskable = ~tokenizer.is_special
         self.selection: Selection = selection or SingleTokens()
         self.selection.bind(tokenizer)
+        self.weighting = weighting
+        if weighting == "rare" and not self.selection.weighs:
+            raise ConfigError(
+                f"objective.corruption.weighting=rare: {type(self.selection).__name__} draws all units alike "
+                f"(weighs=False); use weighting=uniform"
+            )
         self.gives = self.selection.gives
         self.shared_replacement = shared_replacement
         self.replacement = Replacement(
@@ -120,6 +143,12 @@ class TokenMasking(Corruption):
             random_from_specials=random_from_specials,
             tokenizer=tokenizer,
         )
+
+    def observe(self, store: TokenStore | MixedStore) -> None:
+        """See ``Corruption``: how often words occur, where it matters; until then all are hidden alike."""
+        if self.weighting == "rare":
+            weights = token_information(store, size=len(self.maskable))
+            self.selection.token_weights = np.maximum(weights, _LEAST_INFORMATION)
 
     def corrupt(self, row: Row, rng: np.random.Generator) -> Corrupted:
         """See ``Corruption``."""

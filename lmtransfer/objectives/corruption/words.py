@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lmtransfer.errors import ConfigError
-from lmtransfer.objectives.corruption.selection import Chosen, Selection
+from lmtransfer.objectives.corruption.selection import Chosen, Selection, drawn_order
 from lmtransfer.tokenizers.base import Tokenizer
 
 
@@ -62,7 +62,16 @@ def words_of(tokens: np.ndarray, maskable: np.ndarray, starts_word: np.ndarray) 
     return Words(maskable, edges, follows[edges[:-1]])
 
 
-def random_runs(words: Words, lengths: np.ndarray, budget: int, rng: np.random.Generator) -> Chosen:
+def word_weights(words: Words, tokens: np.ndarray, token_weights: np.ndarray | None) -> np.ndarray | None:
+    """The mean weight of the tokens of each word, shape (W,); None where all are alike."""
+    if token_weights is None:
+        return None
+    return np.add.reduceat(token_weights[tokens[words.positions]], words.edges[:-1]) / words.sizes
+
+
+def random_runs(
+    words: Words, lengths: np.ndarray, budget: int, rng: np.random.Generator, weights: np.ndarray | None = None
+) -> Chosen:
     """Runs of whole words from random first words on, until the budget of tokens is spent as far as it can be.
 
     First words come in random order. A run ends before a special token, a hidden word, and a word that exceeds the
@@ -74,8 +83,9 @@ def random_runs(words: Words, lengths: np.ndarray, budget: int, rng: np.random.G
         lengths: words of the run that would start at each word, int64, shape (W,).
         budget: tokens to hide.
         rng: decides the order.
+        weights: of words as first ones; see ``drawn_order``.
     """
-    order = rng.permutation(len(lengths)).tolist()
+    order = drawn_order(np.arange(len(lengths)), weights, rng).tolist()
     sizes, follows, wanted = words.sizes.tolist(), words.follows.tolist(), lengths.tolist()
     taken = [False] * len(order)
     units = []
@@ -98,6 +108,8 @@ class WholeWords(Selection):
     Words come in random order, and one that would exceed the budget is passed over; see ``random_runs``.
     """
 
+    weighs = True
+
     def bind(self, tokenizer: Tokenizer) -> None:
         """See ``Selection``."""
         self.starts_word = tokenizer.starts_word
@@ -105,7 +117,8 @@ class WholeWords(Selection):
     def choose(self, tokens: np.ndarray, maskable: np.ndarray, budget: int, rng: np.random.Generator) -> Chosen:
         """See ``Selection``."""
         words = words_of(tokens, maskable, self.starts_word)
-        return random_runs(words, np.ones(len(words.follows), dtype=np.int64), budget, rng)
+        weights = word_weights(words, tokens, self.token_weights)
+        return random_runs(words, np.ones(len(words.follows), dtype=np.int64), budget, rng, weights)
 
 
 class NGrams(Selection):
@@ -121,6 +134,8 @@ class NGrams(Selection):
         ConfigError: ``max_words`` is less than 1.
     """
 
+    weighs = True
+
     def __init__(self, *, max_words: int = 3) -> None:
         if max_words < 1:
             raise ConfigError(f"objective.corruption.selection.max_words={max_words} is not allowed: use 1 or more")
@@ -135,7 +150,7 @@ class NGrams(Selection):
         """See ``Selection``."""
         words = words_of(tokens, maskable, self.starts_word)
         lengths = 1 + self.cumulative.searchsorted(rng.random(len(words.follows)), side="right")
-        return random_runs(words, lengths, budget, rng)
+        return random_runs(words, lengths, budget, rng, word_weights(words, tokens, self.token_weights))
 
 
 class Spans(Selection):
@@ -158,6 +173,7 @@ class Spans(Selection):
     """
 
     gives = ("left", "right")
+    weighs = True
 
     def __init__(self, *, stop_prob: float = 0.2, max_words: int = 10) -> None:
         if not 0 < stop_prob <= 1:
@@ -181,7 +197,8 @@ class Spans(Selection):
             return _with_distances(Chosen(inner, inner))
         words = words_of(tokens, inner, self.starts_word)
         lengths = 1 + self.cumulative.searchsorted(rng.random(len(words.follows)), side="right")
-        return _with_distances(random_runs(words, lengths, budget, rng))
+        weights = word_weights(words, tokens, self.token_weights)
+        return _with_distances(random_runs(words, lengths, budget, rng, weights))
 
 
 def _with_distances(chosen: Chosen) -> Chosen:

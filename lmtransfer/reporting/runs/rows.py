@@ -128,6 +128,8 @@ def _note(entry: Entry) -> str:
     notes = [problem for run in (entry.run, *entry.seeds, *entry.controls) for problem in run.problems]
     notes += _remarks(entry, entry.run.result, entry.score)
     notes += [entry.without_control] if entry.without_control else []
+    weights = entry.run.result.get("weights") if entry.is_pretraining else None
+    notes += [f"weights: {weights}"] if isinstance(weights, str) else []
     if entry.run.state == "unfinished":
         done = sum(seed.state == "finished" for seed in entry.seeds)
         if entry.seeds:

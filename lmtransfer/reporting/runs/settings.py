@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lmtransfer.config.without_effect import is_without_effect
+from lmtransfer.former_names import LEFT_OUT
 from lmtransfer.reporting.runs.collect import Run
 from lmtransfer.reporting.runs.labels import flatten
 
@@ -21,7 +22,8 @@ TOKENIZER = "tokenizer"
 def task_settings(run: Run, scored: Run | None = None) -> dict[str, Any]:
     """The settings of a run of a task by dotted key, without those that make no difference.
 
-    A key that is null is left out, as if it were not there. One rate is a grid of one.
+    A key that is null is left out, as if it were not there; so is one that says what older runs meant that lack it.
+    One rate is a grid of one.
 
     Args:
         run: a probe, a finetuned run, or what an evaluation scored.
@@ -34,7 +36,7 @@ def task_settings(run: Run, scored: Run | None = None) -> dict[str, Any]:
     found = {
         key: value
         for key, value in found.items()
-        if value not in (None, {}) and not is_without_effect(key, also=_OF_NO_ACCOUNT)
+        if value not in (None, {}, LEFT_OUT.get(key)) and not is_without_effect(key, also=_OF_NO_ACCOUNT)
     }
     rates = grid if isinstance(grid, list) and grid else [] if rate is None else [rate]
     if rates:

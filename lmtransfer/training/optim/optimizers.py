@@ -152,6 +152,7 @@ class AdamW(Optimizer):
         no_decay: kinds of parameters without decay (see ``parameters.Kind``).
         bias_correction: False leaves the correction of the young moments out, as the published BERT code does
             (google-research/bert, optimization.py), though its paper's Adam has it.
+        rates: factor on the learning rate by kind of parameter, and of the head (see ``parameters.RATED``).
         lr_scales: factor on the learning rate by parameter name, for layer-wise rates.
     """
 
@@ -165,6 +166,7 @@ class AdamW(Optimizer):
         weight_decay: float = 0.01,
         no_decay: Sequence[str] = NO_DECAY,
         bias_correction: bool = True,
+        rates: Mapping[str, float] | None = None,
         lr_scales: Mapping[str, float] | None = None,
     ) -> None:
         parameter_groups = groups(
@@ -172,6 +174,7 @@ class AdamW(Optimizer):
             learning_rate=learning_rate,
             weight_decay=weight_decay,
             no_decay=no_decay,
+            rates=rates,
             lr_scales=lr_scales,
         )
         super().__init__(learner, [fused_adamw(parameter_groups, betas=betas, eps=eps)])
@@ -205,6 +208,7 @@ class Lamb(Optimizer):
         eps: added to the root of the second moment.
         weight_decay: decay, added to the update before its norm is taken.
         no_decay: kinds of parameters without decay and, as in the published ALBERT code, without the trust ratio.
+        rates: factor on the learning rate by kind of parameter, and of the head (see ``parameters.RATED``).
         lr_scales: factor on the learning rate by parameter name, for layer-wise rates.
     """
 
@@ -217,6 +221,7 @@ class Lamb(Optimizer):
         eps: float = 1e-6,
         weight_decay: float = 0.01,
         no_decay: Sequence[str] = ("norm", "bias"),
+        rates: Mapping[str, float] | None = None,
         lr_scales: Mapping[str, float] | None = None,
     ) -> None:
         parameter_groups = groups(
@@ -224,6 +229,7 @@ class Lamb(Optimizer):
             learning_rate=learning_rate,
             weight_decay=weight_decay,
             no_decay=no_decay,
+            rates=rates,
             lr_scales=lr_scales,
         )
         super().__init__(learner, [LambUpdate(parameter_groups, betas=betas, eps=eps)])
@@ -243,6 +249,7 @@ class Muon(Optimizer):
         adamw_eps: added to the root of the rest's second moment.
         adamw_weight_decay: decoupled decay of the rest.
         no_decay: kinds of parameters without decay (see ``parameters.Kind``).
+        rates: factor on the learning rate by kind of parameter, and of the head (see ``parameters.RATED``).
         lr_scales: factor on the learning rate by parameter name, for layer-wise rates.
     """
 
@@ -259,6 +266,7 @@ class Muon(Optimizer):
         adamw_eps: float = 1e-6,
         adamw_weight_decay: float = 0.01,
         no_decay: Sequence[str] = NO_DECAY,
+        rates: Mapping[str, float] | None = None,
         lr_scales: Mapping[str, float] | None = None,
     ) -> None:
         named = classify(learner)
@@ -266,7 +274,12 @@ class Muon(Optimizer):
         rest = [item for item in named if item.kind != "hidden"]
         muon = MuonUpdate(
             groups(
-                matrices, learning_rate=learning_rate, weight_decay=weight_decay, no_decay=no_decay, lr_scales=lr_scales
+                matrices,
+                learning_rate=learning_rate,
+                weight_decay=weight_decay,
+                no_decay=no_decay,
+                rates=rates,
+                lr_scales=lr_scales,
             ),
             momentum=momentum,
             num_iterations=num_iterations,
@@ -278,9 +291,50 @@ class Muon(Optimizer):
                 learning_rate=adamw_learning_rate,
                 weight_decay=adamw_weight_decay,
                 no_decay=no_decay,
+                rates=rates,
                 lr_scales=lr_scales,
             ),
             betas=adamw_betas,
             eps=adamw_eps,
         )
         super().__init__(learner, [muon, adamw])
+
+
+class Adagrad(Optimizer):
+    """Adagrad (Duchi et al. 2011), by ``torch.optim.Adagrad``, whose names the settings have.
+
+    Args:
+        learner: whose trainable parameters are optimised.
+        lr: peak rate.
+        lr_decay: the rate of update n, from 0, is divided by ``1 + n * lr_decay``.
+        weight_decay: added to each gradient, times the weight.
+        initial_accumulator_value: where the sums of squared gradients begin.
+        eps: added to their roots.
+        rates: factor on the learning rate by kind of parameter, and of the head (see ``parameters.RATED``).
+        lr_scales: factor on the learning rate by parameter name, for layer-wise rates.
+    """
+
+    def __init__(
+        self,
+        *,
+        learner: nn.Module,
+        lr: float = 0.01,
+        lr_decay: float = 0.0,
+        weight_decay: float = 0.0,
+        initial_accumulator_value: float = 0.0,
+        eps: float = 1e-10,
+        rates: Mapping[str, float] | None = None,
+        lr_scales: Mapping[str, float] | None = None,
+    ) -> None:
+        parameter_groups = groups(
+            classify(learner),
+            learning_rate=lr,
+            weight_decay=weight_decay,
+            no_decay=(),
+            rates=rates,
+            lr_scales=lr_scales,
+        )
+        adagrad = torch.optim.Adagrad(
+            parameter_groups, lr_decay=lr_decay, initial_accumulator_value=initial_accumulator_value, eps=eps
+        )
+        super().__init__(learner, [adagrad])

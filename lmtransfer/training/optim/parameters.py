@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -12,6 +13,8 @@ from lmtransfer.errors import ConfigError
 from lmtransfer.training.learner import HasBlocks, HasSplits
 
 Kind = Literal["hidden", "weight", "embedding", "norm", "bias"]
+#: What may have a rate of its own: the kinds of an encoder's parameters, and all that is in no encoder.
+RATED = (*get_args(Kind), "head")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +29,15 @@ class NamedParameter:
             vector or number; ``weight``: everything else.
         splits: how many independent matrices are stacked in its rows (3 for a fused query-key-value projection whose
             module says ``muon_splits = 3``).
+        in_head: whether it is in no encoder: of an objective's or a task's head. An output matrix that is tied to the
+            token embedding is the encoder's.
     """
 
     name: str
     parameter: nn.Parameter
     kind: Kind
     splits: int = 1
+    in_head: bool = False
 
 
 def _is_norm(module: nn.Module) -> bool:
@@ -58,6 +64,8 @@ def classify(learner: nn.Module) -> list[NamedParameter]:
     A head's matrices are not hidden ones; those of every encoder are, of ELECTRA's generator too.
     """
     hidden = _hidden_linears(learner)
+    encoders = [module for module in learner.modules() if isinstance(module, HasBlocks)]
+    of_encoders = {id(parameter) for encoder in encoders for parameter in encoder.parameters()}
     owners: dict[int, list[nn.Module]] = {}
     for owner, parameter in _owners(learner):
         owners.setdefault(id(parameter), []).append(owner)
@@ -76,7 +84,7 @@ def classify(learner: nn.Module) -> list[NamedParameter]:
         elif any(id(owner) in hidden for owner in owning):
             kind = "hidden"
         splits = owning[0].muon_splits if kind == "hidden" and isinstance(owning[0], HasSplits) else 1
-        found.append(NamedParameter(name, parameter, kind, splits))
+        found.append(NamedParameter(name, parameter, kind, splits, in_head=id(parameter) not in of_encoders))
     return found
 
 
@@ -86,29 +94,54 @@ def groups(
     learning_rate: float,
     weight_decay: float,
     no_decay: Collection[str],
+    rates: Mapping[str, float] | None = None,
     lr_scales: Mapping[str, float] | None = None,
 ) -> list[dict[str, Any]]:
     """Parameter groups for a ``torch.optim`` optimiser: every parameter in exactly one.
 
     Args:
         named: parameters, as ``classify`` tells them.
-        learning_rate: peak rate; stored as ``base_lr``, and times the parameter's scale as ``peak_lr`` (and ``lr``).
+        learning_rate: peak rate; stored as ``base_lr``, and times the parameter's factors as ``peak_lr`` (and ``lr``).
         weight_decay: decay of the kinds that are decayed.
         no_decay: the kinds that are not.
+        rates: factor on the learning rate by what the parameter is, see ``RATED``; 1 for the others. All that is in a
+            head has the head's, whatever its kind.
         lr_scales: factor on the learning rate by parameter name (layer-wise rates); 1 for the others.
 
     Raises:
-        ConfigError: ``no_decay`` names a kind that does not exist.
+        ConfigError: ``no_decay`` or ``rates`` names a kind that does not exist, or a factor is no number from 0 on.
     """
     unknown = sorted(set(no_decay) - set(get_args(Kind)))
     if unknown:
         raise ConfigError(f"optimizer.no_decay={unknown}: the kinds of parameters are {', '.join(get_args(Kind))}")
-    scales = lr_scales or {}
+    factors, scales = _checked(rates or {}), lr_scales or {}
     by_setting: dict[tuple[float, float], list[nn.Parameter]] = {}
     for item in named:
         decay = 0.0 if item.kind in no_decay else weight_decay
-        by_setting.setdefault((decay, learning_rate * scales.get(item.name, 1.0)), []).append(item.parameter)
+        factor = factors.get("head" if item.in_head else item.kind, 1.0) * scales.get(item.name, 1.0)
+        by_setting.setdefault((decay, learning_rate * factor), []).append(item.parameter)
     return [
         {"params": parameters, "lr": rate, "peak_lr": rate, "base_lr": learning_rate, "weight_decay": decay}
         for (decay, rate), parameters in by_setting.items()
     ]
+
+
+def _checked(rates: Mapping[str, float]) -> Mapping[str, float]:
+    """The factors, all of which mean something.
+
+    Raises:
+        ConfigError: those that do not, all at once.
+    """
+    problems = [
+        f"optimizer.rates.{name}: there is no such part of a model; the parts with a rate are {', '.join(RATED)}"
+        for name in rates
+        if name not in RATED
+    ]
+    problems += [
+        f"optimizer.rates.{name}={factor}: a factor on the learning rate is a finite number of at least 0 (0 freezes)"
+        for name, factor in rates.items()
+        if not (math.isfinite(factor) and factor >= 0)
+    ]
+    if problems:
+        raise ConfigError(problems)
+    return rates

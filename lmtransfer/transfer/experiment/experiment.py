@@ -169,7 +169,9 @@ class Experiment:
         scored = f"{self._shown(result.score)} on {self.setting.data.split}"
         which = f"{_WHO[member.arm]}, pretraining seed {member.pretraining_seed}" if nested else _WHO[member.arm]
         rate = f"learning rate {member.learning_rate:g}"
-        self._say(f"{which}, seed {member.seed}, {rate}: {scored} after {result.seconds:.0f} s")
+        steps, passes = result.more["steps"], result.more["epochs"]
+        longer = f", {steps:,} steps in {passes:.1f} epochs for train.min_steps" if outcome.stretched else ""
+        self._say(f"{which}, seed {member.seed}, {rate}: {scored} after {result.seconds:.0f} s{longer}")
         return result
 
     def _own_config(self, member: Member) -> dict[str, Any]:

@@ -59,6 +59,7 @@ def run_result(member: Member, outcome: Outcome, *, command: str, rule: str) -> 
             "chosen_step": state.best_step if setting.checkpoint == "best" else state.step,
             "steps": state.step,
             "epochs": state.epoch,
+            **({"losses": dict(outcome.losses)} if outcome.losses else {}),
             **layer_weights(outcome.learner),
         },
     )

@@ -17,6 +17,7 @@ from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.training.weights import load_weights
 from lmtransfer.transfer.experiment.data import TaskData
 from lmtransfer.transfer.features import FeatureTable
+from lmtransfer.transfer.joint.text import JointText
 from lmtransfer.transfer.learner import TaskLearner
 from lmtransfer.transfer.method import TransferMethod
 
@@ -41,6 +42,7 @@ class Setting:
         init: the run that the weights are of; None: random initialisation.
         pretraining_seed: of that run; None where it is not known.
         features: what frozen encoders gave, by arm (and seed, for controls).
+        text: what is learnt from beside the examples; None: nothing.
     """
 
     task: Task
@@ -55,6 +57,7 @@ class Setting:
     init: str | None = None
     pretraining_seed: int | None = None
     features: dict[str, dict[str, FeatureTable]] = field(default_factory=dict)
+    text: JointText | None = None
 
 
 @dataclass(frozen=True, slots=True)

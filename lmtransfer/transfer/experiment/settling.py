@@ -11,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from lmtransfer.config.budget import effective_train
 from lmtransfer.config.build import build
 from lmtransfer.config.check import check
+from lmtransfer.config.in_short import settle_parts
 from lmtransfer.errors import ConfigError
 from lmtransfer.importing.attention import attention_of
 from lmtransfer.importing.opening import open_saved
@@ -24,6 +25,7 @@ from lmtransfer.training.hardware import Hardware
 from lmtransfer.transfer.experiment.data import noted, read_task_data
 from lmtransfer.transfer.experiment.setting import Member, Setting
 from lmtransfer.transfer.experiment.start_token import with_trained_start
+from lmtransfer.transfer.joint.text import given_nodes, read_joint_text
 from lmtransfer.transfer.method import TransferMethod
 
 
@@ -33,6 +35,7 @@ def check_transfer(cfg: DictConfig, command: str) -> None:
     Raises:
         ConfigError: every problem.
     """
+    settle_parts(cfg)
     nodes = {
         "task": {"data_root", "cache_dir"},
         "transfer": set[str](),
@@ -40,6 +43,7 @@ def check_transfer(cfg: DictConfig, command: str) -> None:
         "schedule": set[str](),
         "tracker": {"folder"},
         **({"model": {"vocab_size"}} if cfg.get("model") is not None else {}),
+        **given_nodes(cfg),
     }
     check(cfg, primary=command, nodes=nodes)
     problems = []
@@ -69,6 +73,12 @@ def check_transfer(cfg: DictConfig, command: str) -> None:
         raise ConfigError(problems)
     for group in ("transfer", "schedule"):
         build(cfg[group])  # they need nothing but their settings, and say what is wrong with them
+    method: TransferMethod = build(cfg.transfer)
+    given = [group for group in ("corpus", "objective") if cfg.get(group) is not None]
+    if method.text is None and given:
+        raise ConfigError(
+            [f"{group}=: labels alone are learnt from; choose transfer=joint, or leave it out" for group in given]
+        )
 
 
 def _is_rate(value: Any) -> bool:
@@ -119,6 +129,10 @@ def settle(cfg: DictConfig, source: SavedRun, *, command: str, hardware: Hardwar
     for one, weights in held:
         console.print(f"encoder: {short_path(one.checkpoint())}, on {hardware}", soft_wrap=True)
         begun.append((one, with_trained_start(weights, encoder, one.tokenizer, one.config)))
+    text = None
+    if method.text is not None:
+        with console.status("reading the text"):
+            text = read_joint_text(cfg, source, method.text, cache_dir=cache_dir)
     if "pieces" in cfg.transfer:
         cfg.transfer.pieces = method.resolved_pieces(encoder)  # what the run reads, and will be read with
     seeds = range(cfg.seed, cfg.seed + cfg.seeds)
@@ -136,11 +150,25 @@ def settle(cfg: DictConfig, source: SavedRun, *, command: str, hardware: Hardwar
         training=training,
         checkpoint=cfg.checkpoint,
         cache_dir=cache_dir,
+        text=text,
     )
     settings = [
-        replace(setting, weights=weights, init=str(one.path), pretraining_seed=pretraining_seed(one), features={})
+        replace(
+            setting,
+            weights=weights,
+            init=str(one.path),
+            pretraining_seed=pretraining_seed(one),
+            features={},
+            text=None if text is None else text.with_heads_of(one),
+        )
         for one, weights in begun
     ] or [setting]
     for begun_from in settings:
-        Member(begun_from, "pretrained", cfg.seed, 0.0).new_learner()  # whether method and weights fit the encoder
+        first = Member(begun_from, "pretrained", cfg.seed, 0.0)
+        learner = first.new_learner()  # whether method and weights fit the encoder
+        if begun_from.text is not None:
+            heads = begun_from.text.heads_over(learner.encoder)
+            console.print(f"{begun_from.text}; {heads}", soft_wrap=True)
+    if text is not None and cfg.control:
+        console.print("the control reads the same text: it is joint too, from random weights, heads included")
     return settings

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal, cast
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from lmtransfer.config.build import build
 from lmtransfer.data.stream.stream import PlannedStream
+from lmtransfer.layers.disentangled import merge
 from lmtransfer.models.compilation import compile_blocks
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.tasks.encoded import EncodedExamples
@@ -23,7 +27,10 @@ from lmtransfer.training.state import TrainState
 from lmtransfer.training.weights import load_weights
 from lmtransfer.transfer.evaluation import Evaluation, evaluate
 from lmtransfer.transfer.experiment.setting import Member, Setting
-from lmtransfer.transfer.features import FeatureTable, compute_features
+from lmtransfer.transfer.features import FeatureTable, compute_features, sampled_features
+from lmtransfer.transfer.joint.joining import with_text
+from lmtransfer.transfer.joint.last_losses import LastLosses
+from lmtransfer.transfer.joint.learner import JointLearner
 from lmtransfer.transfer.learner import TaskLearner
 from lmtransfer.transfer.used_rows import learn_used_rows
 
@@ -39,6 +46,8 @@ class Outcome:
         choosing_score: the main metric on the examples to choose by, at the chosen checkpoint; None without any.
         num_held_out: examples to choose by.
         num_train: examples trained on.
+        stretched: ``train.min_steps`` made it longer than its epochs.
+        losses: the latest of each loss by name, where text was learnt from beside the examples; else none.
     """
 
     learner: TaskLearner
@@ -47,6 +56,8 @@ class Outcome:
     choosing_score: float | None
     num_held_out: int
     num_train: int
+    stretched: bool
+    losses: Mapping[str, float] = field(default_factory=dict)
 
 
 def train_once(member: Member, *, run: RunDirectory | None, progress: Progress) -> Outcome:
@@ -70,7 +81,7 @@ def train_once(member: Member, *, run: RunDirectory | None, progress: Progress) 
     examples = Examples(member, learner)
     source, held_out = examples.training(part.train), examples.training(part.held_out)
     if learner.standardising is not None:
-        learner.standardising.fit(cast(FeatureTable, source.features).parts())
+        learner.standardising.fit(examples.seen(source))
     choosing = held_out if data.choosing is None else examples.split("choosing", data.choosing)
     stream = PlannedStream(
         source,
@@ -83,25 +94,29 @@ def train_once(member: Member, *, run: RunDirectory | None, progress: Progress) 
         pin_memory=hardware.device.type == "cuda",
     )
     ties = SelectionWithTies(metric=setting.task.main_metric, higher_is_better=True, patience=train.patience)
+    plan = setup.plan(stream, seed=seed)
     validation = Validation(
         measure=lambda: _score(setting, learner, choosing).metrics,
-        every=train.eval_every or stream.steps_per_epoch,
+        every=train.eval_every or math.ceil(stream.steps_per_epoch * plan.budget.stretch),
         selection=ties if setting.checkpoint == "best" else None,
     )
+    trained, steps = with_text(member, learner, stream)
+    last = LastLosses()
     trainer = Trainer(
-        learner=learner,
-        stream=stream,
-        optimizer=_optimizer(member, learner, source),
-        plan=setup.plan(stream, seed=seed),
+        learner=trained,
+        stream=steps,
+        optimizer=_optimizer(member, learner, trained, source),
+        plan=plan,
         validation=validation if choose else None,
-        output=setup.output(run, progress=progress),
+        output=setup.output(run, progress=progress, watchers=[] if trained is learner else [last]),
     )
     if hardware.compile and not learner.freezing.frozen:
-        compile_blocks(learner)
+        compile_blocks(trained)
     begun = run is not None and (run.metrics_path.exists() or run.checkpoints.exists())
     if distributed.from_main(begun):
         trainer.resume()
     state = trainer.train()
+    merge(learner.encoder)  # what text may have trained in parts
     if run is not None:
         _use_chosen(learner, run, setting.checkpoint)
     return Outcome(
@@ -113,26 +128,37 @@ def train_once(member: Member, *, run: RunDirectory | None, progress: Progress) 
         choosing_score=_choosing_score(setting, state) if choose else None,
         num_held_out=len(choosing.encoded.examples) if choose else 0,
         num_train=len(source.encoded.examples),
+        stretched=plan.budget.stretch > 1,
+        losses=last.losses,
     )
 
 
-def _optimizer(member: Member, learner: TaskLearner, source: TaskSource) -> Any:
+def _optimizer(member: Member, learner: TaskLearner, trained: TaskLearner | JointLearner, source: TaskSource) -> Any:
     """The optimiser of what is to learn, each layer at its rate.
 
-    Where word vectors do not decay, those that the examples do not use are left out: they would stay as they are.
+    Where word vectors do not decay, those that the examples do not use are left out: they would stay as they are,
+    unless text is learnt from too.
+
+    Args:
+        member: the run.
+        learner: of the task.
+        trained: the same, or what has the text beside it.
+        source: the examples.
     """
     setting = member.setting
     sample = source.build(0, source.plan(0), [0]).to(setting.training.hardware.device)
     node = {**setting.training.optimizer, "learning_rate": member.learning_rate}
 
     def arranged() -> Any:
-        learner.arrange(sample)
-        return build(node, learner=learner, lr_scales=setting.method.lr_scales(learner))
+        trained.arrange(sample)
+        scales, names = setting.method.lr_scales(learner), {id(p): name for name, p in trained.named_parameters()}
+        own = {names[id(p)]: scales[name] for name, p in learner.named_parameters() if name in scales}
+        return build(node, learner=trained, lr_scales=own)
 
     optimizer = arranged()
     table = learner.encoder.token_embedding
     decays = table is None or optimizer.decay_of(table.weight) != 0.0
-    if not decays and learn_used_rows(learner.encoder, source.encoded.tokens_T):
+    if trained is learner and not decays and learn_used_rows(learner.encoder, source.encoded.tokens_T):
         optimizer = arranged()
     return optimizer
 
@@ -152,7 +178,7 @@ def _score(setting: Setting, learner: TaskLearner, source: TaskSource, *, keep: 
 
 
 class Examples:
-    """Sources of the command's examples, with features where the encoder is frozen.
+    """Sources of the command's examples, with features where the encoder is frozen; and what a head sees of them.
 
     A pretrained frozen encoder gives the same for every seed, so its features are made once for all of them; those of
     a control are made for its own examples, and dropped with the next seed's.
@@ -188,6 +214,13 @@ class Examples:
     def split(self, name: str, encoded: EncodedExamples) -> TaskSource:
         """All examples of another split."""
         return TaskSource(encoded, self._table(name, encoded) if self.frozen else None)
+
+    def seen(self, source: TaskSource) -> Iterator[Tensor]:
+        """What the head sees of training examples before the first step."""
+        if isinstance(source.features, FeatureTable):
+            return source.features.parts()
+        hardware = self.setting.training.hardware
+        return sampled_features(self.learner, source, device=hardware.device, autocast=hardware.precision.autocast)
 
     def _table(self, name: str, encoded: EncodedExamples) -> FeatureTable:
         if name not in self.tables:

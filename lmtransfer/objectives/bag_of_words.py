@@ -1,0 +1,138 @@
+"""The words of a row, told from one vector of it.
+
+Shape legend: T tokens of a packed batch, B real rows, D width, E width of the token embedding, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from lmtransfer.data.batch import PackedBatch
+from lmtransfer.data.store.store import MixedStore, TokenStore
+from lmtransfer.data.store.token_shares import token_information
+from lmtransfer.errors import ConfigError
+from lmtransfer.layers.initialisation import truncated_normal_
+from lmtransfer.models.base import Encoder
+from lmtransfer.objectives.base import Encode, Objective
+from lmtransfer.objectives.batch import PretrainingBatch
+from lmtransfer.tokenizers.base import Tokenizer
+from lmtransfer.training.learner import Loss
+
+#: Which vector of a row its words are told from: the mean of the last layer over all its tokens, specials included, or
+#: that of its first token.
+Pooling = Literal["mean", "first"]
+
+
+class BagOfWords(Objective):
+    """Tells which words stand in a row, hidden ones included, from its pooled state, so that this is trained too.
+
+    The words of a text as a target are FastSent's (Hill et al. 2016, https://arxiv.org/abs/1602.03483), and their
+    weights those of TF-IDF; variants of both, beside masked tokens, beat masked tokens alone (Aroca-Ouellette and
+    Rudzicz 2020, https://arxiv.org/abs/2010.01694). Where we differ: the row is the one that is read, not its
+    neighbour; there is one softmax over the vocabulary; and a token weighs its information ``-log p``, p being its
+    share of the training text's tokens, where TF-IDF counts documents.
+
+    A row's target is a distribution over the vocabulary, ``q(v) = n(v) w(v) / sum_u n(u) w(u)``, with v n(v) times in
+    the row as it is in the text, and weights w that are 0 for special tokens. The head is a linear layer to the width
+    of the token embedding, which is the output matrix, and a bias. Losses: "bow", the cross entropies
+    ``-sum_v q(v) log p(v)`` in nats summed over rows; "bow_accuracy", the rows whose most probable token is in them. A
+    row of special tokens alone adds nothing.
+
+    The row that is read is the one with hidden tokens, so beside masked tokens it costs B rows of logits, and the last
+    layer everywhere instead of at hidden tokens. An objective that reads something else (replaced tokens) pays one more
+    pass of the encoder.
+
+    Args:
+        weight: of the loss in the total.
+        pooling: "mean" or "first".
+        tokenizer: names the special tokens.
+
+    Raises:
+        ConfigError: another pooling.
+    """
+
+    name = "bow"
+    title = "words of rows"
+    directions = ("bidirectional", "causal", "backward", "concatenated")
+    head_reads = "starts"
+    output_reads = "starts"
+    ties_embedding = True
+    vocabulary_sized = ("bias",)
+
+    def __init__(self, *, weight: float = 1.0, pooling: Pooling = "mean", tokenizer: Tokenizer) -> None:
+        super().__init__(weight=weight)
+        if pooling not in get_args(Pooling):
+            raise ConfigError(
+                f"objective.losses.bow.pooling={pooling} is not allowed: use one of {', '.join(get_args(Pooling))}"
+            )
+        self.pooling = pooling
+        self.reads = "all" if pooling == "mean" else "starts"
+        self.special = np.flatnonzero(tokenizer.is_special)
+
+    def bind(self, encoder: Encoder) -> None:
+        """See ``Objective``; until ``observe``, all words weigh the same."""
+        super().bind(encoder)
+        self.dense = nn.Linear(encoder.dim, self.tied_embedding.embedding_dim)
+        self.bias = nn.Parameter(torch.zeros(encoder.vocab_size))
+        self.dense.apply(truncated_normal_)
+        self.register_buffer("information", torch.zeros(encoder.vocab_size))
+        self._set_information(np.ones(encoder.vocab_size))
+
+    def observe(self, store: TokenStore | MixedStore) -> None:
+        """See ``Objective``: how often words occur."""
+        self._set_information(token_information(store, size=len(self.bias)))
+
+    @torch.no_grad()
+    def _set_information(self, information_V: np.ndarray) -> None:
+        """Let words weigh so much, and special tokens nothing."""
+        information_V[self.special[self.special < len(information_V)]] = 0.0
+        self.get_buffer("information").copy_(torch.from_numpy(information_V))
+
+    def count(self, batch: PretrainingBatch) -> int:
+        """See ``Objective``; rows."""
+        return batch.original.num_real
+
+    def pooled(self, batch: PretrainingBatch, encode: Encode) -> Tensor:
+        """The vector of each row, (B, D)."""
+        output = encode(batch.inputs, batch.reads)
+        if self.pooling == "first":
+            return batch.read("starts", output)
+        lengths_B, rows_T = _rows(batch.inputs)
+        hidden_TD = output.last[: batch.inputs.num_tokens]  # filler comes last
+        return _row_sums(hidden_TD.to(_precise(hidden_TD)), rows_T, lengths_B) / lengths_B[:, None]
+
+    def losses(self, batch: PretrainingBatch, encode: Encode) -> dict[str, Loss]:
+        """See ``Objective``."""
+        hidden_BE = self.dense(self.pooled(batch, encode))
+        logits_BV = nn.functional.linear(hidden_BE, self.tied_embedding.weight, self.bias)
+        logits_BV = logits_BV.to(_precise(logits_BV))
+        tokens_T = batch.original.tokens_T[: batch.original.num_tokens]
+        lengths_B, rows_T = _rows(batch.original)
+        weights_T = self.get_buffer("information")[tokens_T].to(logits_BV.dtype)
+        sums_B = _row_sums(weights_T, rows_T, lengths_B)
+        shares_T = weights_T / sums_B.clamp_min(torch.finfo(sums_B.dtype).tiny)[rows_T]
+        log_sums_B = torch.where(sums_B > 0, logits_BV.logsumexp(1), 0.0)
+        total = log_sums_B.sum() - (shares_T * logits_BV[rows_T, tokens_T]).sum()
+        found_T = (tokens_T == logits_BV.detach().argmax(1)[rows_T]) & (weights_T > 0)
+        hits = _row_sums(found_T.float(), rows_T, lengths_B).count_nonzero()
+        return self.loss_and_accuracy(total, hits.float(), self.count(batch))
+
+
+def _rows(packed: PackedBatch) -> tuple[Tensor, Tensor]:
+    """The length of each real row, (B,), and the row of each real token, (T,)."""
+    lengths_B = packed.cu_seqlens.diff()[: packed.num_real].long()
+    rows_B = torch.arange(packed.num_real, device=lengths_B.device)
+    return lengths_B, rows_B.repeat_interleave(lengths_B, output_size=packed.num_tokens)
+
+
+def _row_sums(values: Tensor, rows_T: Tensor, lengths_B: Tensor) -> Tensor:
+    """The sum over each row: (T, ...) -> (B, ...)."""
+    return values.new_zeros(len(lengths_B), *values.shape[1:]).index_add(0, rows_T, values)
+
+
+def _precise(tensor: Tensor) -> torch.dtype:
+    return torch.promote_types(tensor.dtype, torch.float32)

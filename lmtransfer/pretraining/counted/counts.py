@@ -1,0 +1,95 @@
+"""How often tokens occur near each other, and in which documents.
+
+Shape legend: N tokens of text, V vocabulary, C context tokens (the C most frequent), S segments.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lmtransfer.data.store.store import MixedStore, TokenStore
+
+
+def token_ids(store: TokenStore | MixedStore, *, most_tokens: int) -> np.ndarray:
+    """The first tokens of a corpus, or of each part of a mixture by its share, int64, shape (N,)."""
+    stores = [store] if isinstance(store, TokenStore) else list(store.parts.values())
+    share = min(1.0, most_tokens / max(1, store.num_tokens))
+    return np.concatenate([one.tokens(0, int(one.num_tokens * share)) for one in stores]).astype(np.int64)
+
+
+def segment_ids(store: TokenStore | MixedStore, *, most_tokens: int, longest: int) -> np.ndarray:
+    """For each of ``token_ids`` the number of its document, or of the part of it, int64, shape (N,).
+
+    Args:
+        store: the corpus.
+        most_tokens: as of ``token_ids``.
+        longest: tokens of a segment at most; longer documents are cut.
+    """
+    stores = [store] if isinstance(store, TokenStore) else list(store.parts.values())
+    share = min(1.0, most_tokens / max(1, store.num_tokens))
+    found, number = [], 0
+    for one in stores:
+        size = int(one.num_tokens * share)
+        starts = np.asarray(one.sentence_starts)[np.asarray(one.document_starts)]
+        places = np.arange(size)
+        documents = np.searchsorted(starts, places, side="right") - 1
+        begins_T = (places - starts[documents]) % longest == 0
+        segments = np.cumsum(begins_T) - 1 + number
+        found.append(segments)
+        number = int(segments[-1]) + 1 if size else number
+    return np.concatenate(found)
+
+
+def subsampled(ids_N: np.ndarray, *, threshold: float, seed: int) -> np.ndarray:
+    """The text with frequent tokens thinned out, in order.
+
+    A token of frequency f is kept with probability sqrt(threshold / f), 1 at most (Mikolov et al. 2013, section 2.3).
+    What is dropped widens the windows, as there.
+    """
+    shares_V = np.bincount(ids_N) / max(1, len(ids_N))
+    kept_V = np.minimum(1.0, np.sqrt(threshold / np.maximum(shares_V, threshold * 1e-9)))
+    return ids_N[np.random.default_rng(seed).random(len(ids_N)) < kept_V[ids_N]]
+
+
+def window_counts(ranks_N: np.ndarray, *, window: int, vocab_size: int, contexts: int) -> Tensor:
+    """How often each token has each context token near it.
+
+    A pair at distance d counts ``window - d + 1``: nearer ones more, as word2vec's random window sizes do. Windows go
+    over the ends of documents.
+
+    Args:
+        ranks_N: the text, each token by its place in the order of frequency.
+        window: tokens to each side.
+        vocab_size: V.
+        contexts: C, at most V.
+
+    Returns:
+        float32, (V, C).
+    """
+    text_N = torch.from_numpy(ranks_N)
+    every = contexts == vocab_size
+    columns = contexts + (not every)  # one more takes the tokens that are no context
+    row_N, column_N = text_N * columns, text_N.clamp(max=columns - 1)
+    counts = torch.zeros(vocab_size * columns)
+    one = torch.ones(len(text_N))
+    for distance in range(1, min(window, len(text_N) - 1) + 1):
+        pairs, weight = one[distance:], float(window - distance + 1)
+        counts.index_add_(0, row_N[:-distance] + column_N[distance:], pairs, alpha=weight)
+        if not every:
+            counts.index_add_(0, row_N[distance:] + column_N[:-distance], pairs, alpha=weight)
+    counts_VC = counts.view(vocab_size, columns)
+    return counts_VC + counts_VC.t() if every else counts_VC[:, :contexts]
+
+
+def segment_counts(ranks_N: np.ndarray, segments_N: np.ndarray, *, vocab_size: int) -> tuple[Tensor, Tensor]:
+    """How often each token occurs in each segment.
+
+    Returns:
+        Places of the numbers that are not 0, int64, (2, P), token and segment; and the numbers, float32, (P,).
+    """
+    num_segments = int(segments_N.max()) + 1
+    keys_P, counts_P = torch.from_numpy(ranks_N * num_segments + segments_N).unique(return_counts=True)
+    places_2P = torch.stack([keys_P.div(num_segments, rounding_mode="floor"), keys_P % num_segments])
+    return places_2P, counts_P.float()

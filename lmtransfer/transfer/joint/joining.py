@@ -1,0 +1,29 @@
+"""A run's learner and steps, with the text beside them where there is any."""
+
+from __future__ import annotations
+
+from lmtransfer.training.learner import BatchStream
+from lmtransfer.transfer.experiment.setting import Member
+from lmtransfer.transfer.joint.learner import JointLearner
+from lmtransfer.transfer.joint.stream import JointStream
+from lmtransfer.transfer.learner import TaskLearner
+
+
+def with_text(
+    member: Member, learner: TaskLearner, stream: BatchStream
+) -> tuple[TaskLearner | JointLearner, BatchStream]:
+    """What is trained, and on what: the task alone as it is, or with text beside it.
+
+    Args:
+        member: the run; a control reads the same text, with random weights also in the objectives' heads.
+        learner: of the task, on its device, with the weights that it begins with.
+        stream: the labelled examples.
+    """
+    text = member.setting.text
+    if text is None:
+        return learner, stream
+    parts = text.parts(learner.encoder)
+    objectives, _ = text.learner(parts, seed=member.seed, keep_heads=not member.is_control)
+    joint = JointLearner(learner, objectives, text.share)
+    beside = text.stream(parts, member.setting.training, seed=member.seed)
+    return joint, JointStream(stream, beside, reads_text=lambda: joint.reads_text)

@@ -1,0 +1,35 @@
+"""The losses of a joint training as it last saw each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from lmtransfer.training.state import TrainState
+from lmtransfer.training.update import Outcome
+
+
+class LastLosses:
+    """Remembers the latest value of every loss, since those of the text end before training does.
+
+    Attributes:
+        losses: by name.
+    """
+
+    name = "last_losses"
+
+    def __init__(self) -> None:
+        self.losses: dict[str, float] = {}
+
+    def observe(self, outcome: Outcome, state: TrainState, *, used: float) -> Sequence[str]:
+        """See ``training.watchers.Watcher``."""
+        self.losses.update(outcome.losses)
+        return ()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The losses."""
+        return dict(self.losses)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """The reverse of ``state_dict``."""
+        self.losses = {str(name): float(value) for name, value in state.items()}

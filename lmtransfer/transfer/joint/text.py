@@ -1,0 +1,203 @@
+"""The text of a joint training: which corpus and objective, read once, whatever the number of runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import DictConfig, OmegaConf, open_dict
+from torch import Tensor
+
+from lmtransfer.config.plain import resolved
+from lmtransfer.data.stream.stream import PlannedStream
+from lmtransfer.errors import ConfigError
+from lmtransfer.models.base import Encoder
+from lmtransfer.objectives.learner import PretrainingLearner, needed_reads
+from lmtransfer.objectives.source import PretrainingSource
+from lmtransfer.pretraining.going_on import TakenHeads, take_heads
+from lmtransfer.pretraining.parts import Parts, parts_over
+from lmtransfer.pretraining.text import Text, absolute_corpus, read_text
+from lmtransfer.randomness import derived_seed
+from lmtransfer.reporting.runs.labels import objective_label
+from lmtransfer.runs.saved import SavedRun
+from lmtransfer.runs.training import TrainingSetup
+from lmtransfer.runs.trust import same_text
+from lmtransfer.tokenizers.base import characters_of
+from lmtransfer.training import distributed
+from lmtransfer.training.weights import read_weights
+from lmtransfer.transfer.joint.share import TextShare
+
+_HEADS = "objectives."
+
+
+@dataclass(frozen=True, slots=True)
+class JointText:
+    """Text to be learnt from beside labels, and by which objective.
+
+    Attributes:
+        share: how much it counts.
+        text: the corpus as token ids.
+        objective: node of rows, corruption and losses.
+        heads: weights of the pretraining run's heads by name (``mlm.dense.weight``); none where they begin anew.
+    """
+
+    share: TextShare
+    text: Text
+    objective: DictConfig
+    heads: Mapping[str, Tensor]
+
+    def with_heads_of(self, run: SavedRun) -> JointText:
+        """The same text, with the heads of a run that is begun from."""
+        tensors = read_weights(run.checkpoint())
+        heads = {name.removeprefix(_HEADS): tensor for name, tensor in tensors.items() if name.startswith(_HEADS)}
+        return replace(self, heads=heads)
+
+    def parts(self, encoder: Encoder) -> Parts:
+        """What is learnt from the text over an encoder.
+
+        Raises:
+            ConfigError: the objective does not fit the encoder, or a step's text is less than a row.
+        """
+        if encoder.attention == "none":
+            raise ConfigError(
+                f"transfer=joint: {type(encoder).__name__} has static word vectors, which know nothing of the words "
+                "around them that text could teach; use transfer=full"
+            )
+        parts = parts_over(self.objective, encoder, self.text.tokenizer, self.heads)
+        if self.share.tokens < parts.rows.max_length:
+            raise ConfigError(
+                f"transfer.text_tokens={self.share.tokens} is less than a row of text (objective.max_length="
+                f"{parts.rows.max_length}): give {parts.rows.max_length} or more"
+            )
+        return parts
+
+    def learner(self, parts: Parts, *, seed: int, keep_heads: bool) -> tuple[PretrainingLearner, TakenHeads]:
+        """The objectives, and which of their heads are the pretraining run's.
+
+        Args:
+            parts: over an encoder that is on its device, with the weights that it begins with.
+            seed: of the heads that begin anew, which depend on it alone; torch's generator is left as it was.
+            keep_heads: take those of the pretraining run; else all begin anew, as a control's do.
+        """
+        device = next(parts.encoder.parameters()).device
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(derived_seed(seed, "heads"))
+            read = parts.encoder.attention
+            learner = PretrainingLearner(parts.encoder, list(parts.objectives)).to(device)
+            if parts.encoder.attention != read:
+                raise ConfigError(
+                    f"transfer=joint: {objective_label(self.objective)} needs {parts.encoder.attention} attention, and "
+                    f"the task reads the encoder in {read} attention: give another objective, or set "
+                    f"transfer.attention={parts.encoder.attention}"
+                )
+        return learner, take_heads(learner, parts.heads if keep_heads else {})
+
+    def heads_over(self, encoder: Encoder) -> TakenHeads:
+        """Which heads a run has from the pretraining; the encoder is of no use afterwards.
+
+        Raises:
+            ConfigError: see ``parts``.
+        """
+        return self.learner(self.parts(encoder), seed=0, keep_heads=True)[1]
+
+    def stream(self, parts: Parts, setup: TrainingSetup, *, seed: int) -> PlannedStream:
+        """The text of the training part as steps of this rank, rows in a random order.
+
+        Rows stand alone, also those that pretraining may have read as one text with a memory of what came before.
+
+        Args:
+            parts: how rows are cut and hidden.
+            setup: where to compute, and the size of a forward pass.
+            seed: of order, rows and masks.
+        """
+        train, hardware = setup.train, setup.hardware
+        store, drawn = self.text.prepared.train, derived_seed(seed, "text")
+        parts.corruption.observe(store)
+        source = PretrainingSource(
+            store=store,
+            rows=parts.rows,
+            corruption=parts.corruption,
+            seed=drawn,
+            reads=needed_reads(parts.objectives),
+            capacity=(train.micro_batch_tokens or self.share.tokens) if hardware.compile else None,
+            few_shapes=hardware.device.type == "cpu",
+            characters=characters_of(self.text.tokenizer),
+        )
+        return PlannedStream(
+            source,
+            seed=drawn,
+            batch_tokens=self.share.tokens,
+            micro_batch_tokens=train.micro_batch_tokens,
+            num_workers=train.num_workers,
+            rank=distributed.rank(),
+            world_size=distributed.world_size(),
+            pin_memory=hardware.device.type == "cuda",
+        )
+
+    def __str__(self) -> str:
+        share = self.share
+        until = "" if share.until == 1 else f", until {100 * share.until:g} % of the budget"
+        return (
+            f"text beside labels: {self.text.corpus.name}, {objective_label(self.objective)}, {share.tokens:,} tokens "
+            f"a step at weight {share.weight:g}{until}"
+        )
+
+
+def given_nodes(cfg: DictConfig) -> dict[str, set[str]]:
+    """The components of the text and the objective that the user names, with what the command supplies to each."""
+    objective, nodes = cfg.get("objective"), dict[str, set[str]]()
+    if cfg.get("corpus") is not None:
+        nodes["corpus"] = {"data_root", "cache_dir"}
+    if OmegaConf.is_dict(objective) and OmegaConf.is_dict(objective.get("losses")):
+        for part in ("rows", "corruption", *(f"losses.{name}" for name in objective.losses)):
+            nodes[f"objective.{part}"] = {"tokenizer"}
+    return nodes
+
+
+def read_joint_text(cfg: DictConfig, source: SavedRun, share: TextShare, *, cache_dir: Path) -> JointText:
+    """Read the corpus and the objective that the user names, or those of the run that is begun from.
+
+    Args:
+        cfg: of the command; what is read becomes part of it.
+        source: the run that is begun from, or whose tokenizer it is.
+        share: how much of a step is text.
+        cache_dir: where the tokenised text is kept.
+
+    Raises:
+        ConfigError: the run has no objective, or knows of no text, and none is given.
+        RunDirectoryError: the run was made by others, and the text that it names is not the one it was trained on.
+        DataError: the text is not at hand.
+    """
+    key = "init" if cfg.get("init") else "tokenizer_from"
+    given = {part: resolved(cfg)[part] for part in ("corpus", "objective") if cfg.get(part) is not None}
+    own: dict[str, Any] = {part: source.config.get(part) for part in ("corpus", "objective")}
+    data_root = cfg.data_root or (source.config.get("data_root") if source.trusted else None)
+    problems = []
+    if not (given.get("objective") or own["objective"] or {}).get("losses"):
+        problems.append(
+            f"transfer=joint: {key}={cfg[key]} has no objective of text: give one, such as objective=mlm, whose heads "
+            "begin anew, or choose transfer=full"
+        )
+    if "corpus" not in given and own["corpus"] is None:
+        problems.append(
+            f"transfer=joint: what {key}={cfg[key]} was trained on is not known here: give text, such as corpus=text "
+            "corpus.path=my/texts, or choose transfer=full"
+        )
+    if problems:
+        raise ConfigError(problems)
+    if "objective" not in given:
+        for part in ("rows", "corruption", *(f"losses.{name}" for name in own["objective"]["losses"])):
+            source.component(f"objective.{part}", "tokenizer")  # says what is wrong with it
+    if "corpus" not in given and not source.trusted:
+        same_text(own["corpus"], source.directory.read_versions(), source.directory.config_path, data_root=data_root)
+    given = own | given
+    given["corpus"] = absolute_corpus(given["corpus"])
+    config = OmegaConf.create(
+        {**given, "init": str(source.path), "tokenizer": None, "data_root": data_root, "cache_dir": str(cache_dir)}
+    )
+    with open_dict(cfg):
+        cfg.corpus, cfg.objective = config.corpus, config.objective
+    return JointText(share, read_text(config), config.objective, {})

@@ -1,0 +1,55 @@
+"""Labels and text at once on two ranks (gloo, on the CPU) give what one process gives."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "tests" / "recipes"))
+
+from transfer_world import QUICK, make_world  # noqa: E402
+
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+TEXT = ["corpus=text", "corpus.path=text.txt", "objective=mlm", "objective.max_length=16"]
+JOINT = ["transfer=joint", "transfer.text_tokens=64", "transfer.dropout=0", "train.log_every=1", "checkpoint=last"]
+
+
+def _finetune(world: Path, *words: str, ranks: int) -> None:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "LMTRANSFER_CACHE": str(world)}
+    launcher = TORCHRUN if ranks == 2 else []
+    command = [sys.executable, *launcher, "-m", "lmtransfer", "finetune", *QUICK, *TEXT, *JOINT, *words]
+    done = subprocess.run(command, cwd=world, env=environment, capture_output=True, timeout=200)
+    assert done.returncode == 0, done.stdout.decode() + done.stderr.decode()
+
+
+def _lines(world: Path, run: str) -> list[dict[str, Any]]:
+    path = world / "runs" / "finetune" / run / "metrics.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.mark.slow
+def test_two_ranks_learn_from_labels_and_text_as_one(tmp_path: Path) -> None:
+    make_world(tmp_path)
+    documents = [f"the film of number {number} was a dull story with a superb actor" for number in range(40)]
+    (tmp_path / "text.txt").write_text("\n\n".join(documents) + "\n")
+    for ranks in (1, 2):
+        _finetune(tmp_path, f"name=ranks-{ranks}", ranks=ranks)
+    one, two = (_lines(tmp_path, f"ranks-{ranks}") for ranks in (1, 2))
+    for key in ("loss", "tokens", "loss/mlm"):
+        expected = [line[key] for line in one if key in line]
+        assert [line[key] for line in two if key in line] == pytest.approx(expected, rel=1e-4)
+        assert len(expected) > 6
+    models = [
+        load_file(tmp_path / f"runs/finetune/ranks-{ranks}/checkpoints/last/model.safetensors") for ranks in (1, 2)
+    ]
+    for name, tensor in models[0].items():
+        torch.testing.assert_close(models[1][name], tensor, rtol=1e-2, atol=1e-3, msg=name)

@@ -1,0 +1,137 @@
+"""Runs whose token embeddings start from counts: what they start from, going on, phases, and what is refused."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+from transfer_world import lmtransfer, make_world, result, sentence
+
+from lmtransfer.training import loop
+
+TINY = [
+    *("pretrain", "experiment=null", "train.seconds=null", "train.steps=6", "model=bert_tiny", "model.dim=16"),
+    *("model.num_heads=2", "model.hidden_dim=16", "model.num_layers=1", "model.max_length=32", "objective=mlm"),
+    *("objective.max_length=16", "corpus=text", "corpus.path=data/text.txt", "corpus.validation_fraction=0.2"),
+    *("tokenizer.vocab_size=60", "tokenizer.allow_fewer=true", "train.batch_tokens=64", "hardware=exact"),
+    *("train.log_every=1", "train.eval_every=6"),
+]
+COUNTED = [*TINY, "embeddings=counted"]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("counted")
+    make_world(folder)
+    rng = random.Random(0)
+    documents = [" . ".join(sentence(k % 2, rng) for _ in range(6)) for k in range(60)]
+    (folder / "data/text.txt").write_text("\n\n".join(documents) + "\n")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def here(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    shutil.copytree(made, tmp_path / "world")
+    monkeypatch.chdir(tmp_path / "world")
+    monkeypatch.setenv("LMTRANSFER_CACHE", str(made / "cache"))
+    monkeypatch.delenv("LMTRANSFER_DATA", raising=False)
+    threads = torch.get_num_threads()
+    yield tmp_path / "world"
+    torch.set_num_threads(threads)
+
+
+def _weights(name: str, checkpoint: str = "last") -> dict[str, torch.Tensor]:
+    return load_file(f"runs/pretrain/{name}/checkpoints/{checkpoint}/model.safetensors")
+
+
+def _table(name: str) -> np.ndarray:
+    return _weights(name)["encoder.embeddings.token.weight"].numpy()
+
+
+def test_a_run_starts_from_the_counts_and_says_so(capfd: pytest.CaptureFixture[str]) -> None:
+    still = ["optimizer.rates={embedding: 0, norm: 0, bias: 0, head: 0}", "optimizer.learning_rate=1e-12"]
+    assert lmtransfer(*COUNTED, *still, "name=counted") == 0
+    assert "start from counts" in capfd.readouterr().err
+    assert lmtransfer(*TINY, *still, "name=random") == 0
+    counted, random_ones = _table("counted"), _table("random")
+    changed = (counted != random_ones).any(1)
+    assert changed.sum() > 20
+    assert np.allclose(counted[changed].mean(0), 0, atol=1e-5)
+    assert counted[changed].std() == pytest.approx(0.02, rel=1e-3)
+    bias = _weights("counted")["objectives.mlm.bias"]
+    assert bias.std() > 0.5
+    assert not _weights("random")["objectives.mlm.bias"].any()
+    first = result("runs/pretrain/counted")["metrics"]["mlm"]
+    assert first < result("runs/pretrain/random")["metrics"]["mlm"]
+    assert yaml.safe_load(Path("runs/pretrain/counted/config.yaml").read_text())["embeddings"]["windows"] == [2, 16]
+
+
+@pytest.mark.parametrize("more", [(), ("phases=words_then_masked",)])
+def test_a_stopped_run_goes_on_to_the_same_weights(
+    more: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert lmtransfer(*COUNTED, *more, "name=whole") == 0
+    for stop in (1, 3):
+        name = f"stopped{stop}"
+        asked = iter(range(1, 100))
+        with monkeypatch.context() as patched:
+            patched.setattr(
+                loop, "agreed_stop", lambda asked=asked, stop=stop: "SIGTERM" if next(asked) == stop else ""
+            )
+            assert lmtransfer(*COUNTED, *more, f"name={name}") != 0
+        assert lmtransfer(*COUNTED, *more, f"name={name}", "resume=true") == 0, capfd.readouterr().err
+        for key, value in _weights("whole").items():
+            assert torch.equal(value, _weights(name)[key]), key
+
+
+def test_a_run_that_was_stopped_before_its_first_checkpoint_counts_again() -> None:
+    assert lmtransfer(*COUNTED, "name=whole") == 0
+    shutil.copytree("runs/pretrain/whole", "runs/pretrain/again")
+    shutil.rmtree("runs/pretrain/again/checkpoints")
+    Path("runs/pretrain/again/result.json").unlink()
+    config = Path("runs/pretrain/again/config.yaml")
+    config.write_text(config.read_text().replace("name: whole", "name: again"))
+    assert lmtransfer(*COUNTED, "name=again", "resume=true") == 0
+    assert np.array_equal(_table("whole"), _table("again"))
+
+
+CHARACTERS = [
+    *("pretrain", "experiment=null", "train.seconds=null", "train.steps=1", "model=elmo_laptop", "objective=bilm"),
+    *("tokenizer=words", "corpus=text", "corpus.path=data/text.txt", "objective.max_length=16"),
+]
+
+
+@pytest.mark.parametrize(
+    ("words", "what"), [(CHARACTERS, "embeddings=null"), ([*TINY, "init=runs/pretrain/first"], "leave it out")]
+)
+def test_embeddings_that_cannot_be_counted_are_refused(
+    words: list[str], what: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    if "init=" in words[-1]:
+        assert lmtransfer(*TINY, "name=first") == 0
+        words = [word for word in words if not word.startswith(("model", "tokenizer"))]
+    capfd.readouterr()
+    assert lmtransfer(*words, "embeddings=counted", "name=refused") != 0
+    shown = capfd.readouterr().err
+    assert "embeddings: " in shown
+    assert what in shown
+    assert not Path("runs/pretrain/refused").exists()
+
+
+def test_a_recipe_with_counts_leaves_them_out_where_weights_are_gone_on_with(capfd: pytest.CaptureFixture[str]) -> None:
+    Path("own/experiment").mkdir(parents=True)
+    Path("own/experiment/mine.yaml").write_text(
+        "# @package _global_\n# mine\ndefaults:\n  - override /embeddings: counted\n"
+    )
+    assert lmtransfer(*TINY, "name=first") == 0
+    words = [word for word in TINY if not word.startswith(("model", "tokenizer", "experiment"))]
+    assert lmtransfer(*words, "--config-dir=own", "experiment=mine", "init=runs/pretrain/first", "name=second") == 0
+    assert "start from counts" not in capfd.readouterr().err
+    assert yaml.safe_load(Path("runs/pretrain/second/config.yaml").read_text())["embeddings"] is None

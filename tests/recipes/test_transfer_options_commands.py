@@ -1,0 +1,167 @@
+"""What a head sees and at which rates it learns, as users say it, through every command that takes the run."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+from saved_encoder import load_encoder
+from torch import Tensor
+from transfer_world import QUICK, lmtransfer, make_world, result
+
+from lmtransfer.data.batch import pack
+from lmtransfer.training.checkpoint import Checkpoints
+
+BOTH_LAYERS = ["transfer.layers=[0,last]", "transfer.pooling=mean", "transfer.standardise=true"]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("world")
+    make_world(folder)
+    return folder
+
+
+def _weights(run: str, checkpoint: str = "last") -> dict[str, Tensor]:
+    return load_file(Path(run) / "checkpoints" / checkpoint / "model.safetensors")
+
+
+def _losses(run: str) -> list[float]:
+    return [json.loads(line)["loss"] for line in (Path(run) / "metrics.jsonl").open()]
+
+
+def _vectors_of_train() -> Tensor:
+    """Of each training sentence by itself: the mean over its tokens of the embedding layer and of the last one."""
+    encoder, tokenizer, _ = load_encoder("runs/pretrain/base")
+    vectors = []
+    for line in Path("data/train.tsv").read_text().splitlines()[1:]:
+        ids = [tokenizer.cls_id, *map(int, tokenizer.encode(line.partition("\t")[0]).ids), tokenizer.sep_id]
+        rows = torch.tensor([ids, [0] * len(ids)], dtype=torch.int32).numpy()
+        packed = pack([rows[0]], [rows[1]], capacity=len(ids), max_length=24)
+        with torch.no_grad():
+            layers = encoder.eval()(packed).layers
+        vectors.append(torch.cat([layers[0].mean(0), layers[-1].mean(0)]))
+    return torch.stack(vectors).double()
+
+
+def test_finetuning_begins_on_the_scale_of_the_training_part_and_each_arm_on_its_own(world: Path) -> None:
+    words = [*BOTH_LAYERS, "checkpoint=last", "name=ft", "control=true"]
+    assert lmtransfer("finetune", *QUICK, *words) == 0
+    saved, control = _weights("runs/finetune/ft"), _weights("runs/finetune/ft/control")
+    values = _vectors_of_train()
+    mean, deviation = saved["standardising.mean"].double(), saved["standardising.deviation"].double()
+    torch.testing.assert_close(mean, values.mean(0), atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(deviation, values.std(0, correction=0), atol=1e-5, rtol=1e-3)
+    assert not torch.allclose(control["standardising.deviation"].double(), deviation, rtol=1e-2)
+    assert saved["head.output.weight"].shape == (2, 32)
+    assert lmtransfer("evaluate", "run=runs/finetune/ft", "split=dev", "hardware=exact", "name=again") == 0
+    assert result("runs/evaluate/again")["metrics"] == result("runs/finetune/ft")["metrics"]
+    assert lmtransfer("predict", "run=runs/finetune/ft", "input=data/test.tsv", "output=said.jsonl") == 0
+    assert len(Path("said.jsonl").read_text().splitlines()) == 50
+
+
+def test_a_torn_run_goes_on_to_the_same_weights_and_statistics(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["finetune", *QUICK, *BOTH_LAYERS, "transfer.embedding_rate=0", "transfer.head_rate=3", "seeds=2"]
+    words += ["train.save_every=1", "train.min_steps=9", "train.log_every=1"]
+    assert lmtransfer(*words, "name=whole") == 0
+    saves, save = 0, Checkpoints.save
+
+    def save_and_die(self: Checkpoints, name: str, **content: Any) -> Path:
+        nonlocal saves
+        saves += 1
+        path = save(self, name, **content)
+        if saves == 4:
+            raise KeyboardInterrupt
+        return path
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoints, "save", save_and_die)
+        assert lmtransfer(*words, "name=torn") != 0
+    assert lmtransfer(*words, "name=torn", "resume=true") == 0
+    for seed in range(2):
+        whole, torn = (_weights(f"runs/finetune/{name}/seed-{seed}") for name in ("whole", "torn"))
+        assert whole.keys() == torn.keys()
+        assert all(torch.equal(tensor, torn[name]) for name, tensor in whole.items())
+    assert _losses("runs/finetune/torn/seed-0") == _losses("runs/finetune/whole/seed-0")
+
+
+def test_frozen_embeddings_are_those_of_the_run_that_was_started_from(world: Path) -> None:
+    words = ["transfer.embedding_rate=0", "checkpoint=last", "name=ft", "control=true", "learning_rates=[0.01,0.02]"]
+    assert lmtransfer("finetune", *QUICK, *words) == 0
+    base, found = _weights("runs/pretrain/base"), _weights("runs/finetune/ft")
+    same = {name for name, tensor in base.items() if name in found and torch.equal(tensor, found[name])}
+    assert same == {name for name in base if name.startswith("encoder.embeddings.")}
+    control = _weights("runs/finetune/ft/control")["encoder.embeddings.token.weight"]
+    assert not torch.allclose(control, base["encoder.embeddings.token.weight"])
+
+
+def test_an_export_folds_the_scale_into_the_head(world: Path) -> None:
+    assert lmtransfer("finetune", *QUICK, *BOTH_LAYERS, "name=both", "train.epochs=1") == 0
+    assert lmtransfer("export", "run=runs/finetune/both", "format=tensors", "to=tensors") == 0  # read back, compared
+    written, saved = load_file("tensors/model.safetensors"), _weights("runs/finetune/both", "best")
+    assert {name for name in saved if name not in written} == {"standardising.mean", "standardising.deviation"}
+    by_hand = saved["head.output.weight"] / saved["standardising.deviation"]
+    torch.testing.assert_close(written["head.output.weight"], by_hand, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_transformers_has_the_folded_head_and_no_two_layers(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("transformers")
+    assert lmtransfer("finetune", *QUICK, "transfer.standardise=true", "name=family", "train.epochs=1") == 0
+    assert lmtransfer("export", "run=runs/finetune/family", "to=published") == 0  # verified against transformers
+    assert lmtransfer("finetune", *QUICK, *BOTH_LAYERS, "name=both", "train.epochs=1") == 0
+    capsys.readouterr()
+    assert lmtransfer("export", "run=runs/finetune/both", "format=transformers", "to=other") == 2
+    said = capsys.readouterr().err
+    assert "transfer.layers=[0,last], and published heads read the last layer" in " ".join(said.split())
+    assert not Path("other").exists()
+
+
+def test_few_labels_are_read_more_often_in_both_arms(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """20 examples, 16 of them trained on in batches of 8: two steps an epoch."""
+    words = ["task.num_train=20", "task.dev_from_train=0.2", "train.batch_examples=8", "train.epochs=3"]
+    assert lmtransfer("finetune", *QUICK, *words, "train.min_steps=24", "name=more", "control=true") == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert said.count("24 steps in 12.0 epochs for train.min_steps") == 2
+    for run in ("runs/finetune/more", "runs/finetune/more/control"):
+        assert (result(run)["steps"], result(run)["epochs"]) == (24, 12)
+        evaluated = [json.loads(line) for line in (Path(run) / "metrics.jsonl").open() if "validation/" in line]
+        assert [line["step"] for line in evaluated] == [8, 16, 24]  # as many as without
+    assert lmtransfer("finetune", *QUICK, *words, "train.min_steps=6", "name=enough") == 0
+    assert result("runs/finetune/enough")["steps"] == 6
+    assert "train.min_steps" not in capsys.readouterr().out
+    assert lmtransfer("finetune", *QUICK, *words, "name=plain") == 0
+    assert _losses("runs/finetune/plain") == _losses("runs/finetune/enough")
+    assert lmtransfer("probe", *QUICK, *words, "train.min_steps=30", "name=p") == 0
+    assert result("runs/probe/p")["steps"] == 30
+
+
+def test_steps_at_least_need_a_budget_in_epochs(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert lmtransfer("finetune", *QUICK[:-2], "train.steps=3", "train.min_steps=9", "name=x") == 2
+    assert "train.min_steps=9 with train.steps=3" in capsys.readouterr().err
+    assert lmtransfer("finetune", *QUICK, "train.min_steps=0", "name=x") == 2
+    assert "train.min_steps: 0 is not greater than 0" in capsys.readouterr().err
+
+
+def test_a_run_from_before_there_were_such_settings_goes_on(world: Path) -> None:
+    words = ["finetune", *QUICK, "name=old", "seeds=2"]
+    assert lmtransfer(*words) == 0
+    before = result("runs/finetune/old")
+    for file in Path("runs/finetune/old").rglob("config.yaml"):
+        config = yaml.safe_load(file.read_text())
+        for key in ("embedding_rate", "head_rate", "standardise"):
+            del config["transfer"][key]
+        del config["train"]["min_steps"]
+        file.write_text(yaml.safe_dump(config))
+    shutil.rmtree("runs/finetune/old/seed-1")
+    Path("runs/finetune/old/result.json").unlink()
+    assert lmtransfer(*words, "resume=true") == 0
+    assert result("runs/finetune/old")["metrics"] == before["metrics"]
+    assert lmtransfer("evaluate", "run=runs/finetune/old", "split=dev", "hardware=exact", "name=again") == 0
+    assert result("runs/evaluate/again")["metrics"] == before["metrics"]

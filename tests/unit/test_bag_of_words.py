@@ -1,0 +1,194 @@
+"""The words of a row from its pooled state: weights, losses and gradients in closed form, any cut, any encoder."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from objective_fakes import NumberTokenizer, bert, electra, elmo, gpt, random_documents, store_of
+
+from lmtransfer.data.batch import pack
+from lmtransfer.data.store.store import TokenStore
+from lmtransfer.data.store.token_shares import token_information
+from lmtransfer.errors import ConfigError
+from lmtransfer.objectives.bag_of_words import BagOfWords
+from lmtransfer.objectives.batch import PretrainingBatch
+from lmtransfer.objectives.bidirectional_lm import BidirectionalLanguageModel
+from lmtransfer.objectives.corruption.base import Corruption, NoCorruption
+from lmtransfer.objectives.corruption.token_masking import TokenMasking
+from lmtransfer.objectives.language_model import LanguageModel
+from lmtransfer.objectives.learner import PretrainingLearner, needed_reads
+from lmtransfer.objectives.masked_lm import MaskedLanguageModel
+from lmtransfer.objectives.replaced_token import ReplacedTokenDetection
+from lmtransfer.objectives.rows.stream import LanguageStream
+from lmtransfer.objectives.source import PretrainingSource
+
+TOKENIZER = NumberTokenizer()
+#: Encoders with what they learn beside the words of rows.
+BESIDE: dict[str, tuple[Callable[[], Any], Callable[[], Any], Callable[[], Corruption]]] = {
+    "bert": (bert, MaskedLanguageModel, lambda: TokenMasking(tokenizer=TOKENIZER)),
+    "electra": (electra, ReplacedTokenDetection, lambda: TokenMasking(tokenizer=TOKENIZER)),
+    "gpt": (gpt, LanguageModel, NoCorruption),
+    "elmo": (elmo, BidirectionalLanguageModel, NoCorruption),
+}
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
+    documents = random_documents(60)
+    documents[0] = [[7] * 400, [8] * 40]  # words of other information than the rest
+    return store_of(tmp_path_factory.mktemp("stores") / "s", documents)
+
+
+def learner_of(name: str, **changes: Any) -> PretrainingLearner:
+    """In float64, away from where all begins."""
+    make_encoder, make_other, _ = BESIDE[name]
+    learner = PretrainingLearner(make_encoder(), [make_other(), BagOfWords(tokenizer=TOKENIZER, **changes)])  # type: ignore[arg-type]
+    learner = learner.double()
+    torch.manual_seed(3)
+    with torch.no_grad():
+        for parameter in learner.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    return learner
+
+
+def batch_of(
+    learner: PretrainingLearner, store: TokenStore, name: str, rows: range = range(6), capacity: int | None = None
+) -> PretrainingBatch:
+    source = PretrainingSource(
+        store=store,
+        rows=LanguageStream(max_length=24, tokenizer=TOKENIZER),
+        corruption=BESIDE[name][2](),
+        seed=0,
+        reads=needed_reads(learner.listed()),
+        capacity=capacity,
+    )
+    return source.build(0, source.plan(0), rows)
+
+
+def targets(batch: PretrainingBatch, information_V: np.ndarray) -> torch.Tensor:
+    """Each row's distribution over the vocabulary, by counting."""
+    q_BV = torch.zeros(batch.original.num_real, TOKENIZER.vocab_size, dtype=torch.float64)
+    edges = batch.original.cu_seqlens.tolist()
+    for row in range(batch.original.num_real):
+        tokens = batch.original.tokens_T[edges[row] : edges[row + 1]].tolist()
+        for token, times in Counter(t for t in tokens if not TOKENIZER.is_special[t]).items():
+            q_BV[row, token] = times * information_V[token]
+    return q_BV / q_BV.sum(1, keepdim=True)
+
+
+def test_the_information_of_a_token_is_that_of_its_share(store: TokenStore) -> None:
+    counts = Counter(store.tokens(0, store.num_tokens).tolist())
+    information = token_information(store, size=96)
+    assert counts[7] >= 400
+    for token in range(96):
+        share = counts.get(token, min(counts.values())) / store.num_tokens
+        assert information[token] == pytest.approx(-math.log(share))
+    learner = learner_of("bert")
+    bow = learner.objectives["bow"]
+    assert bow.information.tolist() == [float(not special) for special in TOKENIZER.is_special]
+    bow.observe(store)
+    assert bow.information.tolist() == pytest.approx(np.where(TOKENIZER.is_special, 0, information).tolist())
+    assert "bow.information" in {name.removeprefix("objectives.") for name in learner.state_dict()}
+
+
+@pytest.mark.parametrize("capacity", [None, 256])
+@pytest.mark.parametrize("pooling", ["mean", "first"])
+@pytest.mark.parametrize("name", BESIDE)
+def test_loss_accuracy_and_gradient_equal_the_formula(
+    store: TokenStore, name: str, pooling: str, capacity: int | None
+) -> None:
+    learner = learner_of(name, pooling=pooling, weight=2.0)
+    bow = learner.objectives["bow"]
+    bow.observe(store)
+    batch = batch_of(learner, store, name, capacity=capacity)
+    losses, _ = learner.losses(batch)
+    assert (batch.original.num_real < batch.original.num_sequences) == (capacity is not None)
+    if name == "bert":
+        assert not torch.equal(batch.inputs.tokens_T, batch.original.tokens_T)
+
+    q_BV, edges = targets(batch, bow.information.double().numpy()), batch.inputs.cu_seqlens.tolist()
+    p_BV = torch.zeros_like(q_BV)
+    for row in range(6):
+        alone = pack([batch.inputs.tokens_T[edges[row] : edges[row + 1]].numpy()])
+        with torch.no_grad():
+            states = learner.encoder(alone).last
+            pooled = states.mean(0) if pooling == "mean" else states[0]
+            hidden = bow.dense.weight @ pooled + bow.dense.bias
+            p_BV[row] = (learner.encoder.token_embedding.weight @ hidden + bow.bias).softmax(0)
+    assert losses["bow"].sum.item() == pytest.approx(-(q_BV * p_BV.log()).sum().item(), rel=1e-9)
+    assert (losses["bow"].count, losses["bow"].weight) == (6, 2.0)
+    hits = sum(float(q_BV[row, p_BV[row].argmax()] > 0) for row in range(6))
+    assert losses["bow_accuracy"].sum.item() == hits
+    losses["bow"].sum.backward()
+    torch.testing.assert_close(bow.bias.grad, (p_BV - q_BV).sum(0))
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt"])
+def test_micro_batches_add_up_to_one_pass(store: TokenStore, name: str) -> None:
+    learner = learner_of(name)
+    learner.objectives["bow"].observe(store)
+
+    def gradients(*parts: range) -> dict[str, torch.Tensor]:
+        learner.zero_grad()
+        for rows in parts:
+            losses, _ = learner.losses(batch_of(learner, store, name, rows))
+            losses["bow"].sum.backward()
+        return {n: p.grad.clone() for n, p in learner.named_parameters() if p.grad is not None}
+
+    whole, cut = gradients(range(6)), gradients(range(1), range(1, 4), range(4, 6))
+    assert whole.keys() == cut.keys()
+    for key, gradient in whole.items():
+        torch.testing.assert_close(cut[key], gradient, rtol=1e-9, atol=1e-12)
+
+
+def test_it_changes_nothing_of_the_other_loss(store: TokenStore) -> None:
+    both = learner_of("bert")
+    alone = PretrainingLearner(both.encoder, [MaskedLanguageModel()]).double()
+    alone.objectives["mlm"].load_state_dict(both.objectives["mlm"].state_dict())
+    batches = [batch_of(learner, store, "bert") for learner in (both, alone)]
+    assert (batches[0].reads is None, batches[1].reads is None) == (True, False)
+    losses = [learner.losses(batch)[0]["mlm"].sum.item() for learner, batch in zip((both, alone), batches, strict=True)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-12)
+
+
+def test_a_row_without_words_adds_nothing() -> None:
+    learner = learner_of("bert")
+    bow = learner.objectives["bow"]
+    rows = pack([np.array([1, 2]), np.array([1, 50, 2])])
+    (whole, _), (alone, _) = (learner.losses(_as_batch(packed)) for packed in (rows, pack([np.array([1, 50, 2])])))
+    torch.testing.assert_close(whole["bow"].sum, alone["bow"].sum)
+    whole["bow"].sum.backward()
+    assert bow.bias.grad.isfinite().all()
+
+
+def _as_batch(packed: Any) -> PretrainingBatch:
+    nothing = torch.zeros(0, dtype=torch.int64)
+    return PretrainingBatch(
+        original=packed,
+        inputs=packed,
+        positions_M=nothing,
+        targets_M=nothing,
+        weights_M=nothing.float(),
+        uniform_M=nothing.float(),
+        num_targets=0,
+        labels={},
+        reads=None,
+        read_index={"masked": nothing, "starts": packed.starts_B},
+        keys=("",) * packed.num_real,
+    )
+
+
+def test_what_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"objective.losses.bow.pooling=max is not allowed: use one of mean, first"):
+        BagOfWords(pooling="max", tokenizer=TOKENIZER)  # type: ignore[arg-type]
+    characters = elmo()
+    del characters.token_embedding
+    characters.token_embedding = None  # type: ignore[assignment]
+    with pytest.raises(ConfigError, match="objective=bow ties its output to the token embedding, and"):
+        PretrainingLearner(characters, [BagOfWords(tokenizer=TOKENIZER)])  # type: ignore[arg-type]

@@ -1,0 +1,161 @@
+"""Token embeddings from counts: against pairs counted one by one, a full decomposition, and what must stay."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from objective_fakes import bert, store_of
+from torch import nn
+
+from lmtransfer.errors import ConfigError
+from lmtransfer.objectives.masked_lm import MaskedLanguageModel
+from lmtransfer.pretraining.counted.counts import (
+    segment_counts,
+    segment_ids,
+    subsampled,
+    token_ids,
+    window_counts,
+)
+from lmtransfer.pretraining.counted.embeddings import CountedEmbeddings
+from lmtransfer.pretraining.counted.factorising import leading_vectors, positive_pmi, sparse_positive_pmi
+
+VOCABULARY = 12
+
+
+@pytest.mark.parametrize("contexts", [VOCABULARY, 5])
+def test_windows_count_what_a_loop_over_pairs_counts(contexts: int) -> None:
+    text = np.random.default_rng(0).integers(0, VOCABULARY, 60)
+    expected = np.zeros((VOCABULARY, contexts))
+    for here, token in enumerate(text):
+        for there, other in enumerate(text):
+            if 0 < abs(here - there) <= 4 and other < contexts:
+                expected[token, other] += 5 - abs(here - there)
+    found = window_counts(text, window=4, vocab_size=VOCABULARY, contexts=contexts)
+    assert np.array_equal(found.numpy(), expected)
+
+
+def test_a_window_longer_than_the_text_takes_all_of_it() -> None:
+    found = window_counts(np.array([0, 1]), window=9, vocab_size=2, contexts=2)
+    assert found.tolist() == [[0, 9], [9, 0]]
+
+
+def test_segments_are_documents_and_parts_of_long_ones(tmp_path: Path) -> None:
+    store = store_of(tmp_path, [[[5] * 3, [6] * 4], [[7] * 2], [[8] * 5]])
+    assert token_ids(store, most_tokens=100).tolist() == [5] * 3 + [6] * 4 + [7] * 2 + [8] * 5
+    assert segment_ids(store, most_tokens=100, longest=100).tolist() == [0] * 7 + [1] * 2 + [2] * 5
+    assert segment_ids(store, most_tokens=100, longest=4).tolist() == [0] * 4 + [1] * 3 + [2] * 2 + [3] * 4 + [4]
+    assert segment_ids(store, most_tokens=8, longest=100).tolist() == [0] * 7 + [1]
+
+
+def test_each_segment_has_its_counts() -> None:
+    places, numbers = segment_counts(np.array([0, 1, 0, 2, 2]), np.array([0, 0, 0, 1, 1]), vocab_size=3)
+    dense = torch.sparse_coo_tensor(places, numbers, (3, 2), check_invariants=True).to_dense()
+    assert dense.tolist() == [[2, 0], [1, 0], [0, 2]]
+
+
+def test_frequent_tokens_are_thinned_out_by_the_root_rule() -> None:
+    text = np.repeat([0, 1], [99_000, 1_000])
+    kept = np.bincount(subsampled(text, threshold=0.01, seed=3))
+    assert kept[1] == 1_000
+    expected = 99_000 * (0.01 / 0.99) ** 0.5
+    assert abs(kept[0] - expected) < 5 * expected**0.5
+
+
+def test_positive_pmi_is_its_definition() -> None:
+    counts = torch.tensor([[4.0, 0.0, 1.0], [1.0, 2.0, 0.0]])
+    contexts = np.array([5.0, 2.0, 1.0]) ** 0.75
+    contexts /= contexts.sum()
+    expected = np.zeros((2, 3))
+    for token, total in enumerate((5, 3)):
+        for context in range(3):
+            if counts[token, context]:
+                share = float(counts[token, context]) / total
+                expected[token, context] = max(0.0, np.log(share / contexts[context]))
+    assert np.allclose(positive_pmi(counts.clone(), smoothing=0.75).numpy(), expected, atol=1e-6)
+
+
+def test_the_sparse_one_is_the_dense_one_of_damped_counts() -> None:
+    counts = torch.tensor([[4.0, 0.0, 1.0], [1.0, 2.0, 0.0]])
+    places = counts.nonzero().T
+    sparse = sparse_positive_pmi(places, counts[tuple(places)], size=(2, 3)).to_dense()
+    assert torch.allclose(sparse, positive_pmi(counts.log1p(), smoothing=1.0), atol=1e-6)
+
+
+def test_leading_vectors_are_those_of_a_full_decomposition() -> None:
+    generator = torch.Generator().manual_seed(0)
+    left, right = (torch.linalg.qr(torch.randn(n, 30, generator=generator))[0] for n in (40, 50))
+    values = 0.7 ** torch.arange(30.0)
+    matrix = (left * values) @ right.T
+    found = leading_vectors(matrix, columns=4, seed=1)
+    full, singular, _ = torch.linalg.svd(matrix, full_matrices=False)
+    expected = full[:, :4] * singular[:4].sqrt()
+    assert torch.allclose((found * expected).sum(0).abs(), expected.square().sum(0), rtol=1e-4)
+    assert torch.allclose(found.square().sum(0), expected.square().sum(0), rtol=1e-4)
+
+
+def test_columns_that_a_small_matrix_lacks_are_zero() -> None:
+    found = leading_vectors(torch.eye(3), columns=5, seed=0)
+    assert found.shape == (3, 5)
+    assert not found[:, 3:].any()
+    assert found[:, :3].any(0).all()
+
+
+def _table(rows: int = VOCABULARY, dim: int = 8) -> nn.Embedding:
+    torch.manual_seed(0)
+    return nn.Embedding(rows, dim)
+
+
+def test_words_of_like_use_come_to_lie_together_and_absent_tokens_stay(tmp_path: Path) -> None:
+    """5 and 6 stand in the same places, 7 and 8 in others; 9 to 11 do not occur."""
+    rng = np.random.default_rng(0)
+    groups = (((5, 6), 1), ((7, 8), 2))
+    documents = [[[t for _ in range(6) for t in (int(rng.choice(p)), mark)]] for p, mark in groups for _ in range(40)]
+    store = store_of(tmp_path, documents)
+    table = _table()
+    before = table.weight.detach().clone()
+    assert CountedEmbeddings(deviation=0.3, subsample=None).fill(table, store, seed=0) == store.num_tokens
+    after = table.weight.detach()
+    assert torch.equal(after[[0, 3, 4, 9, 10, 11]], before[[0, 3, 4, 9, 10, 11]])
+    there = after[[1, 2, 5, 6, 7, 8]]
+    assert torch.allclose(there.mean(0), torch.zeros(8), atol=1e-5)
+    assert there.std(correction=0).item() == pytest.approx(0.3, rel=1e-4)
+    like = nn.functional.cosine_similarity
+    assert like(after[5], after[6], dim=0) > 0.5 > like(after[5], after[7], dim=0)
+
+
+def test_the_same_seed_gives_the_same_numbers(tmp_path: Path) -> None:
+    store = store_of(tmp_path, [[[1, 2, 3, 1, 2, 4, 5]] for _ in range(20)])
+    tables = [_table() for _ in range(2)]
+    for table in tables:
+        CountedEmbeddings().fill(table, store, seed=7)
+    assert torch.equal(tables[0].weight, tables[1].weight)
+
+
+@pytest.mark.parametrize(
+    ("settings", "key"),
+    [
+        ({"windows": [], "documents": False}, "embeddings.windows"),
+        ({"windows": [0]}, "embeddings.windows"),
+        ({"contexts": 0}, "embeddings.contexts"),
+        ({"subsample": 0.0}, "embeddings.subsample"),
+        ({"deviation": -1.0}, "embeddings.deviation"),
+    ],
+)
+def test_values_out_of_range_are_refused_by_name(settings: dict, key: str) -> None:
+    with pytest.raises(ConfigError, match=key.replace(".", r"\.")):
+        CountedEmbeddings(**settings)
+
+
+def test_output_biases_are_log_frequencies_of_mean_zero() -> None:
+    objective = MaskedLanguageModel()
+    objective.bind(bert())
+    shares = np.zeros(90)
+    shares[5:8] = 0.5, 0.3, 0.2
+    CountedEmbeddings().fill_biases(objective, shares)
+    bias = objective.bias.detach().numpy()
+    assert bias.mean() == pytest.approx(0, abs=1e-5)
+    assert np.allclose(bias[5:8] - bias[5], np.log([1, 0.6, 0.4]), atol=1e-5)
+    assert np.allclose(np.delete(bias, [5, 6, 7]) - bias[7], np.log(0.5), atol=1e-5)
