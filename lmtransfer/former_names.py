@@ -54,6 +54,7 @@ LEFT_OUT: Mapping[str, Any] = {
     "phases": None,
     "embeddings": None,
     "transfer.standardise": False,
+    "transfer.attention": "auto",
     "transfer.embedding_rate": 1.0,
     "transfer.head_rate": 1.0,
     "train.min_steps": None,

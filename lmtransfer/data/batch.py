@@ -24,6 +24,8 @@ class PackedBatch:
         cu_seqlens: (B + 1) int32 offsets; sequence b is ``tokens_T[cu_seqlens[b]:cu_seqlens[b + 1]]``.
         lengths: the same lengths as Python integers, so that no device is asked for them.
         num_real: how many of the B sequences are real; any after them are filler, which no loss counts.
+        num_causal: in how many sequences, the first ones, a token is to see itself and what is before it only, and in
+            the others all; None: in all of them as the encoder is set to. For encoders that can do both.
         chars_TC: character ids of each word, int16, where the tokenizer spells words (see ``tokenizers.characters``).
     """
 
@@ -34,6 +36,7 @@ class PackedBatch:
     lengths: tuple[int, ...]
     num_real: int
     chars_TC: Tensor | None = None
+    num_causal: int | None = None
 
     @property
     def num_sequences(self) -> int:

@@ -162,7 +162,11 @@ def _facts(run: OpenRun, lineage: Sequence[Run], architecture: str, source: str 
 def _of_pretraining(stage: Run) -> dict[str, str]:
     objective: Mapping[str, Any] = stage.config["objective"]
     losses = [_titled(name, node) for name, node in (objective.get("losses") or {}).items()]
-    settings = {"mask_prob": "mask_prob {}", "max_length": "rows of up to {} tokens"}
+    settings = {
+        "mask_prob": "mask_prob {}",
+        "causal_share": "{} of the rows read left to right",
+        "max_length": "rows of up to {} tokens",
+    }
     details = [text.format(objective[key]) for key, text in settings.items() if number(objective.get(key)) is not None]
     found = {
         "pretraining text": _corpus(stage),

@@ -109,6 +109,29 @@ def _head_problem(run: OpenRun) -> str | None:
     return None
 
 
+def read_as_published(run: OpenRun) -> tuple[str, ...]:
+    """Give an encoder that was read otherwise the attention of its family, which is what transformers computes.
+
+    Returns:
+        What is to be told of it.
+
+    Raises:
+        CheckpointError: a head of a task was trained upon the other one.
+    """
+    encoder = run.encoder
+    trained, published = encoder.attention, type(encoder).attention
+    if trained == published:
+        return ()
+    if isinstance(run.learner, TaskLearner):
+        raise CheckpointError(
+            f"run={run.named}: it was trained with transfer.attention={trained}, and transformers reads such a model "
+            f"in {published} attention. Train it with transfer.attention={published}, or write its tensors by "
+            "format=tensors"
+        )
+    encoder.attend(published)
+    return (f"the run was trained last in {trained} attention, and transformers reads such a model in {published} one",)
+
+
 def heads_of_other_epsilon(run: OpenRun, heads: Sequence[str]) -> dict[str, str]:
     """Objectives among some heads that LayerNorm's epsilon keeps from being published, and what is said of each.
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lmtransfer.errors import CheckpointError
-from lmtransfer.export.folder import equally_read, heads_of_other_epsilon, read_folder, write_folder
+from lmtransfer.export.folder import equally_read, heads_of_other_epsilon, read_as_published, read_folder, write_folder
 from lmtransfer.export.logits import OurModel, Speaker, Text, compare
 from lmtransfer.export.onnx_folder import write_onnx
 from lmtransfer.export.place import empty
@@ -39,6 +39,7 @@ class Exported:
 
 def _transformers(opened: OpenRun, folder: Path, texts: Sequence[Text]) -> Exported:
     """As transformers has it."""
+    notes = read_as_published(opened)
     ours = _ours(opened)
     written = write_folder(opened, folder)
     texts = equally_read(opened, folder, texts)
@@ -63,7 +64,7 @@ def _transformers(opened: OpenRun, folder: Path, texts: Sequence[Text]) -> Expor
             )
             what = f"verified with transformers {version} as {files.architecture}"
             checked.append(_compared(what, ours, theirs, texts))
-    return Exported(written.files.architecture, written.notes, tuple(checked), version)
+    return Exported(written.files.architecture, (*notes, *written.notes), tuple(checked), version)
 
 
 def _loaded(

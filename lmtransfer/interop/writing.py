@@ -177,8 +177,11 @@ def _run_of(twin: ApartTwin, run: RunToPublish) -> RunToPublish:
 def _fits(head: PretrainingHead, arguments: Mapping[str, Any], run: RunToPublish, notes: list[str]) -> bool:
     """Whether an objective's arguments are those that the published head takes from config.json."""
     node = run.loss_arguments.get(head.loss, {})
-    wanted = {setting.ours: arguments[setting.ours] for setting in head.settings} | dict(head.implied)
-    wanted |= {"tie_output": True}  # with the token embedding, as all of them are
+    wanted = (
+        {setting.ours: arguments[setting.ours] for setting in head.settings}
+        | dict(head.implied)
+        | dict(head.objective.as_published)
+    )
     other = {name: node[name] for name in wanted if node.get(name, wanted[name]) != wanted[name]}
     epsilon = other.pop("norm_eps", None)
     if other:

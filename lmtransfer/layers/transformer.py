@@ -33,7 +33,6 @@ class TransformerSettings:
         activation: of the feed-forward layer.
         dropout: probability of dropping a feature of either branch.
         attention_dropout: probability of dropping an attention weight.
-        causal: a token sees itself and what is before it.
 
     Raises:
         ConfigError: ``num_heads`` does not divide ``dim``.
@@ -47,7 +46,6 @@ class TransformerSettings:
     activation: Activation
     dropout: float
     attention_dropout: float
-    causal: bool = False
 
     def __post_init__(self) -> None:
         if self.dim % self.num_heads:
@@ -79,10 +77,7 @@ class TransformerLayer(nn.Module):
         super().__init__()
         self.pre_norm = settings.norm == "pre"
         self.attention = SelfAttention(
-            dim=settings.dim,
-            num_heads=settings.num_heads,
-            dropout=settings.attention_dropout,
-            causal=settings.causal,
+            dim=settings.dim, num_heads=settings.num_heads, dropout=settings.attention_dropout
         )
         self.attention_norm = settings.layer_norm()
         self.feed_forward = settings.feed_forward()

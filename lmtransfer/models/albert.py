@@ -49,6 +49,7 @@ class AlbertEncoder(TransformerEncoder):
     """
 
     attention = "bidirectional"
+    attentions = ("bidirectional", "causal")
 
     def __init__(
         self,

@@ -92,7 +92,8 @@ class Encoder(nn.Module):
         num_segments: how many segment ids it tells apart (1: none).
 
     Attributes:
-        attention: which tokens a token may see; stays so in transfer.
+        attention: which tokens a token may see, in batches that do not say so of their rows; see ``attend``.
+        attentions: what ``attend`` can set it to, its class's own first; empty: what it is cannot be changed.
         family_head: how the family's published classifier reads the last layer.
         token_embedding: the input embedding, which objectives may tie; None where words are read as characters.
         pooler: the family's published pooler over [CLS] (a module (B, D) -> (B, D)), or None.
@@ -104,6 +105,7 @@ class Encoder(nn.Module):
     """
 
     attention: Direction
+    attentions: tuple[Direction, ...] = ()
     family_head: FamilyHead
     pooler: nn.Module | None
     reads_characters: bool = False
@@ -135,6 +137,22 @@ class Encoder(nn.Module):
             reads: where the last layer is needed; None: everywhere.
         """
         raise NotImplementedError
+
+    def attend(self, attention: Direction) -> None:
+        """Set which tokens a token may see, from here on; no weight depends on it.
+
+        Raises:
+            ConfigError: it cannot do that.
+        """
+        if attention != self.attention and attention not in self.attentions:
+            can = " or ".join(self.attentions or (self.attention,))
+            raise ConfigError(f"{type(self).__name__} has {can} attention, and can have no {attention} attention")
+        self.attention = attention
+
+    @property
+    def is_causal(self) -> bool:
+        """Whether a token may see itself and those before it only."""
+        return self.attention == "causal"
 
     def check_length(self, batch: PackedBatch) -> None:
         """Refuse a sequence longer than it can read, before an index error deep in a kernel would.

@@ -59,6 +59,7 @@ class BertEncoder(TransformerEncoder):
     """
 
     attention = "bidirectional"
+    attentions = ("bidirectional", "causal")
 
     def __init__(
         self,

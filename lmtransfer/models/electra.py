@@ -46,6 +46,7 @@ class ElectraEncoder(TransformerEncoder):
     """
 
     attention = "bidirectional"
+    attentions = ("bidirectional", "causal")
     family_head = FamilyHead(token="first", hidden="gelu")
 
     def __init__(

@@ -77,7 +77,6 @@ class GptEncoder(TransformerEncoder):
                 activation=activation,
                 dropout=dropout,
                 attention_dropout=attention_dropout,
-                causal=True,
             ),
             num_layers=num_layers,
         )

@@ -120,10 +120,12 @@ class ModernStack(nn.Module):
                 if isinstance(module, GatedFeedForward):
                     module.contract.weight.div_(math.sqrt(2 * num_layers))
 
-    def forward(self, embedded_TD: Tensor, batch: PackedBatch, reads: Reads | None = None) -> tuple[Tensor, ...]:
+    def forward(
+        self, embedded_TD: Tensor, batch: PackedBatch, reads: Reads | None = None, *, causal: bool = False
+    ) -> tuple[Tensor, ...]:
         """All layers' outputs, (T, D) each, the embeddings first; the last is (N, D) where ``reads`` is given."""
         device = embedded_TD.device
-        layout = layout_of(batch, device)
+        layout = layout_of(batch, device, causal=causal)
         head_dim = self.settings.dim // self.settings.num_heads
         everywhere = rotation(batch.positions_T, head_dim=head_dim, theta=self.settings.global_theta)
         nearby = rotation(batch.positions_T, head_dim=head_dim, theta=self.settings.local_theta)
@@ -132,10 +134,15 @@ class ModernStack(nn.Module):
         for layer in lower:
             hidden_TD = layer(hidden_TD, layout, everywhere if layer.window is None else nearby)
             outputs.append(hidden_TD)
-        if reads is not None and top.window is None:
-            layout = Layout.of(batch.lengths, reads.counts, device=device)
-        positions_N = None if reads is None else reads.positions_N
-        last = top(hidden_TD, layout, everywhere if top.window is None else nearby, positions_N)
+        turned = everywhere if top.window is None else nearby
+        if reads is None:
+            last = top(hidden_TD, layout, turned)
+        elif layout.sees_all:
+            if top.window is None:
+                layout = Layout.of(batch.lengths, reads.counts, device=device)
+            last = top(hidden_TD, layout, turned, reads.positions_N)
+        else:
+            last = top(hidden_TD, layout, turned)[reads.positions_N]
         return (*outputs, self.final_norm(last))
 
 
@@ -193,6 +200,7 @@ class ModernEncoder(TransformerEncoder):
     """
 
     attention = "bidirectional"
+    attentions = ("bidirectional", "causal")
     family_head = FamilyHead(token="mean")
 
     def __init__(

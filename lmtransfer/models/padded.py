@@ -8,7 +8,7 @@ Shape legend: T = B L slots, B rows, L slots of a row.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
@@ -78,6 +78,14 @@ class PaddedRows(PackedBatch):
         )
 
 
-def layout_of(batch: PackedBatch, device: torch.device) -> Layout:
-    """How every token of a batch attends: as its rows are laid out already, or made from its lengths."""
-    return batch.layout if isinstance(batch, PaddedRows) else Layout.of(batch.lengths, device=device)
+def layout_of(batch: PackedBatch, device: torch.device, *, causal: bool) -> Layout:
+    """How every token of a batch attends: as its rows are laid out already, or made from its lengths.
+
+    Args:
+        batch: the rows; it may say of each whether it is causal.
+        device: where they are read.
+        causal: a token sees itself and what is before it, in a batch that does not say.
+    """
+    if isinstance(batch, PaddedRows):
+        return replace(batch.layout, causal=causal)
+    return Layout.of(batch.lengths, device=device, causal=causal, num_causal=batch.num_causal)

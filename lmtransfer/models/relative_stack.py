@@ -29,6 +29,7 @@ class RelativeStack(nn.Module):
     Args:
         settings: of the layers.
         num_layers: how many.
+        causal: a token sees itself and what is before it.
         own_biases: each layer has biases of its own (XLNet); else one pair serves all layers, as in the equations of
             Dai et al. 2019, section 3.3.
         segments: relative segments; needs ``own_biases``.
@@ -43,6 +44,7 @@ class RelativeStack(nn.Module):
         settings: TransformerSettings,
         *,
         num_layers: int,
+        causal: bool,
         own_biases: bool,
         segments: bool,
         memory_length: int,
@@ -51,7 +53,7 @@ class RelativeStack(nn.Module):
     ) -> None:
         super().__init__()
         dim = settings.dim
-        self.dim, self.causal, self.segments = dim, settings.causal, segments
+        self.dim, self.causal, self.segments = dim, causal, segments
         self.memory_length, self.clamp_length, self.same_length = memory_length, clamp_length, same_length
         self.biases = None if own_biases else RelativeBiases(dim=dim)
         self.layers = nn.ModuleList(

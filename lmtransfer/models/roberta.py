@@ -47,6 +47,7 @@ class RobertaEncoder(TransformerEncoder):
     """
 
     attention = "bidirectional"
+    attentions = ("bidirectional", "causal")
     family_head = FamilyHead(token="first", hidden="tanh")
 
     def __init__(

@@ -26,18 +26,19 @@ class TransformerStack(nn.Module):
 
     def __init__(self, settings: TransformerSettings, *, num_layers: int) -> None:
         super().__init__()
-        self.causal = settings.causal
         self.layers = nn.ModuleList(TransformerLayer(settings) for _ in range(num_layers))
         self.final_norm = settings.final_norm()
 
-    def forward(self, embedded_TD: Tensor, batch: PackedBatch, reads: Reads | None = None) -> tuple[Tensor, ...]:
+    def forward(
+        self, embedded_TD: Tensor, batch: PackedBatch, reads: Reads | None = None, *, causal: bool = False
+    ) -> tuple[Tensor, ...]:
         """All layers' outputs, (T, D) each, the embeddings first; the last is (N, D) where ``reads`` is given.
 
         The last layer's attention queries and feed-forward are then computed at those positions only: with 15 % of
         the tokens masked this saves a sixth of a four-layer encoder's work, exactly.
         """
         device = embedded_TD.device
-        layout = layout_of(batch, device)
+        layout = layout_of(batch, device, causal=causal)
         outputs, hidden_TD = [embedded_TD], embedded_TD
         *lower, top = self.layers
         for layer in lower:
@@ -45,10 +46,10 @@ class TransformerStack(nn.Module):
             outputs.append(hidden_TD)
         if reads is None:
             last = top(hidden_TD, layout)
-        elif self.causal:
-            last = top(hidden_TD, layout)[reads.positions_N]
-        else:
+        elif layout.sees_all:
             last = top(hidden_TD, Layout.of(batch.lengths, reads.counts, device=device), reads.positions_N)
+        else:
+            last = top(hidden_TD, layout)[reads.positions_N]
         return (*outputs, self.final_norm(last))
 
 
@@ -65,7 +66,9 @@ class TokenEmbeddings(Protocol):
 class Stack(Protocol):
     """Layers over embedded tokens."""
 
-    def __call__(self, embedded_TD: Tensor, batch: PackedBatch, reads: Reads | None = None) -> tuple[Tensor, ...]:
+    def __call__(
+        self, embedded_TD: Tensor, batch: PackedBatch, reads: Reads | None = None, *, causal: bool = False
+    ) -> tuple[Tensor, ...]:
         """All layers' outputs; see ``TransformerStack``."""
         ...
 
@@ -73,7 +76,8 @@ class Stack(Protocol):
 class TransformerEncoder(Encoder):
     """Embeddings, and a stack of transformer layers over them: what BERT's and GPT's families share.
 
-    A subclass makes both in ``__init__``.
+    A subclass makes both in ``__init__``. One that names both in ``attentions`` can be read in either way, row by
+    row.
 
     Attributes:
         embeddings: a module, (batch) -> (T, E).
@@ -97,4 +101,4 @@ class TransformerEncoder(Encoder):
     def forward(self, batch: PackedBatch, carry: Any = None, reads: Reads | None = None) -> EncoderOutput:
         """See ``Encoder``."""
         self.check_length(batch)
-        return EncoderOutput(layers=self.stack(self.embed(batch), batch, reads))
+        return EncoderOutput(layers=self.stack(self.embed(batch), batch, reads, causal=self.is_causal))

@@ -129,4 +129,5 @@ class Twin(Encoder):
     def forward(self, batch: PackedBatch, carry: Any = None, reads: Reads | None = None) -> EncoderOutput:
         """Encode; see ``models.base.Encoder``."""
         self.check_length(batch)
-        return EncoderOutput(layers=self.stack(self.project(self._embeddings[0](batch)), batch, reads))
+        embedded_TD = self.project(self._embeddings[0](batch))
+        return EncoderOutput(layers=self.stack(embedded_TD, batch, reads, causal=self.is_causal))

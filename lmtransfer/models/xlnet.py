@@ -89,6 +89,7 @@ class XlnetEncoder(RelativeEncoder):
                 attention_dropout=attention_dropout,
             ),
             num_layers=num_layers,
+            causal=False,
             own_biases=True,
             segments=num_segments > 1,
             memory_length=memory_length,

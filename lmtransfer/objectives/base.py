@@ -40,6 +40,22 @@ class Encode(Protocol):
         ...
 
 
+class TokenHead(Protocol):
+    """What says of states which token they stand for: a transformation and an output matrix over the vocabulary."""
+
+    def scored(self, hidden_MD: Tensor, targets_M: Tensor, weights_M: Tensor) -> tuple[Tensor, Tensor]:
+        """The weighted sum of cross entropies, and which targets are the most probable; see ``cross_entropy_sum``."""
+        ...
+
+    def softmax(self, hidden_MD: Tensor) -> Softmax:
+        """The distributions."""
+        ...
+
+    def token_logits(self, hidden_TD: Tensor) -> Tensor:
+        """(T, D) -> (T, V)."""
+        ...
+
+
 class Objective(nn.Module):
     """A self-supervised task with its head, which ``bind`` makes: the base class of every objective.
 
@@ -52,7 +68,7 @@ class Objective(nn.Module):
     Attributes:
         name: of its loss in logs, and of its weights in checkpoints.
         title: what it predicts, in words, for people; empty: its name says it.
-        directions: attention of the encoders that it fits.
+        directions: attention that it fits, of the encoders that have it or can be set to it.
         reads: where it needs the last layer.
         head_reads: where the matrices of its own are applied.
         output_reads: where its output matrix over the vocabulary is.
@@ -63,6 +79,9 @@ class Objective(nn.Module):
         uses_pooler: whether it trains the encoder's pooler.
         ties_embedding: whether its output matrix is the encoder's token embedding.
         goes_on: whether it may read rows that go on from one another.
+        row_by_row: whether it learns from the rows of its own attention where others are read in another way.
+        reads_before: whether it needs the state before each token to predict, so that rows must begin with [CLS].
+        as_published: arguments with which its head is the one that published models have.
         chosen_by: the loss by which the best checkpoint is chosen where its total is not what an encoder is judged by.
         masked_loss: the loss of predicting masked tokens by their context, or None where none are.
         predicts: which tokens of a text ``predict`` gives a probability: one that [MASK] stands for ("masked"), any
@@ -86,6 +105,9 @@ class Objective(nn.Module):
     uses_pooler: bool = False
     ties_embedding: bool = False
     goes_on: bool = False
+    row_by_row: bool = False
+    reads_before: bool = False
+    as_published: Mapping[str, Any] = MappingProxyType({})
     chosen_by: str = "loss"
     masked_loss: str | None = None
     predicts: Literal["masked", "unmasked"] | None = None
@@ -97,13 +119,16 @@ class Objective(nn.Module):
         super().__init__()
         self.weight = weight
 
+    def beside(self, objectives: Sequence[Objective]) -> None:
+        """Be told all that is learnt in the same run, itself too, before ``bind``."""
+
     def bind(self, encoder: Encoder) -> None:
         """Make the head for ``encoder`` and tie what is tied; here: see that it fits, and keep it.
 
         Raises:
             ConfigError: the encoder lacks what the objective needs.
         """
-        problem = self.direction_problem(encoder.attention)
+        problem = self.direction_problem(encoder)
         if problem:
             raise ConfigError(problem)
         self._encoder = (encoder,)  # a tuple, so that the encoder's weights are not this module's a second time
@@ -154,6 +179,10 @@ class Objective(nn.Module):
         """What the head says of each text by the encoder's pooler: (B, D) -> (B, K); None: nothing."""
         return None
 
+    def next_token_head(self) -> TokenHead | None:
+        """A head of its own that says which token follows a state, for others to share; None: it has none."""
+        return None
+
     def inner(self) -> Mapping[str, Objective]:
         """Objectives that are part of it, over encoders of its own, by what their heads are called."""
         return {}
@@ -186,15 +215,17 @@ class Objective(nn.Module):
         return embedding
 
     @classmethod
-    def direction_problem(cls, attention: Direction) -> str | None:
-        """Why it is meaningless for an encoder with this attention, or None if it is not."""
-        if attention in cls.directions:
+    def direction_problem(cls, encoder: Encoder) -> str | None:
+        """Why it is meaningless for an encoder with the attention that this one can have, or None if it is not."""
+        attentions = encoder.attentions or (encoder.attention,)
+        if set(attentions) & set(cls.directions):
             return None
-        fitting = ", ".join(objective.name for objective in known_objectives() if attention in objective.directions)
+        known = known_objectives()
+        fitting = ", ".join(objective.name for objective in known if set(attentions) & set(objective.directions))
         return (
             f"objective={cls.name} needs {' or '.join(cls.directions)} attention, and model.attention is "
-            f"{attention}: use another objective with this model (its kind has {fitting}), or another model with this "
-            f"objective (lmtransfer list models)"
+            f"{' or '.join(attentions)}: use another objective with this model (its kind has {fitting}), or another "
+            f"model with this objective (lmtransfer list models)"
         )
 
 
@@ -217,6 +248,15 @@ def _below(cls: type[Objective]) -> Iterator[type[Objective]]:
     for child in cls.__subclasses__():
         yield child
         yield from _below(child)
+
+
+def shared_attention(encoder: Encoder, objectives: Sequence[Objective | type[Objective]]) -> Direction | None:
+    """The attention that an encoder has where it is trained by some objectives: the first of its own that all fit.
+
+    None where they share none.
+    """
+    attentions = encoder.attentions or (encoder.attention,)
+    return next((one for one in attentions if all(one in objective.directions for objective in objectives)), None)
 
 
 def selection_metric(objectives: Sequence[Objective]) -> str:

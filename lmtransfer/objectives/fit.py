@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import Encoder
-from lmtransfer.objectives.base import Objective
+from lmtransfer.objectives.base import Objective, shared_attention
 from lmtransfer.objectives.corruption.base import Corruption
 from lmtransfer.objectives.rows.base import Rows
 
@@ -20,7 +20,15 @@ def check_fit(*, encoder: Encoder, objectives: Sequence[Objective], rows: Rows, 
     strangers = list(_strangers(encoder, objectives, rows, corruption))
     if strangers:
         raise ConfigError(strangers)
-    problems = [problem for o in objectives if (problem := o.direction_problem(encoder.attention))]
+    problems = [problem for o in objectives if (problem := o.direction_problem(encoder))]
+    if not problems:
+        problems += _attention_problems(encoder, objectives, corruption)
+    before = [objective.name for objective in objectives if objective.reads_before]
+    if before and rows.frame == "none":
+        problems.append(
+            f"objective.losses.{before[0]}.predict=next: the state before a hidden token predicts it, and rows without "
+            "a frame have none before the first; use objective.rows.frame=start or both, or predict=same"
+        )
     if rows.max_length > encoder.max_length:
         problems.append(
             f"objective.max_length={rows.max_length} is longer than the model reads "
@@ -41,6 +49,23 @@ def check_fit(*, encoder: Encoder, objectives: Sequence[Objective], rows: Rows, 
     problems += _corruption_problems(objectives, corruption)
     if problems:
         raise ConfigError(problems)
+
+
+def _attention_problems(encoder: Encoder, objectives: Sequence[Objective], corruption: Corruption) -> Iterator[str]:
+    """What keeps each row from being read as an objective needs it, by an encoder that each fits alone."""
+    shared, share = shared_attention(encoder, objectives), corruption.causal_share
+    needs = ", ".join(f"{o.name} {' or '.join(o.directions)}" for o in objectives)
+    alone = [o.name for o in objectives if not o.row_by_row]
+    if shared is not None and share:
+        yield (
+            f"objective.causal_share={share:g} leaves rows to a language model, and objective.losses ({needs}) has "
+            "none beside; use objective=mlm_lm, or objective.causal_share=0"
+        )
+    elif shared is None and (not share or alone):
+        yield (
+            f"objective.losses: they share no attention ({needs}), and a row is read in one way: use objective=mlm_lm, "
+            "which has rows for either, or list fewer"
+        )
 
 
 def _strangers(encoder: object, objectives: Sequence[object], rows: object, corruption: object) -> Iterator[str]:
@@ -78,7 +103,7 @@ def check_order(*, objectives: Sequence[Objective], rows: Rows) -> None:
 def _corruption_problems(objectives: Sequence[Objective], corruption: Corruption) -> Iterator[str]:
     """What the objectives miss in the corruption, and the reverse."""
     names = ", ".join(o.name for o in objectives)
-    predicts = any(o.reads == "masked" or o.needs for o in objectives)
+    predicts = any(o.reads == "masked" or o.masked_loss or o.needs for o in objectives)
     for objective in objectives:
         if not set(objective.needs) <= set(corruption.gives):
             yield (

@@ -5,6 +5,8 @@ Shape legend: T tokens of a packed batch, M positions, V vocabulary, D width.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -13,7 +15,9 @@ from torch import Tensor, nn
 
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.layers.cross_entropy import cross_entropy_sum
-from lmtransfer.objectives.base import Encode, reads_at
+from lmtransfer.layers.initialisation import truncated_normal_
+from lmtransfer.models.base import Encoder
+from lmtransfer.objectives.base import Encode, Objective, TokenHead, reads_at
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.softmax import Softmax
 from lmtransfer.objectives.token_prediction import TokenPrediction
@@ -26,6 +30,8 @@ Neighbour = Literal["next_token", "previous_token"]
 class OneWayLanguageModel(TokenPrediction):
     """Predicts a neighbour of each token; the output matrix is the token embedding or its own, without a bias.
 
+    Where the embedding is of another width than the encoder, a linear layer is between (Lan et al. 2020, as ALBERT's
+    masked head has).
     A subclass gives its ``name``, its ``directions`` and the ``neighbour`` that it predicts.
     Losses: its name, the cross entropy in nats summed over predicted tokens; "<name>_accuracy" beside it.
 
@@ -36,7 +42,29 @@ class OneWayLanguageModel(TokenPrediction):
 
     neighbour: ClassVar[Neighbour]
     goes_on = True
+    row_by_row = True
     predicts = "unmasked"
+
+    def bind(self, encoder: Encoder) -> None:
+        """See ``Objective``."""
+        super().bind(encoder)
+        width = self.tied_embedding.embedding_dim
+        own = self.head is self and width != encoder.dim
+        self.project: nn.Module = nn.Linear(encoder.dim, width) if own else nn.Identity()
+        self.project.apply(truncated_normal_)
+
+    @property
+    def head(self) -> OneWayLanguageModel | TokenHead:
+        """What its states are read by."""
+        return self
+
+    def scored(self, hidden_MD: Tensor, targets_M: Tensor, weights_M: Tensor) -> tuple[Tensor, Tensor]:
+        """See ``TokenHead``."""
+        return cross_entropy_sum(self.project(hidden_MD), self.output_embedding.weight, None, targets_M, weights_M)
+
+    def softmax(self, hidden_MD: Tensor) -> Softmax:
+        """See ``TokenHead``."""
+        return Softmax(self.project(hidden_MD), self.output_embedding.weight)
 
     def count(self, batch: PretrainingBatch) -> int:
         """See ``Objective``; tokens, less one a row where its neighbour beyond the edge is unknown."""
@@ -45,15 +73,18 @@ class OneWayLanguageModel(TokenPrediction):
     def losses(self, batch: PretrainingBatch, encode: Encode) -> dict[str, Loss]:
         """See ``Objective``."""
         targets_T, weights_T = neighbours(batch, self.neighbour)
-        hidden_TD = encode(batch.original, None).last
-        total, hits_T = cross_entropy_sum(hidden_TD, self.output_embedding.weight, None, targets_T, weights_T)
+        # Rows of another attention are corrupted; one pass reads them all.
+        packed = batch.original if batch.original.num_causal is None else batch.inputs
+        hidden_TD = encode(packed, None).last[: len(targets_T)]
+        total, hits_T = self.head.scored(hidden_TD, targets_T, weights_T)
         return self.loss_and_accuracy(total, (hits_T * weights_T).sum(), self.count(batch))
 
     def predict(self, packed: PackedBatch, positions_M: np.ndarray, *, mask_id: int) -> list[Softmax]:
         """See ``Objective``: the state before a token (or the one after it) predicts it."""
         step = -1 if self.neighbour == "next_token" else 1
-        states_MD = self.encoder(packed, reads=reads_at(packed, positions_M + step)).last
-        return [Softmax(states_MD, self.output_embedding.weight)]
+        if self.encoder.attention not in self.directions:
+            packed = replace(packed, num_causal=packed.num_sequences)
+        return [self.head.softmax(self.encoder(packed, reads=reads_at(packed, positions_M + step)).last)]
 
 
 class LanguageModel(OneWayLanguageModel):
@@ -61,6 +92,8 @@ class LanguageModel(OneWayLanguageModel):
 
     The output matrix is the token embedding, without a bias as in GPT-2. The row's last token has nothing to predict,
     unless rows are contiguous and the next one's first token is known.
+    Beside an objective that has a head for the next token (``MaskedLanguageModel`` with ``predict="next"``) that head
+    is its too. In batches whose rows are read in two ways it learns from the causal ones.
     Losses: "lm", the cross entropy in nats summed over predicted tokens; "lm_accuracy" beside it.
 
     Args:
@@ -68,16 +101,30 @@ class LanguageModel(OneWayLanguageModel):
         tie_output: whether the output matrix is the token embedding.
     """
 
+    _shared: tuple[TokenHead, ...] = ()  # a tuple, so that its weights are not this module's a second time
+
     name = "lm"
     title = "next token"
     directions = ("causal",)
     neighbour = "next_token"
 
+    def beside(self, objectives: Sequence[Objective]) -> None:
+        """See ``Objective``; a head that another objective has for the next token serves it too."""
+        self._shared = tuple(head for one in objectives if (head := one.next_token_head()) is not None)
+        self.ties_embedding = self.ties_embedding or bool(self._shared)  # an output matrix of its own would not learn
+
+    @property
+    def head(self) -> OneWayLanguageModel | TokenHead:
+        """What its states are read by: another objective's head for the next token, or its own."""
+        return self._shared[0] if self._shared else self
+
     def token_logits(self, hidden_TD: Tensor) -> Tensor:
         """See ``Objective``."""
+        if self._shared:
+            return self._shared[0].token_logits(hidden_TD)
         # With a bias it is one operator of ONNX that transposes, and the tied table is written once.
-        weight_VD = self.output_embedding.weight
-        return nn.functional.linear(hidden_TD, weight_VD, hidden_TD.new_zeros(len(weight_VD)))
+        weight_VE, hidden_TE = self.output_embedding.weight, self.project(hidden_TD)
+        return nn.functional.linear(hidden_TE, weight_VE, hidden_TE.new_zeros(len(weight_VE)))
 
 
 class BackwardLanguageModel(OneWayLanguageModel):
@@ -97,12 +144,20 @@ class BackwardLanguageModel(OneWayLanguageModel):
 
 
 def num_neighbours(batch: PretrainingBatch, neighbour: Neighbour) -> int:
-    """How many tokens have a known neighbour: all but one a row, or all where the one beyond the edge is known."""
-    return batch.original.num_tokens - (0 if neighbour in batch.labels else batch.original.num_real)
+    """How many tokens have a known neighbour: all but one a row, or all where the one beyond the edge is known.
+
+    Of the causal rows only, where a batch has others too.
+    """
+    packed = batch.original
+    rows = packed.num_real if packed.num_causal is None else packed.num_causal
+    return sum(packed.lengths[:rows]) - (0 if neighbour in batch.labels else rows)
 
 
 def neighbours(batch: PretrainingBatch, neighbour: Neighbour) -> tuple[Tensor, Tensor]:
-    """The id that follows (or precedes) each token, int64 (T,); and 1 where it is known and counts, else 0, (T,)."""
+    """The id that follows (or precedes) each token, int64 (T,); and 1 where it is known and counts, else 0, (T,).
+
+    Of the causal rows, which come first, where a batch has others too.
+    """
     packed = batch.original
     if neighbour == "next_token":
         shift, edges = -1, packed.cu_seqlens[1:].long() - 1
@@ -115,4 +170,5 @@ def neighbours(batch: PretrainingBatch, neighbour: Neighbour) -> tuple[Tensor, T
     else:
         weights_T[edges] = 0.0
     weights_T[packed.num_tokens :] = 0.0  # filler
-    return targets_T, weights_T
+    end = None if packed.num_causal is None else sum(packed.lengths[: packed.num_causal])
+    return targets_T[:end], weights_T[:end]

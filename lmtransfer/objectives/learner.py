@@ -11,7 +11,7 @@ from lmtransfer.data.batch import PackedBatch
 from lmtransfer.errors import ConfigError
 from lmtransfer.layers.disentangled import merge
 from lmtransfer.models.base import Encoder, EncoderOutput, Reads
-from lmtransfer.objectives.base import Objective, Read
+from lmtransfer.objectives.base import Objective, Read, shared_attention
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.training.learner import Learner, Loss
 
@@ -42,7 +42,9 @@ class _EncodeOnce:
 class PretrainingLearner(Learner):
     """One or several objectives over one encoder; satisfies ``training.learner.Learner``.
 
-    A pooler that no objective trains is frozen, so that every trainable parameter gets a gradient.
+    A pooler that no objective trains is frozen, so that every trainable parameter gets a gradient. The encoder is set
+    to the attention that the objectives share (where they share none, its class's: batches say it row by row), and
+    keeps it until another learner is made over it.
 
     Args:
         encoder: the encoder.
@@ -63,7 +65,10 @@ class PretrainingLearner(Learner):
                 f"objective.losses={generators} is not allowed: each has a generator of its own; list one of them"
             )
         merge(encoder)  # what another learner trained in parts
+        own = encoder.attentions[0] if encoder.attentions else encoder.attention
+        encoder.attend(shared_attention(encoder, objectives) or own)
         for objective in objectives:
+            objective.beside(objectives)
             objective.bind(encoder)
         if encoder.pooler is not None and not any(objective.uses_pooler for objective in objectives):
             encoder.pooler.requires_grad_(False)

@@ -5,6 +5,9 @@ Shape legend: M prediction positions, V vocabulary, D width, E width of the toke
 
 from __future__ import annotations
 
+from types import MappingProxyType
+from typing import Literal
+
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -14,7 +17,7 @@ from lmtransfer.layers.cross_entropy import cross_entropy_sum
 from lmtransfer.layers.feed_forward import Activation, activation_module
 from lmtransfer.layers.initialisation import truncated_normal_
 from lmtransfer.models.base import Encoder
-from lmtransfer.objectives.base import Encode, reads_at
+from lmtransfer.objectives.base import Encode, Read, TokenHead, reads_at
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.softmax import Softmax
 from lmtransfer.objectives.token_prediction import TokenPrediction
@@ -27,19 +30,26 @@ class MaskedLanguageModel(TokenPrediction):
     The head is BERT's: a dense layer, its activation and a LayerNorm, then the output matrix, which is the token
     embedding unless untied, with a bias of its own. Padding rows of the vocabulary are in the softmax, as in the
     original, and are never targets.
+
+    With ``predict="next"`` the state before a hidden token predicts it (masked next-token prediction: Charpentier &
+    Samuel 2024, arXiv 2410.24159, section 2), so that one head serves a language model beside it too.
+
     Losses: "mlm", the cross entropy in nats summed over hidden tokens; "mlm_accuracy" beside it.
 
     Args:
         weight: of the loss in the total.
         activation: of the dense layer.
         norm_eps: LayerNorm's epsilon.
+        predict: "same": a hidden token is predicted by the state at its place; "next": by the one before it.
         tie_output: whether the output matrix is the token embedding.
     """
 
     name = "mlm"
     title = "masked tokens"
     directions = ("bidirectional",)
-    reads = "masked"
+    reads: Read = "masked"
+    row_by_row = True
+    as_published = MappingProxyType({**TokenPrediction.as_published, "predict": "same"})
     masked_loss = "mlm"
     predicts = "masked"
     vocabulary_sized = ("bias",)
@@ -50,10 +60,14 @@ class MaskedLanguageModel(TokenPrediction):
         weight: float = 1.0,
         activation: Activation = "gelu",
         norm_eps: float = 1e-12,
+        predict: Literal["same", "next"] = "same",
         tie_output: bool = True,
     ) -> None:
         super().__init__(weight=weight, tie_output=tie_output)
         self.norm_eps = norm_eps
+        self.reads_before = predict == "next"
+        if self.reads_before:
+            self.reads = "all"
         self.activation = activation_module(activation)
 
     def bind(self, encoder: Encoder) -> None:
@@ -75,10 +89,23 @@ class MaskedLanguageModel(TokenPrediction):
 
     def losses(self, batch: PretrainingBatch, encode: Encode) -> dict[str, Loss]:
         """See ``Objective``."""
-        hidden_ME = self.transform(batch.read("masked", encode(batch.inputs, batch.reads)))
-        output_VE = self.output_embedding.weight
-        total, hits_M = cross_entropy_sum(hidden_ME, output_VE, self.bias, batch.targets_M, batch.weights_M)
+        output = encode(batch.inputs, batch.reads)
+        states_MD = output.last[batch.positions_M - 1] if self.reads_before else batch.read("masked", output)
+        total, hits_M = self.scored(states_MD, batch.targets_M, batch.weights_M)
         return self.loss_and_accuracy(total, (hits_M * batch.weights_M).sum(), batch.num_targets)
+
+    def scored(self, hidden_MD: Tensor, targets_M: Tensor, weights_M: Tensor) -> tuple[Tensor, Tensor]:
+        """See ``TokenHead``."""
+        output_VE = self.output_embedding.weight
+        return cross_entropy_sum(self.transform(hidden_MD), output_VE, self.bias, targets_M, weights_M)
+
+    def softmax(self, hidden_MD: Tensor) -> Softmax:
+        """See ``TokenHead``."""
+        return Softmax(self.transform(hidden_MD), self.output_embedding.weight, self.bias)
+
+    def next_token_head(self) -> TokenHead | None:
+        """See ``Objective``."""
+        return self if self.reads_before else None
 
     def token_logits(self, hidden_TD: Tensor) -> Tensor:
         """See ``Objective``."""
@@ -86,5 +113,5 @@ class MaskedLanguageModel(TokenPrediction):
 
     def predict(self, packed: PackedBatch, positions_M: np.ndarray, *, mask_id: int) -> list[Softmax]:
         """See ``Objective``."""
-        states_ME = self.transform(self.encoder(packed, reads=reads_at(packed, positions_M)).last)
-        return [Softmax(states_ME, self.output_embedding.weight, self.bias)]
+        places_M = positions_M - 1 if self.reads_before else positions_M
+        return [self.softmax(self.encoder(packed, reads=reads_at(packed, places_M)).last)]

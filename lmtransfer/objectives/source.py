@@ -6,6 +6,7 @@ Shape legend: T tokens, B sequences, M prediction positions, N read positions.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -85,13 +86,19 @@ class PretrainingSource(Source):
             corrupt(row, generator(self.seed, "corrupt", drawn_epoch, int(i)))
             for row, i in zip(rows, row_ids, strict=True)
         ]
+        num_causal = None
+        if self.corruption.causal_share:  # causal rows first
+            order = sorted(range(len(rows)), key=lambda place: not corrupted[place].causal)
+            rows, corrupted = [rows[place] for place in order], [corrupted[place] for place in order]
+            row_ids = [int(row_ids[place]) for place in order]
+            num_causal = sum(part.causal for part in corrupted)
         original = pack(
             [row.tokens for row in rows],
             [row.segments for row in rows],
             capacity=self._capacity(sum(len(row.tokens) for row in rows)),
             max_length=self.rows.max_length,
         )
-        original = original.with_tokens(original.tokens_T, self._spelt(original.tokens_T))
+        original = replace(original, chars_TC=self._spelt(original.tokens_T), num_causal=num_causal)
         cu_seqlens = original.cu_seqlens.numpy()
         inputs = original
         if any(part.tokens is not row.tokens for part, row in zip(corrupted, rows, strict=True)):

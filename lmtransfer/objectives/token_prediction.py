@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
+
 from torch import nn
 
 from lmtransfer.layers.initialisation import truncated_normal_
@@ -19,6 +21,8 @@ class TokenPrediction(Objective):
         weight: of the loss in the total.
         tie_output: whether the output matrix is the token embedding.
     """
+
+    as_published = MappingProxyType({"tie_output": True})
 
     def __init__(self, *, weight: float = 1.0, tie_output: bool = True) -> None:
         super().__init__(weight=weight)

@@ -9,7 +9,7 @@ import torch
 
 from lmtransfer.config.target import resolve
 from lmtransfer.errors import ConfigError
-from lmtransfer.models.base import Encoder
+from lmtransfer.models.base import Direction, Encoder
 from lmtransfer.randomness import derived_seed
 from lmtransfer.tasks.heads import HeadSpec
 from lmtransfer.transfer.composing import (
@@ -78,6 +78,8 @@ class TransferMethod:
             ``layers=mix``, which learns a scale of its own, ``pooling=bilstm`` and ``pooling=attention`` read vectors
             as they are.
         unfreeze_share: with ``freeze=gradual``, the share of the budget after which everything learns.
+        attention: which tokens a token may see, in an encoder that can be read in more than one way: "bidirectional" or
+            "causal"; "auto": as it was pretrained last.
         text_weight: with ``freeze=joint``, of the pretraining objective's loss beside the task's.
         text_tokens: with ``freeze=joint``, tokens of text in each step.
         text_until: with ``freeze=joint``, the share of the budget after which labels alone count.
@@ -104,6 +106,7 @@ class TransferMethod:
         head_rate: float = 1.0,
         standardise: bool = False,
         unfreeze_share: float = 0.5,
+        attention: Literal["auto", "bidirectional", "causal"] = "auto",
         text_weight: float = 1.0,
         text_tokens: int = 1024,
         text_until: float = 0.8,
@@ -151,6 +154,20 @@ class TransferMethod:
         self.embedding_rate = embedding_rate
         self.head_rate = head_rate
         self.standardise = standardise
+        self.attention: Direction | Literal["auto"] = attention
+
+    def attend(self, encoder: Encoder) -> None:
+        """Set the encoder's attention, where the method names one.
+
+        Raises:
+            ConfigError: the encoder cannot have it.
+        """
+        if self.attention == "auto":
+            return
+        try:
+            encoder.attend(self.attention)
+        except ConfigError as error:
+            raise ConfigError(f"transfer.attention={self.attention}: {error}; use auto") from error
 
     @property
     def layers_given(self) -> str:
@@ -189,6 +206,8 @@ class TransferMethod:
         token = encoder.family_head.token
         if token == "last" and encoder.attention == "backward":
             return "cls"  # the last token that it reads
+        if token == "first" and encoder.attention == "causal":
+            return "last_token"
         return "cls" if token == "first" else "last_token" if token == "last" else "mean"
 
     def resolved_pieces(self, encoder: Encoder) -> Pieces:
@@ -214,6 +233,7 @@ class TransferMethod:
         """
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derived_seed(seed, "head"))
+            self.attend(encoder)
             tokens = head.per == "token"
             reading = self._reading(encoder.num_layers)
             dim = encoder.dim * reading.widths

@@ -129,7 +129,7 @@ def test_the_model_and_the_tokenizer_are_the_runs(world: Path, capsys: pytest.Ca
         (["tokenizer=bpe"], "tokenizer=bpe: with init= the tokenizer is the run's"),
         (["tokenizer.vocab_size=128"], "tokenizer.vocab_size=128: with init= the tokenizer is the run's"),
         (["objective.max_length=64"], "objective.max_length=64 is longer than the model reads"),
-        (["objective=lm"], "objective=lm needs causal"),
+        (["objective=backward_lm"], "objective=backward_lm needs backward"),
         (["init=runs/pretrain/none"], "there is no run directory"),
     ):
         assert go_on(*words) == 2

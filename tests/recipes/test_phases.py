@@ -264,10 +264,10 @@ REFUSED = {
     "less than a step": ("a: {share: 0.01}\nb: {share: 0.99}", [], "phases.a.share: 0.01 of train.steps=10"),
     "epochs": ("a: {share: 0.5}\nb: {share: 0.5}", ["train.steps=null", "train.epochs=2"], "train.epochs"),
     "another direction": (
-        "defaults: [{/objective@a.objective: lm}, _self_]\na: {share: 0.5, objective: {max_length: 16}}\n"
+        "defaults: [{/objective@a.objective: backward_lm}, _self_]\na: {share: 0.5, objective: {max_length: 16}}\n"
         "b: {share: 0.5}",
         [],
-        "phases.a: objective=lm needs causal",
+        "phases.a: objective=backward_lm needs backward",
     ),
     "rows": ("a: {share: 0.5, objective: {max_length: 99}}\nb: {share: 0.5}", [], "phases.a: objective.max_length=99"),
 }

@@ -58,6 +58,7 @@ MEANT_FOR = {
     "mlm_bow": Meant(learnt={"bow": 3.0}),  # no less than the entropy of a row's words
     "mlm_entities": Meant(tokenizer=CasedTokenizer),
     "mlm_laptop": Meant(),
+    "mlm_lm": Meant(learnt={"lm": 0.3}),
     "mlm_ngrams": Meant(),
     "mlm_nsp": Meant(),
     "mlm_spans": Meant(),

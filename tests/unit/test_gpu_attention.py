@@ -35,15 +35,15 @@ def _results(attend: Attend, tensors: list[Tensor], dtype: torch.dtype) -> list[
     return [result.detach().float() for result in (output, *gradients)]
 
 
-def _check(layout: Layout, num_queries: int, *, causal: bool, window: int | None) -> None:
+def _check(layout: Layout, num_queries: int, *, window: int | None) -> None:
     device = gpu()
     tensors = _tensors(num_queries, device)
 
     def chosen(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        return attention(query, key, value, layout, causal=causal, reach=window)
+        return attention(query, key, value, layout, reach=window)
 
     def dense(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        return _dense(query, key, value, layout, causal, window, 0.0)
+        return _dense(query, key, value, layout, layout.causal, window, 0.0)
 
     if device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0):
         assert _has_flash(tensors[0])
@@ -59,12 +59,12 @@ def _check(layout: Layout, num_queries: int, *, causal: bool, window: int | None
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("window", [None, 16])
 def test_flash_is_no_further_from_float32_than_twice_dense(causal: bool, window: int | None) -> None:
-    _check(Layout.of(LENGTHS, device=gpu()), sum(LENGTHS), causal=causal, window=window)
+    _check(Layout.of(LENGTHS, device=gpu(), causal=causal), sum(LENGTHS), window=window)
 
 
 def test_flash_of_selected_queries_is_no_further_from_float32_than_twice_dense() -> None:
     asked = [1, 20, 0, 64, 5, 1, 30, 0]  # of each sequence; of two of them nothing
-    _check(Layout.of(LENGTHS, asked, device=gpu()), sum(asked), causal=False, window=None)
+    _check(Layout.of(LENGTHS, asked, device=gpu()), sum(asked), window=None)
 
 
 def test_dense_blocks_in_float32_equal_those_of_the_cpu() -> None:
@@ -72,10 +72,10 @@ def test_dense_blocks_in_float32_equal_those_of_the_cpu() -> None:
     tensors = _tensors(sum(LENGTHS), device)
     results = []
     for place in (device, torch.device("cpu")):
-        layout = Layout.of(LENGTHS, device=place)
+        layout = Layout.of(LENGTHS, device=place, causal=True)
 
         def attend(query: Tensor, key: Tensor, value: Tensor, layout: Layout = layout) -> Tensor:
-            return attention(query, key, value, layout, causal=True)
+            return attention(query, key, value, layout)
 
         results.append(_results(attend, [tensor.to(place) for tensor in tensors], torch.float32))
     for here, there in zip(*results, strict=True):

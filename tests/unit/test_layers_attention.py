@@ -54,7 +54,7 @@ def _check_against_loop(compute: Attend, lengths: list[int], causal: bool, windo
 @pytest.mark.parametrize("lengths", [[5, 5, 5], [9], [1, 12, 7, 7, 30, 2], [1] * 4 + [40] * 2 + [11]])
 def test_attention_and_its_gradients_equal_a_loop(lengths: list[int], causal: bool, window: int | None) -> None:
     _check_against_loop(
-        lambda q, k, v: attention(q, k, v, Layout.of(lengths), causal=causal, reach=window), lengths, causal, window
+        lambda q, k, v: attention(q, k, v, Layout.of(lengths, causal=causal), reach=window), lengths, causal, window
     )
 
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from lmtransfer.data.batch import PackedBatch, pack
 from lmtransfer.data.store.store import TokenStore
 from lmtransfer.errors import ConfigError
+from lmtransfer.models.xlnet import XlnetEncoder
 from lmtransfer.objectives.base import Objective
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.corruption.base import NoCorruption
@@ -233,11 +234,12 @@ def test_predictions_in_bfloat16_have_a_float32_loss(store: TokenStore) -> None:
 def test_a_meaningless_direction_is_refused_with_what_fits() -> None:
     for name in ("mlm", "nsp"):
         with pytest.raises(
-            ConfigError, match=f"objective={name} needs bidirectional.*model.attention is causal.*has lm\\)"
+            ConfigError, match=f"objective={name} needs bidirectional.*model.attention is causal.*has bow, lm\\)"
         ):
             PretrainingLearner(gpt(), objectives_of(name))
+    xlnet = XlnetEncoder(vocab_size=TOKENIZER.vocab_size, dim=8, num_layers=1, num_heads=2, hidden_dim=8)
     with pytest.raises(ConfigError, match="objective=lm needs causal.*model.attention is bidirectional.*mlm, nsp, plm"):
-        PretrainingLearner(bert(), objectives_of("lm"))
+        PretrainingLearner(xlnet, objectives_of("lm"))
 
 
 def test_an_encoder_without_a_pooler_is_refused_by_nsp() -> None:

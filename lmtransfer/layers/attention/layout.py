@@ -31,11 +31,15 @@ class Layout:
         counts: packed queries of each, where they are a selection of its tokens; None: every token is a query. Only
             attention that sees everything may use a selection.
         device: where the indices are needed.
+        causal: a query sees keys at its own position and before.
+        num_causal: in how many sequences, the first ones, whatever ``causal`` says; None: in all or none, as it says.
     """
 
     lengths: tuple[int, ...]
     counts: tuple[int, ...] | None
     device: torch.device
+    causal: bool = False
+    num_causal: int | None = None
 
     @classmethod
     def of(
@@ -43,10 +47,29 @@ class Layout:
         num_keys: Sequence[int],
         num_queries: Sequence[int] | None = None,
         device: torch.device | str = "cpu",
+        *,
+        causal: bool = False,
+        num_causal: int | None = None,
     ) -> Layout:
         """Lay out B sequences; see the attributes."""
         counts = None if num_queries is None else tuple(int(count) for count in num_queries)
-        return cls(tuple(int(length) for length in num_keys), counts, torch.device(device))
+        if num_causal in (0, len(num_keys)):
+            causal, num_causal = num_causal != 0, None
+        return cls(tuple(int(length) for length in num_keys), counts, torch.device(device), causal, num_causal)
+
+    @cached_property
+    def parts(self) -> tuple[Layout, ...]:
+        """The causal sequences and the others, where there are both; else this layout alone."""
+        if self.num_causal is None:
+            return (self,)
+        assert not self.selected, "a selection of queries sees everything"
+        kinds = ((self.lengths[: self.num_causal], True), (self.lengths[self.num_causal :], False))
+        return tuple(Layout(lengths, None, self.device, causal) for lengths, causal in kinds)
+
+    @property
+    def sees_all(self) -> bool:
+        """Whether every query sees its whole sequence."""
+        return not self.causal and self.num_causal is None
 
     @property
     def selected(self) -> bool:

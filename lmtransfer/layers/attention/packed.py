@@ -33,7 +33,6 @@ def attention(
     value_THK: Tensor,
     layout: Layout,
     *,
-    causal: bool = False,
     reach: int | None = None,
     dropout: float = 0.0,
 ) -> Tensor:
@@ -43,14 +42,23 @@ def attention(
         query_NHK: packed queries.
         key_THK: packed keys.
         value_THK: packed values.
-        layout: which queries and keys form a sequence.
-        causal: a query sees keys at its own position and before.
+        layout: which queries and keys form a sequence, and in which of them a query sees nothing behind it.
         reach: a query sees keys at most this many positions away; None: all.
         dropout: probability of dropping an attention weight. No other backend has any, so it takes the dense blocks.
 
     Returns:
         (N, H, K), in the dtype of the queries.
     """
+    if len(layout.parts) > 1:
+        sizes = [sum(part.lengths) for part in layout.parts]
+        split = (states.split(sizes) for states in (query_NHK, key_THK, value_THK))
+        return torch.cat(
+            [
+                attention(query, key, value, part, reach=reach, dropout=dropout)
+                for query, key, value, part in zip(*split, layout.parts, strict=True)
+            ]
+        )
+    causal = layout.causal
     assert not (layout.selected and (causal or reach is not None)), "a selection of queries sees everything"
     if not len(query_NHK):
         return query_NHK

@@ -31,7 +31,6 @@ class SelfAttention(AttentionLayer):
         num_heads: heads H; must divide ``dim``.
         dropout: probability of dropping an attention weight. 0 by default, where the papers have 0.1: the flash
             kernels have none, and it takes the slower dense blocks.
-        causal: a token sees itself and what is before it.
         window: a token sees others at most this many positions away; None: all.
         bias: add biases to the projections.
         query_key_norm: normalise the queries and keys of each head by their root mean square, with a gain (Henry et
@@ -45,7 +44,6 @@ class SelfAttention(AttentionLayer):
         dim: int,
         num_heads: int,
         dropout: float = 0.0,
-        causal: bool = False,
         window: int | None = None,
         bias: bool = True,
         query_key_norm: bool = False,
@@ -53,7 +51,7 @@ class SelfAttention(AttentionLayer):
     ) -> None:
         super().__init__(dim=dim, window=window)
         self.num_heads, self.head_dim = num_heads, dim // num_heads
-        self.attention_dropout, self.causal = dropout, causal
+        self.attention_dropout = dropout
         self.query_key_value = StackedLinear(dim, dim, num=3, bias=bias)
         self.query_norm = HeadNorm(self.head_dim, eps=norm_eps) if query_key_norm else nn.Identity()
         self.key_norm = HeadNorm(self.head_dim, eps=norm_eps) if query_key_norm else nn.Identity()
@@ -88,5 +86,5 @@ class SelfAttention(AttentionLayer):
             query = (rotation if reads_N is None else rotation.at(reads_N)).turn(query)
             key = rotation.turn(key)
         dropout = self.attention_dropout if self.training else 0.0
-        attended = attention(query, key, value, layout, causal=self.causal, reach=self.window, dropout=dropout)
+        attended = attention(query, key, value, layout, reach=self.window, dropout=dropout)
         return self.output(attended.flatten(1))

@@ -22,6 +22,7 @@ class Corrupted(NamedTuple):
         targets: the ids that stood there, int32, shape (m,).
         per_target: further numbers of each target by name, int64, shape (m,) each.
         per_token: further numbers of each token by name, int64, shape (n,) each.
+        causal: the row is as it is, and to be read left to right.
     """
 
     tokens: np.ndarray
@@ -29,6 +30,7 @@ class Corrupted(NamedTuple):
     targets: np.ndarray
     per_target: Mapping[str, np.ndarray] = MappingProxyType({})
     per_token: Mapping[str, np.ndarray] = MappingProxyType({})
+    causal: bool = False
 
 
 class Corruption(ABC):
@@ -39,12 +41,14 @@ class Corruption(ABC):
         gives: names of the numbers of each target or token that it gives beside the tokens; an objective may need them.
         uses_mask: whether it puts [MASK] into rows, which the tokenizer must have then.
         hides: whether it leaves something to predict, so that there must be an objective that does.
+        causal_share: share of the rows that it leaves as they are, to be read left to right.
     """
 
     static_masking: bool = False
     gives: tuple[str, ...] = ()
     uses_mask: ClassVar[bool] = False
     hides: ClassVar[bool] = True
+    causal_share: float = 0.0
 
     def observe(self, store: TokenStore | MixedStore) -> None:  # noqa: B027
         """Learn what it must know of the text before the first row, such as how often words occur: nothing here."""

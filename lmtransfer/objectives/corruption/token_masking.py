@@ -85,6 +85,8 @@ class TokenMasking(Corruption):
             their information ``-log p``, p being a token's share of the training text, or 1 nat where it has less. As
             many are hidden either way, but harder ones, so losses do not compare. (Yang et al. 2022,
             https://arxiv.org/abs/2208.10806, weigh by losses so far; batches here depend on nothing that was learnt.)
+        causal_share: share of the rows, drawn one by one, that are left as they are and read left to right, for a
+            language model beside the masked one (Charpentier & Samuel 2024, arXiv 2410.24159).
         tokenizer: names the special tokens, and binds the selection.
 
     Raises:
@@ -105,8 +107,14 @@ class TokenMasking(Corruption):
         static_masking: bool = False,
         random_from_specials: bool = False,
         weighting: Weighting = "uniform",
+        causal_share: float = 0.0,
         tokenizer: Tokenizer,
     ) -> None:
+        if not 0 <= causal_share < 1:
+            raise ConfigError(
+                f"objective.causal_share={causal_share} is not allowed: use a number from 0 to below 1; with all rows "
+                "left to right use objective=lm"
+            )
         if weighting not in get_args(Weighting):
             ways = ", ".join(get_args(Weighting))
             raise ConfigError(f"objective.corruption.weighting={weighting} is not allowed: use one of {ways}")
@@ -117,7 +125,7 @@ class TokenMasking(Corruption):
                 f"objective.corruption.max_predictions={max_predictions} is not allowed: use 1 or more, or null"
             )
         self.mask_prob, self.max_predictions = mask_prob, max_predictions
-        self.static_masking = static_masking
+        self.static_masking, self.causal_share = static_masking, causal_share
         self.maskable = ~tokenizer.is_special
         self.selection: Selection = selection or SingleTokens()
         self.selection.bind(tokenizer)
@@ -145,6 +153,9 @@ class TokenMasking(Corruption):
     def corrupt(self, row: Row, rng: np.random.Generator) -> Corrupted:
         """See ``Corruption``."""
         tokens = row.tokens
+        if self.causal_share and rng.random() < self.causal_share:
+            none = np.zeros(0, dtype=np.int64)
+            return Corrupted(tokens, none, tokens[none], dict.fromkeys(self.gives, none), causal=True)
         maskable = np.flatnonzero(self.maskable[tokens])
         budget = min(max(1, round(self.mask_prob * len(tokens))), len(maskable))
         if self.max_predictions is not None:

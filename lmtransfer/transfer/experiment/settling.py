@@ -13,6 +13,7 @@ from lmtransfer.config.build import build
 from lmtransfer.config.check import check
 from lmtransfer.config.in_short import settle_parts
 from lmtransfer.errors import ConfigError
+from lmtransfer.importing.attention import attention_of
 from lmtransfer.importing.opening import open_saved
 from lmtransfer.runs.saved import SavedRun, hold_encoder, new_encoder, pretraining_seed, pretraining_seeds
 from lmtransfer.runs.training import TrainingSetup
@@ -115,10 +116,15 @@ def settle(cfg: DictConfig, source: SavedRun, *, command: str, hardware: Hardwar
         _ = task.head  # says that there is nothing to train
     if cfg.task.get("labels", "") is None:
         cfg.task.labels = list(task.labels)  # as found in the training file: they travel with the run by name
-    method: TransferMethod = build(cfg.transfer)
     # Held against their configurations before an encoder of that size is made.
     held = [(one, hold_encoder(one)) for one in pretraining_seeds(source)] if cfg.get("init") else []
     encoder = new_encoder(cfg.model, source.tokenizer, seed=0)
+    if held and cfg.transfer.get("attention") == "auto":
+        ended = attention_of(source, encoder)
+        if ended != encoder.attention:
+            cfg.transfer.attention = ended  # what the run reads by, and will be read by
+    method: TransferMethod = build(cfg.transfer)
+    method.attend(encoder)
     begun = []
     for one, weights in held:
         console.print(f"encoder: {short_path(one.checkpoint())}, on {hardware}", soft_wrap=True)

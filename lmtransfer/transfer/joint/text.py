@@ -85,7 +85,14 @@ class JointText:
         device = next(parts.encoder.parameters()).device
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derived_seed(seed, "heads"))
+            read = parts.encoder.attention
             learner = PretrainingLearner(parts.encoder, list(parts.objectives)).to(device)
+            if parts.encoder.attention != read:
+                raise ConfigError(
+                    f"transfer=joint: {objective_label(self.objective)} needs {parts.encoder.attention} attention, and "
+                    f"the task reads the encoder in {read} attention: give another objective, or set "
+                    f"transfer.attention={parts.encoder.attention}"
+                )
         return learner, take_heads(learner, parts.heads if keep_heads else {})
 
     def heads_over(self, encoder: Encoder) -> TakenHeads:
