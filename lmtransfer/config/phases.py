@@ -168,16 +168,24 @@ def phase_problems(cfg: DictConfig) -> dict[str, str]:
             problems[key] = (
                 f"{node!r} is no phase: give it a share of the budget ({key}.share=0.5), and what it changes"
             )
-    known = _OF_OBJECTIVES + tuple(str(key) for key in cfg.objective)
+    of_run = _OF_OBJECTIVES + tuple(str(key) for key in cfg.objective)
     for name, node in given.items():
         objective = node.get("objective") if isinstance(node, dict) else None
         if isinstance(objective, dict):
+            known = of_run + _of_parts(objective)
             for key in objective.keys() - set(known):
                 where = f"phases.{name}.objective.{key}"
                 problems[where] = f"there is no such key; {hint(key, known, what='an objective has')}"
     if problems:
         return problems
     return _problems_together(given, cfg)
+
+
+def _of_parts(objective: Mapping[str, Any]) -> tuple[str, ...]:
+    """Settings of the parts of an objective that a phase gives whole; it may have them in short, as the run's own."""
+    losses = objective.get("losses")
+    parts = [objective.get("rows"), objective.get("corruption"), *(losses.values() if isinstance(losses, dict) else ())]
+    return tuple(str(key) for part in parts if isinstance(part, dict) and is_component(part) for key in part)
 
 
 def _problems_of(node: dict[str, Any], key: str) -> dict[str, str]:

@@ -251,3 +251,11 @@ def test_static_word_vectors_are_refused(world: Path, capsys: pytest.CaptureFixt
     words = ["tokenizer_from=runs/pretrain/text", "model=word_embeddings_laptop", "model.dim=16", "objective=skipgram"]
     assert lmtransfer("finetune", *QUICK, *words, "transfer=joint", "transfer.pooling=mean", "name=x") == 2
     assert "static word vectors" in " ".join(capsys.readouterr().err.split())
+
+
+def test_text_and_task_read_the_encoder_in_one_attention(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert lmtransfer(*JOINT, "objective=lm", "objective.max_length=16", "name=no") == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "needs causal attention, and the task reads the encoder in bidirectional attention" in said
+    assert lmtransfer(*JOINT, "objective=lm", "objective.max_length=16", "transfer.attention=causal", "name=yes") == 0
+    assert {"classification", "lm"} <= result("runs/finetune/yes")["losses"].keys()
