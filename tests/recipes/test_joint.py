@@ -238,7 +238,6 @@ def test_a_run_without_objective_is_given_one(world: Path, capsys: pytest.Captur
         (["transfer=joint", "transfer.text_tokens=15"], "transfer.text_tokens=15 is less than a row of text"),
         (["transfer=joint", "transfer.text_until=0"], "transfer.text_until=0"),
         (["transfer=joint", "transfer.text_weight=-1"], "transfer.text_weight"),
-        (["transfer=joint", "objective=lm"], "objective=lm needs causal"),
     ],
 )
 def test_mistakes(world: Path, words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -37,5 +37,5 @@ def test_the_heads_arguments_win_and_the_weights_stay() -> None:
 
 
 def test_losses_that_nothing_trains_together_are_none() -> None:
-    assert imported_objective(("mlm", "lm"), {}, max_length=24) is None
+    assert imported_objective(("mlm", "plm"), {}, max_length=24) is None
     assert imported_objective((), {}, max_length=24) is None
