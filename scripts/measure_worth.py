@@ -35,7 +35,7 @@ def main() -> None:
     for tokens in map(int, options.tokens.split(",")):
         name = f"{options.recipe}-{tokens}"
         budget = ["train.tokens=null", f"train.tokens={tokens}", "train.eval_every=null"]
-        recipe = [f"experiment={options.recipe}", "corpus=python_docs"]
+        recipe = [f"experiment={options.recipe}", "corpus=python_docs", "embeddings=null"]
         run("pretrain", *recipe, *budget, f"name={name}", f"output_root={root}")
         labels = ["task=python_docs", "task.num_train=100", "split=test", f"seeds={options.seeds}"]
         words = ["experiment=few_labels", f"init={root}/pretrain/{name}", *labels, f"name={name}"]

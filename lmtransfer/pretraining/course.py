@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from time import perf_counter
-from typing import Any
+from typing import Any, cast
 
 import torch
 from omegaconf import DictConfig, OmegaConf
@@ -100,16 +100,17 @@ class Course:
             How many tokens were counted.
         """
         began = perf_counter()
-        counted: CountedEmbeddings = build(self.cfg.embeddings)
-        table = self.parts[0].encoder.token_embedding
-        assert table is not None  # checked before any text is read
-        store = text.prepared.train
-        num_tokens = counted.fill(table, store, seed=self.cfg.seed)
-        if counted.output_bias:
-            for objective in self.learner.listed():
-                counted.fill_biases(objective, token_shares(store))
-        self.state.seconds += perf_counter() - began
-        return num_tokens
+        counted, num_tokens = cast(CountedEmbeddings, build(self.cfg.embeddings)), 0
+        if distributed.is_main():  # the other ranks are given its weights before they train
+            table, store = self.parts[0].encoder.token_embedding, text.prepared.train
+            assert table is not None  # checked before any text is read
+            num_tokens = counted.fill(table, store, seed=self.cfg.seed)
+            if counted.output_bias:
+                for objective in self.learner.listed():
+                    counted.fill_biases(objective, token_shares(store))
+        num_tokens, seconds = distributed.from_main((num_tokens, perf_counter() - began))
+        self.state.seconds += seconds
+        return int(num_tokens)
 
     def resume(self) -> None:
         """Go on from the newest complete checkpoint, in the phase that it is of.
@@ -185,7 +186,11 @@ class Course:
     def _new_watchers(self) -> list[Watcher]:
         """What looks at every step of the learner; time says little of tokens where phases have different steps."""
         seconds = self.setup.train.seconds if len(self.phases) == 1 else None
-        return watchers_of(self.learner, seconds=seconds, entropy=self.entropy, from_scratch=not self.cfg.init)
+        counted = self.cfg.embeddings is not None  # it transfers before it leaves the unigram plateau
+        entropy = None if counted else self.entropy
+        return watchers_of(
+            self.learner, seconds=seconds, entropy=entropy, from_scratch=not self.cfg.init and not counted
+        )
 
     def _go_over(self) -> None:
         """From the end of a phase to the next one."""

@@ -48,6 +48,23 @@ def opening(path: Path, text: Text, each: Sequence[Parts], setup: TrainingSetup,
     )
 
 
+def counting(num_tokens: int, seconds: float, *, budget: float | None) -> str:
+    """What token embeddings start from, and what that cost.
+
+    Args:
+        num_tokens: that were counted.
+        seconds: what it took.
+        budget: of the run in seconds, of which it is a part; None: it has one of another kind.
+    """
+    said = f"token embeddings start from counts of {num_tokens / 1e6:.1f}M tokens, after {seconds:.1f} s"
+    if budget is None or seconds < budget / 2:
+        return said
+    return (
+        f"{said}\nwarning: that is {100 * seconds / budget:.0f} % of train.seconds={budget:g}: raise it, lower "
+        "embeddings.max_tokens, or start at random with embeddings=null"
+    )
+
+
 def _losses(parts: Parts) -> str:
     return " + ".join(objective.name for objective in parts.objectives)
 

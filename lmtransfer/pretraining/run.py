@@ -13,7 +13,7 @@ from lmtransfer.errors import ConfigError
 from lmtransfer.objectives.base import masked_loss
 from lmtransfer.pretraining.course import Course
 from lmtransfer.pretraining.going_on import recipe_remark
-from lmtransfer.pretraining.messages import closing, opening
+from lmtransfer.pretraining.messages import closing, counting, opening
 from lmtransfer.pretraining.parts import Parts, build_phases
 from lmtransfer.pretraining.text import Text, read_text, with_absolute_paths
 from lmtransfer.runs.result import RunResult
@@ -72,12 +72,10 @@ def pretrain(cfg: DictConfig, name: str, setup: TrainingSetup, *, resume: bool) 
     course.begin(directory, text, entropy=entropy)
     if found is not None:
         course.resume()
-    if cfg.embeddings is not None and course.state.step == 0 and distributed.is_main():
+    if cfg.embeddings is not None and course.state.step == 0:
         with console.status("counting which tokens occur together"):
             counted = course.count(text)
-        console.print(
-            f"token embeddings start from counts of {counted / 1e6:.1f}M tokens, after {course.state.seconds:.1f} s"
-        )
+        console.print(counting(counted, course.state.seconds, budget=setup.train.seconds), soft_wrap=True)
     result = _result(course.train(), parts, text, entropy, average=averaging(setup.train))
     directory.write_result(result)
     if distributed.is_main():

@@ -78,3 +78,20 @@ def test_two_ranks_have_one_scale_and_the_same_frozen_embeddings(world: Path) ->
         exact = name.startswith(("standardising.", "encoder.embeddings."))
         assert torch.allclose(one[name], two[name], atol=0 if exact else 1e-5, rtol=0), name
     assert _result(world, "finetune/s-1")["steps"] == _result(world, "finetune/s-2")["steps"] == 8
+
+
+@pytest.mark.slow
+def test_two_ranks_start_from_the_same_counts(world: Path) -> None:
+    documents = [" . ".join(f"w{i % 7} w{(i * j) % 11} w{j}" for j in range(6)) for i in range(60)]
+    (world / "counted.txt").write_text("\n\n".join(documents) + "\n")
+    words = [
+        *("experiment=null", "model=bert_tiny", "model.dropout=0", "objective=mlm", "objective.max_length=16"),
+        *("embeddings=counted", "corpus=text", "corpus.path=counted.txt", "corpus.validation_fraction=0.2"),
+        *("tokenizer.vocab_size=60", "tokenizer.allow_fewer=true", "train.steps=3", "train.batch_tokens=128"),
+        *("train.micro_batch_tokens=64", "hardware=exact", "optimizer=adamw"),
+    ]
+    for ranks in (1, 2):
+        _lmtransfer(world, "pretrain", *words, f"name=counted-{ranks}", ranks=ranks)
+    one, two = (load_file(world / f"runs/pretrain/counted-{n}/checkpoints/last/model.safetensors") for n in (1, 2))
+    for name in one:
+        assert torch.allclose(one[name], two[name], atol=1e-5, rtol=0), name

@@ -60,9 +60,9 @@ class CountedEmbeddings:
         deviation: float = 0.05,
         output_bias: bool = True,
     ) -> None:
-        problems = [
-            f"embeddings.windows={list(windows)}: each must be at least 1" for n in windows[:1] if min(windows) < 1
-        ]
+        problems = []
+        if any(window < 1 for window in windows):
+            problems.append(f"embeddings.windows={list(windows)}: each must be at least 1")
         if not windows and not documents:
             problems.append("embeddings.windows=[] and embeddings.documents=false leave nothing to count: give one")
         for name, value in (("segment_tokens", segment_tokens), ("contexts", contexts), ("max_tokens", max_tokens)):
