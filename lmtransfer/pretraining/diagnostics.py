@@ -3,8 +3,8 @@
 A budget in seconds is another number of tokens on every machine. The table is of masked language modelling with Muon on
 the Python documentation from random embeddings (``experiment=demo embeddings=null``, ``laptop``), then
 ``experiment=few_labels``: the accuracy on 100 labelled docstrings against the same encoder without pretraining. One
-pretraining run each, three seeds of finetuning, two cores shown as AVX2; ``scripts/measure_worth.py`` measures more such
-rows. Where embeddings start from counts, none of it is said: they transfer before the loss leaves the unigrams.
+pretraining run each, three seeds of finetuning, two cores shown as AVX2; ``scripts/measure_worth.py`` measures more
+such rows. Where embeddings start from counts, none of it is said: they transfer before the loss leaves the unigrams.
 """
 
 from __future__ import annotations
