@@ -11,22 +11,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from time import perf_counter
-from typing import Any, cast
+from typing import Any
 
 import torch
 from omegaconf import DictConfig, OmegaConf
 
 from lmtransfer.config.build import build
 from lmtransfer.config.phases import Phase, phases_of
-from lmtransfer.data.store.token_shares import token_shares
 from lmtransfer.data.stream.stream import RenumberedStream
 from lmtransfer.errors import CheckpointError
 from lmtransfer.models.compilation import compile_blocks
 from lmtransfer.models.token_vectors import TokenVectors, standardise
 from lmtransfer.objectives.base import selection_metric
 from lmtransfer.objectives.learner import PretrainingLearner
-from lmtransfer.pretraining.counted.embeddings import CountedEmbeddings
+from lmtransfer.pretraining.counted.start import Start
 from lmtransfer.pretraining.data import PretrainingData
 from lmtransfer.pretraining.diagnostics import watchers_of
 from lmtransfer.pretraining.going_on import TakenHeads, take_heads
@@ -55,16 +53,20 @@ class Course:
         cfg: the command's, checked.
         setup: budget, batch sizes and the like, and where to compute.
         parts: what learns in each phase; phases in a row whose losses are the same have the same objectives.
+        start: what was counted before; None where nothing was.
 
     Attributes:
         learner: of the phase that is being trained.
         heads: which heads of ``init`` came along into the first phase.
     """
 
-    def __init__(self, cfg: DictConfig, setup: TrainingSetup, parts: Sequence[Parts]) -> None:
-        self.cfg, self.setup, self.parts = cfg, setup, parts
+    def __init__(
+        self, cfg: DictConfig, setup: TrainingSetup, parts: Sequence[Parts], start: Start | None = None
+    ) -> None:
+        self.cfg, self.setup, self.parts, self.start = cfg, setup, parts, start
         self.phases = phases_of(cfg)
         self.state = TrainState()
+        self.state.seconds = self.state.prepared = 0.0 if start is None else start.seconds
         self.place = 0
         self.learner, self.heads = self._new_learner()
 
@@ -92,25 +94,6 @@ class Course:
         self.average = self._new_average()
         self.watchers = self._new_watchers()
         self._enter()
-
-    def count(self, text: Text) -> int:
-        """Start the token embedding from counts of the text, before the first step; the time is the run's.
-
-        Returns:
-            How many tokens were counted.
-        """
-        began = perf_counter()
-        counted, num_tokens = cast(CountedEmbeddings, build(self.cfg.embeddings)), 0
-        if distributed.is_main():  # the other ranks are given its weights before they train
-            table, store = self.parts[0].encoder.token_embedding, text.prepared.train
-            assert table is not None  # checked before any text is read
-            num_tokens = counted.fill(table, store, seed=self.cfg.seed)
-            if counted.output_bias:
-                for objective in self.learner.listed():
-                    counted.fill_biases(objective, token_shares(store))
-        num_tokens, seconds = distributed.from_main((num_tokens, perf_counter() - began))
-        self.state.seconds += seconds
-        return int(num_tokens)
 
     def resume(self) -> None:
         """Go on from the newest complete checkpoint, in the phase that it is of.
@@ -173,6 +156,9 @@ class Course:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derived_seed(self.cfg.seed, "heads"))
             learner = PretrainingLearner(parts.encoder, list(parts.objectives)).to(hardware.device)
+        if self.start is not None:
+            for objective in learner.listed():
+                self.start.fill_biases(objective)
         heads = take_heads(learner, parts.heads)
         if hardware.compile:
             compile_blocks(learner)
@@ -186,11 +172,8 @@ class Course:
     def _new_watchers(self) -> list[Watcher]:
         """What looks at every step of the learner; time says little of tokens where phases have different steps."""
         seconds = self.setup.train.seconds if len(self.phases) == 1 else None
-        counted = self.cfg.embeddings is not None  # it transfers before it leaves the unigram plateau
-        entropy = None if counted else self.entropy
-        return watchers_of(
-            self.learner, seconds=seconds, entropy=entropy, from_scratch=not self.cfg.init and not counted
-        )
+        from_scratch = not self.cfg.init and self.start is None
+        return watchers_of(self.learner, seconds=seconds, entropy=self.entropy, from_scratch=from_scratch)
 
     def _go_over(self) -> None:
         """From the end of a phase to the next one."""

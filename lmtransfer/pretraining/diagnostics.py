@@ -34,7 +34,7 @@ def watchers_of(
     masked = masked_loss(learner.listed())
     watchers: list[Watcher] = []
     if entropy is not None and masked is not None:
-        watchers.append(UnigramPlateau(entropy=entropy, loss=masked))
+        watchers.append(UnigramPlateau(entropy=entropy, loss=masked, warns=from_scratch))
     if seconds is None:
         return watchers
     if masked != "mlm" or not from_scratch:

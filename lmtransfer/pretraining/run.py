@@ -11,6 +11,7 @@ from lmtransfer.config.plain import resolved
 from lmtransfer.data.store.token_shares import part_shares, unigram_entropy
 from lmtransfer.errors import ConfigError
 from lmtransfer.objectives.base import masked_loss
+from lmtransfer.pretraining.counted.start import count_first
 from lmtransfer.pretraining.course import Course
 from lmtransfer.pretraining.going_on import recipe_remark
 from lmtransfer.pretraining.messages import closing, counting, opening
@@ -58,9 +59,16 @@ def pretrain(cfg: DictConfig, name: str, setup: TrainingSetup, *, resume: bool) 
     if found is not None:
         _check_text(found, text)
         seal(found)  # the same settings, given here and now
-    course = Course(cfg, setup, each)
+    start = None
+    if cfg.embeddings is not None:
+        with console.status("counting which tokens occur together"):
+            store, fresh = text.prepared.train, found is None or not _has_checkpoint(found)
+            start = count_first(cfg.embeddings, each[0].encoder, store, seed=cfg.seed, fresh=fresh)
+    course = Course(cfg, setup, each, start)
     directory = found or _new_directory(cfg, name, plain, text)
     console.print(opening(directory.path, text, each, setup, phases=course.phases), soft_wrap=True)
+    if start is not None and start.num_tokens:
+        console.print(counting(start.num_tokens, start.seconds, budget=setup.train.seconds), soft_wrap=True)
     for note in text.notes:
         console.print(f"note: {note}", markup=False, soft_wrap=True)
     if cfg.init:
@@ -72,15 +80,19 @@ def pretrain(cfg: DictConfig, name: str, setup: TrainingSetup, *, resume: bool) 
     course.begin(directory, text, entropy=entropy)
     if found is not None:
         course.resume()
-    if cfg.embeddings is not None and course.state.step == 0:
-        with console.status("counting which tokens occur together"):
-            counted = course.count(text)
-        console.print(counting(counted, course.state.seconds, budget=setup.train.seconds), soft_wrap=True)
     result = _result(course.train(), parts, text, entropy, average=averaging(setup.train))
     directory.write_result(result)
     if distributed.is_main():
         closing(directory.path, result, output_root=Path(cfg.output_root), console=Console(highlight=False))
     return directory
+
+
+def _has_checkpoint(found: RunDirectory) -> bool:
+    """Whether any checkpoint of a run is complete; the same on every rank."""
+    if distributed.is_main():
+        found.checkpoints.settle()
+    distributed.barrier()
+    return bool(distributed.from_main(found.checkpoints.newest()[0] is not None))
 
 
 def _result(state: TrainState, parts: Parts, text: Text, entropy: float | None, *, average: Newest | None) -> RunResult:

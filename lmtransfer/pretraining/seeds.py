@@ -16,7 +16,7 @@ from lmtransfer.pretraining.run import pretrain
 from lmtransfer.pretraining.text import with_absolute_paths
 from lmtransfer.reporting.units import shown
 from lmtransfer.runs.result import RunResult
-from lmtransfer.runs.resume import check_resumable
+from lmtransfer.runs.resume import as_it_began, check_resumable
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.training import TrainingSetup
 from lmtransfer.system.console import Console
@@ -41,6 +41,7 @@ def pretrain_seeds(cfg: DictConfig, name: str, setup: TrainingSetup, *, resume: 
         RunDirectoryError: it exists and ``resume`` is false.
         ConfigError: settings that may not change on resume did.
     """
+    as_it_began(cfg, RunDirectory(Path(cfg.output_root) / "pretrain" / name))
     plain = with_absolute_paths(resolved(cfg))
     directory = RunDirectory.create(cfg.output_root, "pretrain", name, resume=resume)
     if directory.config_path.is_file():

@@ -67,13 +67,14 @@ class Budget:
         """Whether the share used depends on the time, so that a log of it is needed to repeat a run."""
         return self.seconds is not None
 
-    def used(self, *, steps: int, tokens: int, seconds: float) -> float:
+    def used(self, *, steps: int, tokens: int, seconds: float, prepared: float = 0.0) -> float:
         """The share of the budget that is used up, in [0, 1]; 1 means done.
 
         Args:
             steps: updates made so far.
             tokens: real tokens trained on so far.
             seconds: time trained so far.
+            prepared: those of the seconds that went before the first step; the share is that of what they left.
         """
         shares = []
         if self.steps is not None:
@@ -81,10 +82,11 @@ class Budget:
         if self.tokens is not None:
             shares.append(tokens / self.tokens)
         if self.seconds is not None:
-            shares.append(seconds / self.seconds)
+            left = self.seconds - prepared
+            shares.append((seconds - prepared) / left if left > 0 else 1.0)
         return min(1.0, max(shares))
 
-    def used_after(self, used: float, steps: int, *, tokens: int, seconds: float) -> float:
+    def used_after(self, used: float, steps: int, *, tokens: int, seconds: float, prepared: float = 0.0) -> float:
         """The share that will be used after one more update, for warm-ups given as a fraction.
 
         Exact for budgets in steps and epochs. For tokens and seconds the mean of the updates so far is assumed, which
@@ -96,9 +98,10 @@ class Budget:
             steps: updates made before it.
             tokens: real tokens trained on, the update's own included.
             seconds: time trained by when its gradients are known.
+            prepared: see ``used``.
         """
         if steps == 0:
-            return self.used(steps=1, tokens=tokens, seconds=seconds)
+            return self.used(steps=1, tokens=tokens, seconds=seconds, prepared=prepared)
         return min(1.0, used * (steps + 1) / steps)
 
     def __str__(self) -> str:

@@ -167,7 +167,9 @@ class Trainer:
 
     def _used(self) -> float:
         state = self.state
-        return self.plan.budget.used(steps=state.updates, tokens=state.tokens, seconds=state.seconds)
+        return self.plan.budget.used(
+            steps=state.updates, tokens=state.tokens, seconds=state.seconds, prepared=state.prepared
+        )
 
     def _step(self, steps: StepSource) -> None:
         """One step of the optimiser, and its record."""
@@ -176,7 +178,9 @@ class Trainer:
         def factor(tokens: int) -> float:
             timed = self.plan.budget.by_the_clock and not state.updates  # asked for at the first update alone
             seconds = distributed.from_main(self.clock() - self._started_at) if timed else 0.0
-            after = self.plan.budget.used_after(used, state.updates, tokens=state.tokens + tokens, seconds=seconds)
+            after = self.plan.budget.used_after(
+                used, state.updates, tokens=state.tokens + tokens, seconds=seconds, prepared=state.prepared
+            )
             return self.plan.schedule(step=state.updates, used=used, used_after=after)
 
         self.learner.follow(used)

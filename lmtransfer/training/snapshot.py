@@ -117,7 +117,9 @@ class Snapshot:
                 "the hardware.precision that it was started with"
             )
         for name, part in self.learner.parts().items():
-            load_weights(part, checkpoint.tensors(name), source=str(checkpoint.folder))
+            tensors = checkpoint.tensors(name)
+            if tensors or name == "model":  # a run that is done keeps its model alone
+                load_weights(part, tensors, source=str(checkpoint.folder))
         if self.average is not None and saved.get("averaged"):
             self.average.restore(saved["averaged"])
             raw = f"{checkpoint.folder} (raw.safetensors)"

@@ -23,7 +23,7 @@ SAVED_STATE = Fields(
     {"step": Whole()},
     optional={
         **dict.fromkeys(("skipped", "tokens", "evaluations_since_best"), Whole()),
-        **dict.fromkeys(("seconds", "epoch"), Real(least=0)),
+        **dict.fromkeys(("seconds", "prepared", "epoch"), Real(least=0)),
         **dict.fromkeys(("metrics", "best_metrics"), _METRICS),
         "best": OrNull(Real()),
         "best_step": OrNull(Whole()),
@@ -51,6 +51,7 @@ class TrainState:
         skipped: those of them that made no update (a loss that was not finite, an fp16 overflow).
         tokens: real tokens of the updates, over all ranks.
         seconds: time trained, evaluation and saving included.
+        prepared: those of the seconds that went before the first step, on counting.
         epoch: epochs seen, with fraction.
         metrics: the latest evaluation.
         best_metrics: the best evaluation.
@@ -68,6 +69,7 @@ class TrainState:
     skipped: int = 0
     tokens: int = 0
     seconds: float = 0.0
+    prepared: float = 0.0
     epoch: float = 0.0
     metrics: dict[str, float] = field(default_factory=dict)
     best_metrics: dict[str, float] = field(default_factory=dict)
@@ -91,8 +93,9 @@ class TrainState:
 
     @classmethod
     def of(cls, values: dict[str, Any]) -> TrainState:
-        """The reverse of ``state_dict``; other keys are left alone. Runs were saved before there were phases."""
-        return cls(**{f.name: values[f.name] for f in fields(cls) if f.name in values or f.name != "phases"})
+        """The reverse of ``state_dict``; other keys are left alone. Older runs lack the younger ones."""
+        younger = ("phases", "prepared")
+        return cls(**{f.name: values[f.name] for f in fields(cls) if f.name in values or f.name not in younger})
 
     def update(self, other: TrainState) -> None:
         """Take over every value of ``other``."""

@@ -136,17 +136,27 @@ class UnigramPlateau:
         loss: name of the watched loss.
         margin: as a share of the entropy.
         warn_after: share of the budget after which being on the plateau is worth a warning.
+        warns: whether to warn at all; weights that are not random may transfer before they leave it.
     """
 
     name = "unigram_plateau"
 
-    def __init__(self, *, entropy: float, loss: str = "mlm", margin: float = 0.02, warn_after: float = 0.5) -> None:
+    def __init__(
+        self,
+        *,
+        entropy: float,
+        loss: str = "mlm",
+        margin: float = 0.02,
+        warn_after: float = 0.5,
+        warns: bool = True,
+    ) -> None:
         if entropy <= 0:
             raise ConfigError(f"a unigram entropy of {entropy} nats: the training text must hold at least two tokens")
         self.entropy = entropy
         self.loss = loss
         self.margin = margin
         self.warn_after = warn_after
+        self.warns = warns
         self.num_seen = 0
         self.mean = 0.0
         self.left_at: int | None = None
@@ -169,7 +179,7 @@ class UnigramPlateau:
                 f"step {state.step:,}: the {self.loss} loss has left the unigram plateau ({self.mean:.2f}, below the "
                 f"{self.entropy:.2f} nats of token frequencies): the model has begun to use context"
             ]
-        if used >= self.warn_after and self.num_seen >= _SMOOTHED_STEPS and not self.warned:
+        if self.warns and used >= self.warn_after and self.num_seen >= _SMOOTHED_STEPS and not self.warned:
             self.warned = True
             return [
                 f"warning: step {state.step:,}: the {self.loss} loss ({self.mean:.2f}) is still at the unigram plateau "

@@ -14,7 +14,11 @@ import yaml
 from safetensors.torch import load_file
 from transfer_world import lmtransfer, make_world, result, sentence
 
+from lmtransfer.errors import Interrupted
+from lmtransfer.pretraining.course import Course
 from lmtransfer.training import loop
+from lmtransfer.training.budget import Budget
+from lmtransfer.training.state import TrainState
 
 TINY = [
     *("pretrain", "experiment=null", "train.seconds=null", "train.steps=6", "model=bert_tiny", "model.dim=16"),
@@ -135,3 +139,41 @@ def test_a_recipe_with_counts_leaves_them_out_where_weights_are_gone_on_with(cap
     assert lmtransfer(*words, "--config-dir=own", "experiment=mine", "init=runs/pretrain/first", "name=second") == 0
     assert "start from counts" not in capfd.readouterr().err
     assert yaml.safe_load(Path("runs/pretrain/second/config.yaml").read_text())["embeddings"] is None
+
+
+@pytest.mark.parametrize("sharing", ["tied", "disentangled", "none"])
+def test_the_generator_of_electra_starts_from_the_counts_too(sharing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    def noted(self: Course) -> TrainState:
+        objective = self.learner.listed()[0]
+        tables = [self.parts[0].encoder.token_embedding, objective.inner()["generator"].tied_embedding]
+        seen.extend(table.weight.detach().clone() for table in tables)
+        raise Interrupted("seen")
+
+    monkeypatch.setattr(Course, "train", noted)
+    words = [word for word in COUNTED if not word.startswith(("model", "objective"))]
+    small = ["model.embedding_dim=16", "model.dim=64", "model.num_heads=1", "model.hidden_dim=32", "model.num_layers=1"]
+    own = ["model=electra_laptop", *small, "objective=rtd", "objective.max_length=16", f"name={sharing}"]
+    lmtransfer(
+        *words, *own, "objective.losses.rtd.generator_size=1.0", f"objective.losses.rtd.embedding_sharing={sharing}"
+    )
+    encoder, generator = seen
+    assert torch.equal(encoder, generator)
+    counted = (encoder != 0).all(1) & (encoder.abs() < 1).all(1)
+    assert encoder[counted].std().item() == pytest.approx(0.05, rel=0.1)
+
+
+def test_heads_of_later_phases_start_from_frequencies(monkeypatch: pytest.MonkeyPatch) -> None:
+    still = ["phases.rest.optimizer.rates={embedding: 1, norm: 1, bias: 0, head: 1}"]
+    assert lmtransfer(*COUNTED, "phases=words_then_masked", *still, "name=phased") == 0
+    bias = _weights("phased")["objectives.mlm.bias"]
+    assert bias.std() > 0.5
+
+
+def test_the_share_of_a_budget_in_seconds_is_that_of_what_counting_left() -> None:
+    budget = Budget(seconds=10.0)
+    assert budget.used(steps=0, tokens=0, seconds=4.0, prepared=4.0) == 0
+    assert budget.used(steps=1, tokens=9, seconds=7.0, prepared=4.0) == pytest.approx(0.5)
+    assert budget.used_after(0.0, 0, tokens=9, seconds=4.3, prepared=4.0) == pytest.approx(0.05)
+    assert budget.used(steps=0, tokens=0, seconds=12.0, prepared=12.0) == 1

@@ -12,7 +12,9 @@ import torch
 from safetensors.torch import load_file
 from transfer_world import TASK, lmtransfer, make_world, result, sentence
 
+from lmtransfer.data.store.store import TokenStore
 from lmtransfer.errors import Interrupted
+from lmtransfer.objectives.bag_of_words import BagOfWords
 from lmtransfer.objectives.source import PretrainingSource
 from lmtransfer.training.checkpoint import Checkpoints
 from lmtransfer.transfer.joint.text import JointText
@@ -258,3 +260,29 @@ def test_text_and_task_read_the_encoder_in_one_attention(world: Path, capsys: py
     assert "needs causal attention, and the task reads the encoder in bidirectional attention" in said
     assert lmtransfer(*JOINT, "objective=lm", "objective.max_length=16", "transfer.attention=causal", "name=yes") == 0
     assert {"classification", "lm"} <= result("runs/finetune/yes")["losses"].keys()
+
+
+def test_a_control_can_be_added_to_a_joint_run_that_is_done(world: Path) -> None:
+    assert lmtransfer(*JOINT, "name=later") == 0
+    before = result("runs/finetune/later")
+    assert lmtransfer(*JOINT, "name=later", "control=true", "resume=true") == 0
+    after = result("runs/finetune/later")
+    assert after["control"]["n"] == 1
+    assert after["metrics"] == before["metrics"]
+
+
+def test_the_arms_weigh_the_words_of_rows_alike(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both by the text that is read, whatever the heads that came along know."""
+    seen = []
+    observe = BagOfWords.observe
+
+    def noted(self: BagOfWords, store: TokenStore) -> None:
+        observe(self, store)
+        seen.append(self.get_buffer("information").clone())
+
+    monkeypatch.setattr(BagOfWords, "observe", noted)
+    words = ["objective=mlm_bow", "objective.max_length=16", "control=true", "name=bow"]
+    assert lmtransfer(*JOINT, *words) == 0
+    assert len(seen) == 2
+    assert torch.equal(*seen)
+    assert len(seen[0].unique()) > 2

@@ -10,6 +10,7 @@ import torch
 from objective_fakes import bert, store_of
 from torch import nn
 
+from lmtransfer.data.store.store import MixedStore
 from lmtransfer.errors import ConfigError
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
 from lmtransfer.pretraining.counted.counts import (
@@ -21,8 +22,10 @@ from lmtransfer.pretraining.counted.counts import (
 )
 from lmtransfer.pretraining.counted.embeddings import CountedEmbeddings
 from lmtransfer.pretraining.counted.factorising import leading_vectors, positive_pmi, sparse_positive_pmi
+from lmtransfer.pretraining.counted.start import Start
 
 VOCABULARY = 12
+PARTS = (("large", 5, 90), ("small", 6, 10))
 
 
 @pytest.mark.parametrize("contexts", [VOCABULARY, 5])
@@ -154,8 +157,25 @@ def test_output_biases_are_log_frequencies_of_mean_zero() -> None:
     objective.bind(bert())
     shares = np.zeros(90)
     shares[5:8] = 0.5, 0.3, 0.2
-    CountedEmbeddings().fill_biases(objective, shares)
+    Start(0, 0.0, shares).fill_biases(objective)
     bias = objective.bias.detach().numpy()
     assert bias.mean() == pytest.approx(0, abs=1e-5)
     assert np.allclose(bias[5:8] - bias[5], np.log([1, 0.6, 0.4]), atol=1e-5)
     assert np.allclose(np.delete(bias, [5, 6, 7]) - bias[7], np.log(0.5), atol=1e-5)
+
+
+def test_a_tiny_text_all_of_whose_tokens_are_frequent_is_counted_all_the_same(tmp_path: Path) -> None:
+    store = store_of(tmp_path, [[[1, 2, 3]]])
+    table = _table()
+    assert CountedEmbeddings(subsample=1e-9).fill(table, store, seed=0) == 3
+    assert torch.isfinite(table.weight).all()
+
+
+def test_a_mixture_is_counted_as_far_as_it_is_sampled(tmp_path: Path) -> None:
+    parts = {name: store_of(tmp_path / name, [[[token] * 10] for _ in range(num)]) for name, token, num in PARTS}
+    mixed = MixedStore(parts, alpha=0.5)
+    taken = np.bincount(token_ids(mixed, most_tokens=200))
+    sampled = mixed.proportions()
+    assert taken[5] == int(200 * sampled["large"])
+    assert taken[6] == int(200 * sampled["small"])
+    assert len(segment_ids(mixed, most_tokens=200, longest=100)) == taken.sum()

@@ -13,10 +13,16 @@ from lmtransfer.data.store.store import MixedStore, TokenStore
 
 
 def token_ids(store: TokenStore | MixedStore, *, most_tokens: int) -> np.ndarray:
-    """The first tokens of a corpus, or of each part of a mixture by its share, int64, shape (N,)."""
-    stores = [store] if isinstance(store, TokenStore) else list(store.parts.values())
-    share = min(1.0, most_tokens / max(1, store.num_tokens))
-    return np.concatenate([one.tokens(0, int(one.num_tokens * share)) for one in stores]).astype(np.int64)
+    """The first tokens of a corpus, or of each part of a mixture as far as it is sampled, int64, shape (N,)."""
+    return np.concatenate([one.tokens(0, size) for one, size in _taken(store, most_tokens)]).astype(np.int64)
+
+
+def _taken(store: TokenStore | MixedStore, most_tokens: int) -> list[tuple[TokenStore, int]]:
+    """How many of its first tokens are counted of each corpus."""
+    if isinstance(store, TokenStore):
+        return [(store, min(store.num_tokens, most_tokens))]
+    sampled = store.proportions()
+    return [(one, min(one.num_tokens, int(sampled[name] * most_tokens))) for name, one in store.parts.items()]
 
 
 def segment_ids(store: TokenStore | MixedStore, *, most_tokens: int, longest: int) -> np.ndarray:
@@ -27,11 +33,8 @@ def segment_ids(store: TokenStore | MixedStore, *, most_tokens: int, longest: in
         most_tokens: as of ``token_ids``.
         longest: tokens of a segment at most; longer documents are cut.
     """
-    stores = [store] if isinstance(store, TokenStore) else list(store.parts.values())
-    share = min(1.0, most_tokens / max(1, store.num_tokens))
     found, number = [], 0
-    for one in stores:
-        size = int(one.num_tokens * share)
+    for one, size in _taken(store, most_tokens):
         starts = np.asarray(one.sentence_starts)[np.asarray(one.document_starts)]
         places = np.arange(size)
         documents = np.searchsorted(starts, places, side="right") - 1

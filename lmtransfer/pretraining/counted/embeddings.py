@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from lmtransfer.data.store.store import MixedStore, TokenStore
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.token_vectors import standardise
-from lmtransfer.objectives.base import Objective
 from lmtransfer.pretraining.counted.counts import (
     segment_counts,
     segment_ids,
@@ -21,6 +20,9 @@ from lmtransfer.pretraining.counted.counts import (
 )
 from lmtransfer.pretraining.counted.factorising import leading_vectors, positive_pmi, sparse_positive_pmi
 from lmtransfer.randomness import derived_seed
+
+#: Of a matrix of counts: 1 GiB in float32.
+_MOST_NUMBERS = 1 << 28
 
 
 class CountedEmbeddings:
@@ -37,7 +39,8 @@ class CountedEmbeddings:
         segment_tokens: longer documents are cut into parts of so many tokens.
         subsample: tokens more frequent than this are thinned out for the windows (``counts.subsampled``); null: none.
         smoothing: exponent on the frequencies of contexts (Levy et al. 2015).
-        contexts: the most frequent tokens that count as contexts; memory is vocabulary x contexts x 8 bytes.
+        contexts: the most frequent tokens that count as contexts, or fewer with a large vocabulary: a matrix of
+            counts, of which there are two at a time, has 1 GiB at most. Some 50 bytes a counted token come on top.
         max_tokens: of a larger text only so many are counted.
         deviation: standard deviation of all numbers of the table, whose columns are centred; random ones have
             0.02.
@@ -100,21 +103,6 @@ class CountedEmbeddings:
         table.weight[rows] = vectors_VE.to(table.weight)
         return len(ids_N)
 
-    def fill_biases(self, objective: Objective, shares_V: np.ndarray) -> None:
-        """Start an objective's biases over the vocabulary from log frequencies, of which the mean is 0.
-
-        Args:
-            objective: bound to its encoder.
-            shares_V: how often each token occurs; fewer than V where the last ones never do.
-        """
-        shares = np.pad(shares_V, (0, max(0, objective.encoder.vocab_size - len(shares_V))))
-        log_V = np.log(np.maximum(shares, shares[shares > 0].min() / 2))
-        with torch.no_grad():
-            for name in objective.vocabulary_sized:
-                parameter = objective.get_parameter(name)
-                if parameter.shape == log_V.shape:
-                    parameter.copy_(torch.from_numpy(log_V - log_V.mean()))
-
     def _vectors(
         self, ranks_N: np.ndarray, store: TokenStore | MixedStore, vocab_size: int, dim: int, *, seed: int
     ) -> Tensor:
@@ -123,10 +111,10 @@ class CountedEmbeddings:
         views = []
         seed = derived_seed(seed, "counted embeddings")
         text_N = ranks_N if self.subsample is None else subsampled(ranks_N, threshold=self.subsample, seed=seed)
+        text_N = text_N if len(text_N) > 1 else ranks_N  # of a tiny text, all of whose tokens are frequent
+        contexts = min(self.contexts, vocab_size, max(dim, _MOST_NUMBERS // vocab_size))
         for place, window in enumerate(self.windows):
-            counts_VC = window_counts(
-                text_N, window=window, vocab_size=vocab_size, contexts=min(self.contexts, vocab_size)
-            )
+            counts_VC = window_counts(text_N, window=window, vocab_size=vocab_size, contexts=contexts)
             matrix = positive_pmi(counts_VC, smoothing=self.smoothing)
             views.append(leading_vectors(matrix, columns=len(shares[place]), seed=seed))
         if self.documents:

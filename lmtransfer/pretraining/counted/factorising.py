@@ -21,7 +21,7 @@ def positive_pmi(counts_VC: Tensor, *, smoothing: float) -> Tensor:
     """
     of_token_V = counts_VC.sum(1).clamp_min(_TINY)
     of_context_C = counts_VC.sum(0) ** smoothing
-    of_context_C = (of_context_C / of_context_C.sum()).clamp_min(_TINY)
+    of_context_C = (of_context_C / of_context_C.sum().clamp_min(_TINY)).clamp_min(_TINY)
     return counts_VC.div_(of_token_V[:, None]).div_(of_context_C).clamp_min_(1.0).log_()
 
 

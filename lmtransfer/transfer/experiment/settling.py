@@ -74,6 +74,16 @@ def check_transfer(cfg: DictConfig, command: str) -> None:
     for group in ("transfer", "schedule"):
         build(cfg[group])  # they need nothing but their settings, and say what is wrong with them
     method: TransferMethod = build(cfg.transfer)
+    factors = cfg.optimizer.get("rates") or {}
+    if method.freezing.frozen and any(factor != 1 for factor in factors.values()):
+        raise ConfigError(
+            [
+                f"optimizer.rates.{part}={factor:g} with transfer.freeze=frozen: nothing learns but the head; set "
+                "optimizer.learning_rate, and leave it at 1"
+                for part, factor in factors.items()
+                if factor != 1
+            ]
+        )
     given = [group for group in ("corpus", "objective") if cfg.get(group) is not None]
     if method.text is None and given:
         raise ConfigError(

@@ -29,7 +29,7 @@ def with_trained_start(
     """
     weights = dict(weights)
     rows = (config.get("objective") or {}).get("rows") or {}
-    if rows.get("frame") != "none" or config.get("init") or not config.get("corpus"):
+    if rows.get("frame") != "none" or config.get("init") or not config.get("corpus") or "task" in config:
         return weights
     spelt = tokenizer.characters if isinstance(tokenizer, CharacterTokenizer) else None
     begun, ended = (

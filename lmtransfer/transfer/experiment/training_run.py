@@ -128,7 +128,7 @@ def train_once(member: Member, *, run: RunDirectory | None, progress: Progress) 
         choosing_score=_choosing_score(setting, state) if choose else None,
         num_held_out=len(choosing.encoded.examples) if choose else 0,
         num_train=len(source.encoded.examples),
-        stretched=plan.budget.stretch > 1,
+        stretched=plan.budget.stretch > 1 and state.finished == "budget",
         losses=last.losses,
     )
 

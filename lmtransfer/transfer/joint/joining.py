@@ -24,6 +24,8 @@ def with_text(
         return learner, stream
     parts = text.parts(learner.encoder)
     objectives, _ = text.learner(parts, seed=member.seed, keep_heads=not member.is_control)
+    for objective in objectives.listed():
+        objective.observe(text.text.prepared.train)
     joint = JointLearner(learner, objectives, text.share)
     beside = text.stream(parts, member.setting.training, seed=member.seed)
     return joint, JointStream(stream, beside, reads_text=lambda: joint.reads_text)

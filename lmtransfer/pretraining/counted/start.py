@@ -1,0 +1,71 @@
+"""What counting gives a run before its heads are made: the token embedding, and how often each token occurs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any, cast
+
+import numpy as np
+import torch
+
+from lmtransfer.config.build import build
+from lmtransfer.data.store.store import MixedStore, TokenStore
+from lmtransfer.data.store.token_shares import token_shares
+from lmtransfer.models.base import Encoder
+from lmtransfer.objectives.base import Objective
+from lmtransfer.pretraining.counted.embeddings import CountedEmbeddings
+from lmtransfer.training import distributed
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What a run starts from.
+
+    Attributes:
+        num_tokens: counted; 0 where the run has a checkpoint, which has the embedding.
+        seconds: that counting took, which are part of a budget in seconds.
+        shares_V: how often each token occurs, for the biases of heads; fewer than V where the last ones never do; None:
+            biases start at 0.
+    """
+
+    num_tokens: int
+    seconds: float
+    shares_V: np.ndarray | None
+
+    def fill_biases(self, objective: Objective) -> None:
+        """Start an objective's biases over the vocabulary from log frequencies, of which the mean is 0.
+
+        Args:
+            objective: bound to its encoder.
+        """
+        if self.shares_V is None:
+            return
+        shares_V = np.pad(self.shares_V, (0, max(0, objective.encoder.vocab_size - len(self.shares_V))))
+        log_V = np.log(np.maximum(shares_V, shares_V[shares_V > 0].min() / 2))
+        for name in objective.vocabulary_sized:
+            parameter = objective.get_parameter(name)
+            if parameter.shape == log_V.shape:
+                with torch.no_grad():
+                    parameter.copy_(torch.from_numpy(log_V - log_V.mean()))
+
+
+def count_first(node: Any, encoder: Encoder, store: TokenStore | MixedStore, *, seed: int, fresh: bool) -> Start:
+    """Count a text and start an encoder's token embedding from it, on the main rank; the others are given its weights.
+
+    To be called before anything copies or ties the table.
+
+    Args:
+        node: ``embeddings`` of the configuration.
+        encoder: with a table of tokens.
+        store: the text that is trained on.
+        seed: of the run.
+        fresh: whether the run has no checkpoint yet; else nothing is counted.
+    """
+    counted, num_tokens, began = cast(CountedEmbeddings, build(node)), 0, perf_counter()
+    if fresh and distributed.is_main():
+        table = encoder.token_embedding
+        assert table is not None  # checked before any text is read
+        num_tokens = counted.fill(table, store, seed=seed)
+    num_tokens, seconds = distributed.from_main((num_tokens, perf_counter() - began if fresh else 0.0))
+    return Start(num_tokens, seconds, token_shares(store) if counted.output_bias else None)
