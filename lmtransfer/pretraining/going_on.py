@@ -18,6 +18,8 @@ from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.reporting.runs.labels import model_label
 from lmtransfer.runs.saved import SavedRun
 
+_OF_THE_GENERATOR = ("generator_start", "generator_size")
+
 
 def go_on_from(saved: SavedRun, cfg: DictConfig) -> None:
     """Make the config that of going on with a run.
@@ -67,6 +69,8 @@ def _take_arguments(saved: SavedRun, losses: DictConfig, *, key: str, given: Map
             kept = {name: value for name, value in kept.items() if not name.endswith("weight")}
             if losses[loss].get("tie_output") is False:
                 kept.pop("tie_output", None)  # never by itself, so a phase or a recipe has said it
+            if losses[loss].get("generator_start") == "encoder":  # the same
+                kept = {name: value for name, value in kept.items() if name not in _OF_THE_GENERATOR}
             losses[loss] = {**losses[loss], **kept}
 
 

@@ -75,7 +75,7 @@ def pretrain(cfg: DictConfig, name: str, setup: TrainingSetup, *, resume: bool) 
         console.print(f"going on from {cfg.init}; {course.heads}", markup=False, soft_wrap=True)
         if remark := recipe_remark():
             console.print(f"note: {remark}", markup=False, soft_wrap=True)
-    masked = any(masked_loss(phase.objectives) for phase in each)
+    masked = any(masked_loss(phase.objectives) and phase.corruption.hides_alike for phase in each)
     entropy = unigram_entropy(text.prepared.train) if masked else None
     course.begin(directory, text, entropy=entropy)
     if found is not None:

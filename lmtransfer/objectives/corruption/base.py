@@ -41,6 +41,8 @@ class Corruption(ABC):
         gives: names of the numbers of each target or token that it gives beside the tokens; an objective may need them.
         uses_mask: whether it puts [MASK] into rows, which the tokenizer must have then.
         hides: whether it leaves something to predict, so that there must be an objective that does.
+        hides_alike: whether it hides frequent tokens as often as others, so that the entropy of the token frequencies
+            is the loss of a model that knows them alone.
         causal_share: share of the rows that it leaves as they are, to be read left to right.
     """
 
@@ -48,6 +50,7 @@ class Corruption(ABC):
     gives: tuple[str, ...] = ()
     uses_mask: ClassVar[bool] = False
     hides: ClassVar[bool] = True
+    hides_alike: bool = True
     causal_share: float = 0.0
 
     def observe(self, store: TokenStore | MixedStore) -> None:  # noqa: B027

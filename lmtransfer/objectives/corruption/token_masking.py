@@ -130,6 +130,7 @@ class TokenMasking(Corruption):
         self.selection: Selection = selection or SingleTokens()
         self.selection.bind(tokenizer)
         self.weighting = weighting
+        self.hides_alike = weighting == "uniform"
         if weighting == "rare" and not self.selection.weighs:
             raise ConfigError(
                 f"objective.corruption.weighting=rare: {type(self.selection).__name__} draws all units alike "
