@@ -160,13 +160,11 @@ def test_the_generator_of_electra_starts_from_the_counts_too(sharing: str, monke
     )
     encoder, generator = seen
     assert torch.equal(encoder, generator)
-    counted = (encoder != 0).all(1) & (encoder.abs() < 1).all(1)
-    assert encoder[counted].std().item() == pytest.approx(0.05, rel=0.1)
+    assert encoder.std() > 0.03  # random ones have 0.02
 
 
-def test_heads_of_later_phases_start_from_frequencies(monkeypatch: pytest.MonkeyPatch) -> None:
-    still = ["phases.rest.optimizer.rates={embedding: 1, norm: 1, bias: 0, head: 1}"]
-    assert lmtransfer(*COUNTED, "phases=words_then_masked", *still, "name=phased") == 0
+def test_heads_of_later_phases_start_from_frequencies() -> None:
+    assert lmtransfer(*COUNTED, "phases=words_then_masked", "optimizer.rates.bias=0", "name=phased") == 0
     bias = _weights("phased")["objectives.mlm.bias"]
     assert bias.std() > 0.5
 
