@@ -51,25 +51,28 @@ def _answered(words: list[str]) -> int:
             raise
         sys.stdout.flush()  # here, where it is answered that there is no room for it
         return code
-    except LmtransferError as error:
-        interrupts.decide()
-        show(error)
-        return error.exit_code
-    except KeyboardInterrupt as interrupt:
-        interrupts.decide()
+    except (KeyboardInterrupt, Exception) as error:
+        stopped_by = interrupts.stopped_by() or (2 if isinstance(error, KeyboardInterrupt) else None)
+        if stopped_by is None or isinstance(error, Interrupted):
+            return _refused(error, words)
+        interrupts.decide()  # whatever else the error says is what the signal made of it
         show(Interrupted("interrupted"))
-        return 128 + getattr(interrupt, "number", 2)
-    except BrokenPipeError:  # the reader (head, less) has left
+        return 128 + stopped_by
+
+
+def _refused(error: BaseException, words: list[str]) -> int:
+    """Say what an error means to the user; the exit code."""
+    if isinstance(error, BrokenPipeError):  # the reader (head, less) has left
         for stream in (sys.stdout, sys.stderr):
             interrupts.silence(stream)
         return 141
-    except Exception as error:
-        refused = machine.fault(error)
-        if refused is None:
-            _say(f"lmtransfer{_which_rank()}: {last_resort(error, words)}")
-            return 1
-        show(refused)
-        return refused.exit_code
+    refused = error if isinstance(error, LmtransferError) else machine.fault(error)
+    if refused is None:
+        _say(f"lmtransfer{_which_rank()}: {last_resort(error, words)}")
+        return 1
+    interrupts.decide()
+    show(refused)
+    return refused.exit_code
 
 
 def show(error: LmtransferError) -> None:

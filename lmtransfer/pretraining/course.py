@@ -34,7 +34,6 @@ from lmtransfer.pretraining.utilisation import pretraining_flops
 from lmtransfer.randomness import derived_seed
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.training import TrainingSetup, averaging, build_optimizer
-from lmtransfer.training import distributed
 from lmtransfer.training.averaging import Average
 from lmtransfer.training.flops import peak_flops
 from lmtransfer.training.loop import Trainer
@@ -135,11 +134,7 @@ class Course:
 
     def _begun_phases(self) -> list[dict[str, Any]]:
         """The phases that had begun when the newest checkpoint was saved."""
-        checkpoints = self.directory.checkpoints
-        if distributed.is_main():
-            checkpoints.settle()
-        distributed.barrier()
-        newest, _ = checkpoints.newest()
+        newest, _ = self.directory.checkpoints.settled()
         begun = [] if newest is None else list(newest.state.get("phases", []))
         if newest is not None and [one["name"] for one in begun] != [phase.name for phase in self.phases][: len(begun)]:
             raise CheckpointError(

@@ -62,7 +62,7 @@ def pretrain(cfg: DictConfig, name: str, setup: TrainingSetup, *, resume: bool) 
     start = None
     if cfg.embeddings is not None:
         with console.status("counting which tokens occur together"):
-            store, fresh = text.prepared.train, found is None or not _has_checkpoint(found)
+            store, fresh = text.prepared.train, found is None or found.checkpoints.settled()[0] is None
             start = count_first(cfg.embeddings, each[0].encoder, store, seed=cfg.seed, fresh=fresh)
     course = Course(cfg, setup, each, start)
     directory = found or _new_directory(cfg, name, plain, text)
@@ -85,14 +85,6 @@ def pretrain(cfg: DictConfig, name: str, setup: TrainingSetup, *, resume: bool) 
     if distributed.is_main():
         closing(directory.path, result, output_root=Path(cfg.output_root), console=Console(highlight=False))
     return directory
-
-
-def _has_checkpoint(found: RunDirectory) -> bool:
-    """Whether any checkpoint of a run is complete; the same on every rank."""
-    if distributed.is_main():
-        found.checkpoints.settle()
-    distributed.barrier()
-    return bool(distributed.from_main(found.checkpoints.newest()[0] is not None))
 
 
 def _result(state: TrainState, parts: Parts, text: Text, entropy: float | None, *, average: Newest | None) -> RunResult:

@@ -49,6 +49,7 @@ class _Ending:
     """Whether this process ends already."""
 
     stopped_at = -_PATIENCE
+    stopped_by: int | None = None
     decided = False
 
 
@@ -88,6 +89,14 @@ def decide() -> None:
     _Ending.decided = True
 
 
+def stopped_by() -> int | None:
+    """The number of the signal that has stopped this command, if one has.
+
+    An import that ``Stopped`` broke off may come to light as an ``ImportError``, and a file's reader as a bad file.
+    """
+    return _Ending.stopped_by
+
+
 def silence(stream: TextIO) -> None:
     """Send what is written to ``stream`` nowhere, since its reader has left; Python would complain when it flushes."""
     with contextlib.suppress(OSError, ValueError):
@@ -121,6 +130,7 @@ def _stop(number: int, frame: FrameType | None) -> None:
     if _Ending.decided or time.monotonic() - _Ending.stopped_at < _PATIENCE:
         return
     _Ending.stopped_at = time.monotonic()
+    _Ending.stopped_by = number
     raise Stopped(number)
 
 

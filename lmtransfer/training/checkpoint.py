@@ -26,6 +26,7 @@ from torch import Tensor
 
 from lmtransfer.errors import CheckpointError
 from lmtransfer.system.durable import flush, remove
+from lmtransfer.training import distributed
 from lmtransfer.training.state import SAVED_STATE
 from lmtransfer.untrusted.documents import read_json
 from lmtransfer.untrusted.schema import Entries, Fields, Text, Whole
@@ -154,6 +155,17 @@ class Checkpoints:
             old.rename(final)
         remove(staged)
         remove(old)
+
+    def settled(self) -> tuple[Checkpoint | None, list[str]]:
+        """``newest``, on every rank, once the main one has settled; to be called on all of them.
+
+        Raises:
+            CheckpointError: see ``settle`` and ``newest``.
+        """
+        if distributed.is_main():
+            self.settle()
+        distributed.barrier()
+        return self.newest()
 
     def newest(self) -> tuple[Checkpoint | None, list[str]]:
         """The newest complete checkpoint, and a sentence for each one that had to be passed over.

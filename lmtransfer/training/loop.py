@@ -105,10 +105,7 @@ class Trainer:
         """
         if self.checkpoints is None:
             raise ValueError("a trainer without checkpoints cannot resume")
-        if distributed.is_main():
-            self.checkpoints.settle()
-        distributed.barrier()
-        checkpoint, problems = self.checkpoints.newest()
+        checkpoint, problems = self.checkpoints.settled()
         notes = [f"warning: {problem}; passed over" for problem in problems]
         if checkpoint is None:
             notes.append("the run was interrupted before its first checkpoint: it starts again from the beginning")

@@ -12,7 +12,7 @@ from typing import Any
 from safetensors.torch import load_file
 
 #: Keys of numbers that tell how long something took.
-_TIMES = frozenset({"seconds", "tokens_per_second"})
+_TIMES = frozenset({"seconds", "tokens_per_second", "prepared"})
 #: Columns of tables that do.
 _TIMED_COLUMNS = ("tokens/s",)
 

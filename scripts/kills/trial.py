@@ -229,7 +229,7 @@ class Trials:
         elif status == -number and (name == "SIGKILL" or after < self.first):
             return  # at its start a process knows of no signals yet
         elif status != 128 + number:
-            yield f"{name} after {after} s: exit status {status}"
+            yield f"{name} after {after} s: exit status {status}: {_last_line(self.said.read_text(errors='replace'))}"
 
     def _moment(self, old: set[str]) -> str:
         if not old.issuperset(_staged(self.at)):

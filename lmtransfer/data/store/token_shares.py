@@ -41,6 +41,17 @@ def token_information(store: TokenStore | MixedStore, *, size: int) -> np.ndarra
     return -np.log(np.where(shares > 0, shares, shares[shares > 0].min()))
 
 
+def kept_rates(shares_V: np.ndarray, *, threshold: float) -> np.ndarray:
+    """How often each token is kept where frequent ones are thinned out: sqrt(threshold / share), at most 1.
+
+    After Mikolov et al. 2013 (``Distributed ...``, section 2.3), float64, shape (vocabulary,).
+    """
+    kept_V = np.ones(len(shares_V))
+    often = shares_V > threshold
+    kept_V[often] = np.sqrt(threshold / shares_V[often])
+    return kept_V
+
+
 def unigram_entropy(store: TokenStore | MixedStore) -> float:
     """Entropy in nats of how often each token is drawn: what a masked language model knows before it uses context."""
     shares = token_shares(store)

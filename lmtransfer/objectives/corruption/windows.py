@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from lmtransfer.data.store.store import MixedStore, TokenStore
-from lmtransfer.data.store.token_shares import token_shares
+from lmtransfer.data.store.token_shares import kept_rates, token_shares
 from lmtransfer.errors import ConfigError
 from lmtransfer.objectives.corruption.base import Corrupted, Corruption
 from lmtransfer.objectives.rows.base import Row
@@ -81,8 +81,7 @@ class ContextWindows(Corruption):
         self.noise = np.cumsum(noise) / noise.sum()
         self.keep = self.ordinary.astype(np.float64)
         if self.subsample is not None:
-            often = frequency > self.subsample
-            self.keep[often] = np.sqrt(self.subsample / frequency[often])
+            self.keep *= kept_rates(frequency, threshold=self.subsample)
 
     def corrupt(self, row: Row, rng: np.random.Generator) -> Corrupted:
         """See ``Corruption``; the tokens stay as they are."""

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from lmtransfer.data.store.store import MixedStore, TokenStore
+from lmtransfer.data.store.token_shares import kept_rates
 
 
 def token_ids(store: TokenStore | MixedStore, *, most_tokens: int) -> np.ndarray:
@@ -48,11 +49,9 @@ def segment_ids(store: TokenStore | MixedStore, *, most_tokens: int, longest: in
 def subsampled(ids_N: np.ndarray, *, threshold: float, seed: int) -> np.ndarray:
     """The text with frequent tokens thinned out, in order.
 
-    A token of frequency f is kept with probability sqrt(threshold / f), 1 at most (Mikolov et al. 2013, section 2.3).
-    What is dropped widens the windows, as there.
+    Each token is kept as often as ``token_shares.kept_rates`` says; what is dropped widens the windows, as in word2vec.
     """
-    shares_V = np.bincount(ids_N) / max(1, len(ids_N))
-    kept_V = np.minimum(1.0, np.sqrt(threshold / np.maximum(shares_V, threshold * 1e-9)))
+    kept_V = kept_rates(np.bincount(ids_N) / max(1, len(ids_N)), threshold=threshold)
     return ids_N[np.random.default_rng(seed).random(len(ids_N)) < kept_V[ids_N]]
 
 

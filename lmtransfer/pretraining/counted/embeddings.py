@@ -1,4 +1,4 @@
-"""Token embeddings and output biases as the counts of a text say them."""
+"""Token embeddings as the counts of a text say them."""
 
 from __future__ import annotations
 
