@@ -23,6 +23,7 @@ from lmtransfer.interop.writing import PublishedFiles, RunToPublish, to_publishe
 from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.training.weights import load_weights, weights
+from lmtransfer.transfer.composing import Compared
 from lmtransfer.transfer.learner import TaskLearner
 from lmtransfer.transfer.method import TransferMethod
 
@@ -93,6 +94,8 @@ def _head_problem(run: OpenRun) -> str | None:
         if run.kind == "span" and head.num_labels:
             return f"it also tells apart {', '.join(run.labels)}, and published heads for questions know spans only"
         return None
+    if isinstance(run.learner.composition, Compared):
+        return "transfer.pairs=compared composes each text by itself, and published heads one vector of both"
     published = TransferMethod(freeze="full", head_hidden_dim=None)
     hidden = head.hidden
     wanted = encoder.dim if encoder.family_head.hidden else None

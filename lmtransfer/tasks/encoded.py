@@ -101,6 +101,7 @@ class EncodedExamples:
         targets: what is asked, R rows.
         target_offsets: sequence s is asked rows ``target_offsets[s]`` to ``target_offsets[s + 1]``, int64, (S + 1,).
         num_truncated: how many examples lost tokens to ``max_length``.
+        first_lengths: tokens of the first text of each pair, int64, shape (S,); None of single texts.
         spelling: of the same tokens, where the tokenizer spells words.
         unreachable: ids of the examples whose gold answer cannot be given on these tokens.
     """
@@ -113,6 +114,7 @@ class EncodedExamples:
     targets: Targets[np.ndarray]
     target_offsets: np.ndarray
     num_truncated: int
+    first_lengths: np.ndarray | None = None
     spelling: Spelling | None = None
     unreachable: tuple[str, ...] = ()
 
@@ -163,6 +165,7 @@ class EncodedExamples:
             targets=self.targets_of(sequences),
             target_offsets=ragged_offsets(np.diff(self.target_offsets)[sequences]),
             num_truncated=self.num_truncated,
+            first_lengths=None if self.first_lengths is None else self.first_lengths[sequences],
             spelling=None if self.spelling is None else Spelling(self.spelling.table, self.spelling.rows_T[where]),
             unreachable=tuple(name for name in self.unreachable if name in ids),
         )

@@ -106,6 +106,7 @@ class HeadSpec:
         has_mean: whether the outputs of several heads can be put together.
         may_be_unreachable: whether there are gold answers that cannot be given on some tokens.
         num_labels: how many labels, or other kinds of answer than a span, it tells apart; 0 where there are none.
+        pairs: whether each sequence holds two texts.
     """
 
     kind: ClassVar[str]
@@ -115,6 +116,7 @@ class HeadSpec:
     may_be_unreachable: ClassVar[bool] = False
 
     num_labels: int = 0
+    pairs: bool = False
 
     def said(self, outputs: np.ndarray) -> np.ndarray | None:
         """What each row of outputs (R, K) says in a single value, shape (R,); None where it takes more than one."""

@@ -33,6 +33,7 @@ class TaskBatch:
         target_owners_R: the sequence of the batch that each row of targets is about, int64.
         rows: number of each sequence within its encoded set.
         keys: ids of their examples.
+        first_lengths_B: tokens of the first text of each pair, int64; None of single texts.
         features: what a frozen encoder gave for them (see ``transfer.features``), or None to run the encoder.
     """
 
@@ -41,6 +42,7 @@ class TaskBatch:
     target_owners_R: Tensor
     rows: tuple[int, ...]
     keys: Sequence[str]
+    first_lengths_B: Tensor | None = None
     features: Tensor | None = None
 
     @property
@@ -60,8 +62,13 @@ class TaskBatch:
             packed=self.packed.to(device),
             targets=self.targets.each(lambda values: values.to(device, non_blocking=True)),
             target_owners_R=self.target_owners_R.to(device, non_blocking=True),
-            features=None if self.features is None else self.features.to(device, non_blocking=True),
+            first_lengths_B=_moved(self.first_lengths_B, device),
+            features=_moved(self.features, device),
         )
+
+
+def _moved(values: Tensor | None, device: torch.device | str) -> Tensor | None:
+    return None if values is None else values.to(device, non_blocking=True)
 
 
 def coarse_size(num_tokens: int) -> int:
@@ -135,5 +142,6 @@ class TaskSource(Source):
             target_owners_R=torch.from_numpy(np.repeat(np.arange(len(rows)), num_targets)),
             rows=tuple(int(row) for row in rows),
             keys=tuple(encoded.examples[encoded.owners[row]].id for row in rows),
+            first_lengths_B=None if encoded.first_lengths is None else torch.from_numpy(encoded.first_lengths[rows]),
             features=None if self.features is None else self.features.rows(rows),
         )

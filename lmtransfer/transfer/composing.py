@@ -30,10 +30,12 @@ class Composition(nn.Module):
     Attributes:
         tokens: which tokens it looks at; an encoder may leave out the others in its last layer.
         reads_padded: it defines ``of_rows``.
+        of_pairs: each sequence is two texts, and ``lengths`` are those of the texts, (2 B,): first, second, first ...
     """
 
     tokens: Tokens = "all"
     reads_padded: bool = True
+    of_pairs: bool = False
 
     def __init__(self, *, output_dim: int) -> None:
         super().__init__()
@@ -168,6 +170,25 @@ class BiLstm(Composition):
         """(T, D) -> (B, 2 * hidden_dim)."""
         states_TE = lstm_states(self.lstm, hidden, lengths)
         return torch.segment_reduce(states_TE, "max", lengths=lengths, axis=0)
+
+
+class Compared(Composition):
+    """Two texts as ``[u, v, |u - v|, u * v]``, each composed by itself (Conneau et al. 2017, section 3.1).
+
+    Args:
+        each: composes each text; of all its tokens.
+    """
+
+    reads_padded, of_pairs = False, True
+
+    def __init__(self, each: Composition) -> None:
+        super().__init__(output_dim=4 * each.output_dim)
+        self.each = each
+
+    def forward(self, hidden: Tensor, lengths: Tensor) -> Tensor:
+        """(T, D) and (2 B,) -> (B, 4 E)."""
+        first_BE, second_BE = self.each(hidden, lengths).unflatten(0, (-1, 2)).unbind(1)
+        return torch.cat([first_BE, second_BE, (first_BE - second_BE).abs(), first_BE * second_BE], dim=1)
 
 
 class EveryToken(Composition):

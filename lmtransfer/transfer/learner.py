@@ -201,7 +201,10 @@ class TaskLearner(Learner):
         composition = self.composition
         lengths = batch.packed.cu_seqlens[: batch.packed.num_real + 1].diff().long()
         per_token = lengths if composition.tokens == "all" else torch.ones_like(lengths)
-        return composition(self.reading(layers, per_token), lengths)
+        hidden = self.reading(layers, per_token)
+        if composition.of_pairs and batch.first_lengths_B is not None:
+            lengths = torch.stack([batch.first_lengths_B, lengths - batch.first_lengths_B], dim=1).flatten()
+        return composition(hidden, lengths)
 
     def _pooled(self, composed_BE: Tensor) -> Tensor:
         pooler = self.encoder.pooler

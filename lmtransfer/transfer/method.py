@@ -16,6 +16,7 @@ from lmtransfer.transfer.composing import (
     AttentionPooling,
     BiLstm,
     BiLstmStates,
+    Compared,
     Composition,
     EveryToken,
     Max,
@@ -55,6 +56,8 @@ class TransferMethod:
         layers: ``last``, the number of a layer (0: embeddings), a list of such, whose vectors the head sees side by
             side (``[0, last]``: words by themselves beside words in context), or ``mix`` for ELMo's scalar mix of all.
         pooling: how the tokens of a sequence become one vector.
+        pairs: what the head sees of two texts, which the encoder reads as one sequence: one vector of both
+            ("together"), or each text's own and how they differ ("compared").
         pieces: how a word's tokens become one vector, for tagging: its "first" token (Devlin et al. 2019, section 5.3),
             its "last", or their "mean". "auto" takes one that has seen the whole word: the last of causal encoders,
             the mean of static word vectors, else the first.
@@ -94,6 +97,7 @@ class TransferMethod:
         freeze: Literal["frozen", "full", "gradual", "joint"],
         layers: Literal["last", "mix"] | int | Sequence[Literal["last"] | int] = "last",
         pooling: Pooling = "family",
+        pairs: Literal["together", "compared"] = "together",
         pieces: Pieces | Literal["auto"] = "auto",
         head_hidden_dim: int | None = None,
         dropout: float = 0.1,
@@ -143,6 +147,7 @@ class TransferMethod:
         self.text = TextShare(text_weight, text_tokens, text_until) if freeze == "joint" else None
         self.layers = layers
         self.pooling: Pooling = pooling
+        self.pairs = pairs
         self.pieces: Pieces | Literal["auto"] = pieces
         self.head_hidden_dim = head_hidden_dim
         self.dropout = dropout
@@ -238,6 +243,8 @@ class TransferMethod:
             reading = self._reading(encoder.num_layers)
             dim = encoder.dim * reading.widths
             composition = self._token_states(dim) if tokens else self._composition(encoder, dim)
+            if head.pairs and self.pairs == "compared":
+                composition = Compared(self._of_whole_texts(encoder, composition))
             return TaskLearner(
                 encoder=encoder,
                 reading=reading,
@@ -282,6 +289,19 @@ class TransferMethod:
         if pooling == "attention":
             return AttentionPooling(dim=dim, attention_dim=self.attention_dim)
         return Mean(dim=dim) if pooling == "mean" else Max(dim=dim)
+
+    def _of_whole_texts(self, encoder: Encoder, composition: Composition) -> Composition:
+        """A composition that can be had of each text of a pair.
+
+        Raises:
+            ConfigError: it can not.
+        """
+        if composition.tokens != "all":
+            raise ConfigError(
+                f"transfer.pairs=compared with transfer.pooling={self.pooling}: one token stands for both texts; set "
+                "transfer.pooling to mean, max, bilstm or attention, or transfer.pairs=together"
+            )
+        return composition
 
     def _token_states(self, dim: int) -> Composition:
         if self.pooling == "bilstm":

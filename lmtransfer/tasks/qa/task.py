@@ -144,7 +144,7 @@ class SpanQa(Task):
     @property
     def head(self) -> HeadSpec:
         """First and last token of a span, or another kind of answer."""
-        return SpanSpec(len(self.labels), self.max_answer_tokens)
+        return SpanSpec(len(self.labels), max_answer_tokens=self.max_answer_tokens)
 
     def examples(self, split: str) -> list[QuestionExample]:
         """All questions of a split, in the order of its files; see ``Task.examples``."""

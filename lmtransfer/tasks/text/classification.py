@@ -92,7 +92,7 @@ class Classification(TextTask):
     @property
     def head(self) -> HeadSpec:
         """One of the labels."""
-        return ClassificationSpec(len(self.labels))
+        return ClassificationSpec(len(self.labels), self.pairs)
 
     def gold(self, examples: Sequence[TextExample]) -> LabelTargets[np.ndarray]:
         """The labels."""

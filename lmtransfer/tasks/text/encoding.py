@@ -47,6 +47,7 @@ def encode_texts(
     spelt: list[np.ndarray] = []
     segments: list[np.ndarray] = []
     lengths = np.zeros(len(firsts), dtype=np.int64)
+    first_lengths = np.zeros(len(firsts), dtype=np.int64)
     num_truncated = 0
     for i, (first, second) in enumerate(zip(firsts, seconds, strict=True)):
         keep_first, keep_second = longest_first(len(first), 0 if second is None else len(second), room)
@@ -54,7 +55,7 @@ def encode_texts(
         pieces += [cls, first[:keep_first], sep]
         if speller is not None:
             spelt += [cls, speller.rows(first[:keep_first], texts[i]), sep]
-        lengths[i] = keep_first + 2
+        lengths[i] = first_lengths[i] = keep_first + 2
         segments.append(np.zeros(keep_first + 2, dtype=np.int8))
         if second is not None:
             pieces += [second[:keep_second], sep]
@@ -71,6 +72,7 @@ def encode_texts(
         targets=targets,
         target_offsets=np.arange(len(examples) + 1),
         num_truncated=num_truncated,
+        first_lengths=first_lengths if pairs else None,
         spelling=None if speller is None else speller.spelling(spelt),
     )
 

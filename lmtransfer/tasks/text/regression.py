@@ -116,7 +116,7 @@ class TextRegression(TextFileTask):
     @property
     def head(self) -> HeadSpec:
         """One number."""
-        return RegressionSpec()
+        return RegressionSpec(pairs=self.pairs)
 
     def gold(self, examples: Sequence[TextExample]) -> ScoreTargets[np.ndarray]:
         """The scores."""

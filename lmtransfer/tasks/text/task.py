@@ -43,6 +43,8 @@ class TextTask(Task):
 
     #: Of the head that answers.
     kind: ClassVar[str]
+    #: Whether each example is two texts.
+    pairs: bool = False
 
     def __init__(
         self,
@@ -142,6 +144,7 @@ class TextFileTask(TextTask):
             data_root=data_root,
         )
         self.splits, self.notes = self.files.splits, self.files.notes
+        self.pairs = columns.text_pair is not None
 
     @abstractmethod
     def example_of(self, row: TextRow) -> TextExample:

@@ -80,6 +80,7 @@ def train_once(member: Member, *, run: RunDirectory | None, progress: Progress) 
     part = (data.parts if choose else data.whole)[seed]
     examples = Examples(member, learner)
     source, held_out = examples.training(part.train), examples.training(part.held_out)
+    learner.head.begin(source.encoded.targets)
     if learner.standardising is not None:
         learner.standardising.fit(examples.seen(source))
     choosing = held_out if data.choosing is None else examples.split("choosing", data.choosing)

@@ -10,13 +10,14 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from lmtransfer.layers.dropout import Dropout
 from lmtransfer.models.base import Encoder
-from lmtransfer.tasks.heads import HeadSpec
+from lmtransfer.tasks.heads import HeadSpec, Targets
 from lmtransfer.tasks.source import TaskBatch
 from lmtransfer.training.learner import Loss
 from lmtransfer.transfer.standardising import Standardising
@@ -130,6 +131,13 @@ class Head(nn.Module):
         Args:
             logits: what the head gave for this batch.
             batch: says what is asked.
+        """
+
+    def begin(self, targets: Targets[np.ndarray]) -> None:
+        """Learn of the training part's gold answers what a head has to know before its first step.
+
+        Args:
+            targets: every row of it.
         """
 
     def fold(self, standardising: Standardising) -> None:
