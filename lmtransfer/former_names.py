@@ -57,6 +57,7 @@ LEFT_OUT: Mapping[str, Any] = {
     "transfer.attention": "auto",
     "transfer.embedding_rate": 1.0,
     "transfer.head_rate": 1.0,
+    "transfer.pairs": "together",
     "train.min_steps": None,
     "objective.corruption.weighting": "uniform",
     "objective.losses.rtd.embedding_sharing": "tied",
@@ -69,7 +70,7 @@ LEFT_OUT: Mapping[str, Any] = {
     "objective.losses.all_tokens_mlm.generator_start": "random",
 }
 #: Those of them whose default is another one today: a run goes on as it began.
-OTHER_DEFAULT = ("transfer.standardise", "embeddings")
+OTHER_DEFAULT = ("transfer.standardise", "transfer.pairs", "embeddings")
 #: Values that older runs wrote where today's name what was chosen; any choice agrees with them.
 LEFT_OPEN: Mapping[str, Any] = {"hardware.precision": "auto"}
 

@@ -57,7 +57,8 @@ class TransferMethod:
             side (``[0, last]``: words by themselves beside words in context), or ``mix`` for ELMo's scalar mix of all.
         pooling: how the tokens of a sequence become one vector.
         pairs: what the head sees of two texts, which the encoder reads as one sequence: one vector of both
-            ("together"), or each text's own and how they differ ("compared").
+            ("together"), or each text's own and how they differ ("compared"). "auto" compares where all tokens are
+            pooled.
         pieces: how a word's tokens become one vector, for tagging: its "first" token (Devlin et al. 2019, section 5.3),
             its "last", or their "mean". "auto" takes one that has seen the whole word: the last of causal encoders,
             the mean of static word vectors, else the first.
@@ -97,7 +98,7 @@ class TransferMethod:
         freeze: Literal["frozen", "full", "gradual", "joint"],
         layers: Literal["last", "mix"] | int | Sequence[Literal["last"] | int] = "last",
         pooling: Pooling = "family",
-        pairs: Literal["together", "compared"] = "together",
+        pairs: Literal["auto", "together", "compared"] = "together",
         pieces: Pieces | Literal["auto"] = "auto",
         head_hidden_dim: int | None = None,
         dropout: float = 0.1,
@@ -243,8 +244,8 @@ class TransferMethod:
             reading = self._reading(encoder.num_layers)
             dim = encoder.dim * reading.widths
             composition = self._token_states(dim) if tokens else self._composition(encoder, dim)
-            if head.pairs and self.pairs == "compared":
-                composition = Compared(self._of_whole_texts(encoder, composition))
+            if head.pairs and self._compares(composition):
+                composition = Compared(composition)
             return TaskLearner(
                 encoder=encoder,
                 reading=reading,
@@ -290,18 +291,19 @@ class TransferMethod:
             return AttentionPooling(dim=dim, attention_dim=self.attention_dim)
         return Mean(dim=dim) if pooling == "mean" else Max(dim=dim)
 
-    def _of_whole_texts(self, encoder: Encoder, composition: Composition) -> Composition:
-        """A composition that can be had of each text of a pair.
+    def _compares(self, composition: Composition) -> bool:
+        """Whether the head is to see each text of a pair by itself.
 
         Raises:
-            ConfigError: it can not.
+            ConfigError: it is to, and one token stands for both.
         """
-        if composition.tokens != "all":
+        pools = composition.tokens == "all"
+        if self.pairs == "compared" and not pools:
             raise ConfigError(
                 f"transfer.pairs=compared with transfer.pooling={self.pooling}: one token stands for both texts; set "
-                "transfer.pooling to mean, max, bilstm or attention, or transfer.pairs=together"
+                "transfer.pooling to mean, max, bilstm or attention, or transfer.pairs to auto or together"
             )
-        return composition
+        return self.pairs != "together" and pools
 
     def _token_states(self, dim: int) -> Composition:
         if self.pooling == "bilstm":

@@ -38,7 +38,7 @@ def _examples(scores: np.ndarray) -> list[TextExample]:
 def test_scores_are_read_and_asked_for(tmp_path: Path) -> None:
     task = _task(tmp_path)
     assert isinstance(task, Task)
-    assert (task.head, task.labels, task.main_metric) == (RegressionSpec(0), (), "pearson")
+    assert (task.head, task.labels, task.main_metric) == (RegressionSpec(pairs=True), (), "pearson")
     examples = task.examples("train")
     assert [(e.text, e.text_pair, e.score) for e in examples] == [
         ("first", "one", 3.25),

@@ -193,8 +193,8 @@ def _problem(encoder: Encoder, task: TaskParts | None) -> str | None:
         return None
     if not task.composition.reads_padded:
         return (
-            f"{type(task.composition).__name__} (transfer.pooling) reads packed sequences only; train the head with "
-            "transfer.pooling=family, cls, last_token, mean, max or attention"
+            f"{type(task.composition).__name__} (transfer.pooling, transfer.pairs) reads packed sequences only; train "
+            "the head with transfer.pooling=family, cls, last_token, mean, max or attention and transfer.pairs=together"
         )
     if not task.reading.reads_padded:
         return "transfer.mix_layer_norm=true normalises over packed sequences; train with transfer.mix_layer_norm=false"

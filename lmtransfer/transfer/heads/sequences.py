@@ -5,7 +5,7 @@ Shape legend: B sequences, E width of a composed vector, C labels.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -16,9 +16,6 @@ from lmtransfer.tasks.heads import LabelTargets, ScoreTargets, Targets
 from lmtransfer.tasks.source import TaskBatch
 from lmtransfer.training.learner import Loss
 from lmtransfer.transfer.heads.base import Head, at_least_float32
-
-#: Scores that deviate by less than this share of their mean are taken for all alike: the rest is rounding.
-_LEAST_DEVIATION = 1e-6
 
 
 class ClassificationHead(Head):
@@ -48,21 +45,10 @@ class ClassificationHead(Head):
 
 
 class RegressionHead(Head):
-    """A linear layer to a number; the loss is the squared error summed over sequences; the output is the number.
-
-    The error counts in deviations of the training part's scores, and the layer starts from their mean, so that a loss
-    of 1 is what their mean alone gives, and gradients do not depend on the unit of the scores.
-
-    Attributes:
-        deviation: that the error is measured by.
-    """
+    """A linear layer to a number; the loss is the squared error summed over sequences; the output is the number."""
 
     loss_name: ClassVar[str] = "regression"
     per: ClassVar[Literal["sequence", "token"]] = "sequence"
-
-    def __init__(self, **layers: Any) -> None:
-        super().__init__(**layers)
-        self.deviation = 1.0
 
     @property
     def num_logits(self) -> int:
@@ -71,12 +57,10 @@ class RegressionHead(Head):
 
     @torch.no_grad()
     def begin(self, targets: Targets[np.ndarray]) -> None:
-        """Take mean and deviation of the scores; of scores that are all alike the deviation stays 1."""
+        """Start from the mean score, at a distance from it that is in keeping with the scores' deviation."""
         scores = ScoreTargets.of(targets).scores.astype(np.float64)
-        mean, deviation = float(scores.mean()), float(scores.std())
-        self.deviation = deviation if deviation > _LEAST_DEVIATION * abs(mean) else 1.0
-        self.output.weight.mul_(self.deviation)
-        self.output.bias.fill_(mean)
+        self.output.weight.mul_(float(scores.std()))
+        self.output.bias.fill_(float(scores.mean()))
 
     def count(self, batch: TaskBatch) -> int:
         """Sequences."""
@@ -91,8 +75,7 @@ class RegressionHead(Head):
         """
         found_B = at_least_float32(logits)[:, 0]
         scores_B = ScoreTargets.of(batch.targets).scores.to(found_B.dtype)
-        errors_B = (found_B - scores_B) / self.deviation
-        return Loss(sum=errors_B.square().sum(), count=self.count(batch))
+        return Loss(sum=functional.mse_loss(found_B, scores_B, reduction="sum"), count=self.count(batch))
 
     def outputs(self, logits: Tensor, batch: TaskBatch) -> Tensor:
         """See ``Head``; (B, 1)."""
