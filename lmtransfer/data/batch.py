@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import accumulate
 
 import numpy as np
 import torch
@@ -66,6 +67,31 @@ class PackedBatch:
             if isinstance(getattr(self, field.name), Tensor)
         }
         return replace(self, **moved)
+
+    def halved(self, firsts: Sequence[int]) -> PackedBatch:
+        """The same tokens, each real sequence as two: positions begin anew in the second, and all is segment 0.
+
+        Args:
+            firsts: tokens of the first of the two, for each real sequence.
+
+        Raises:
+            ValueError: one of the two would be empty.
+        """
+        real = self.lengths[: self.num_real]
+        lengths = [part for whole, first in zip(real, firsts, strict=True) for part in (first, whole - first)]
+        if min(lengths) <= 0:
+            raise ValueError("a sequence cannot be cut before its first token or after its last")
+        lengths += self.lengths[self.num_real :]
+        cu_seqlens = torch.tensor([0, *accumulate(lengths)], dtype=torch.int32)
+        positions_T = torch.cat([torch.arange(length) for length in lengths])
+        return replace(
+            self,
+            segments_T=torch.zeros_like(self.segments_T),
+            positions_T=positions_T.to(self.positions_T.device, non_blocking=True),
+            cu_seqlens=cu_seqlens.to(self.cu_seqlens.device, non_blocking=True),
+            lengths=tuple(lengths),
+            num_real=2 * self.num_real,
+        )
 
     def with_tokens(self, tokens_T: Tensor, chars_TC: Tensor | None = None) -> PackedBatch:
         """The same sequences with other token ids (a corruption, a generator's samples) and the characters of those."""

@@ -95,9 +95,7 @@ def _head_problem(run: OpenRun) -> str | None:
             return f"it also tells apart {', '.join(run.labels)}, and published heads for questions know spans only"
         return None
     if isinstance(run.learner.composition, Compared):
-        return (
-            f"transfer.pairs={method.pairs} shows the head each text by itself, and published heads one vector of both"
-        )
+        return f"transfer.pairs={method.pairs} reads each text by itself, and published heads both as one sequence"
     published = TransferMethod(freeze="full", head_hidden_dim=None)
     hidden = head.hidden
     wanted = encoder.dim if encoder.family_head.hidden else None

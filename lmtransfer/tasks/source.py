@@ -33,7 +33,7 @@ class TaskBatch:
         target_owners_R: the sequence of the batch that each row of targets is about, int64.
         rows: number of each sequence within its encoded set.
         keys: ids of their examples.
-        first_lengths_B: tokens of the first text of each pair, int64; None of single texts.
+        first_lengths: tokens of the first text of each pair, on the host; None of single texts.
         features: what a frozen encoder gave for them (see ``transfer.features``), or None to run the encoder.
     """
 
@@ -42,7 +42,7 @@ class TaskBatch:
     target_owners_R: Tensor
     rows: tuple[int, ...]
     keys: Sequence[str]
-    first_lengths_B: Tensor | None = None
+    first_lengths: tuple[int, ...] | None = None
     features: Tensor | None = None
 
     @property
@@ -62,13 +62,8 @@ class TaskBatch:
             packed=self.packed.to(device),
             targets=self.targets.each(lambda values: values.to(device, non_blocking=True)),
             target_owners_R=self.target_owners_R.to(device, non_blocking=True),
-            first_lengths_B=_moved(self.first_lengths_B, device),
-            features=_moved(self.features, device),
+            features=None if self.features is None else self.features.to(device, non_blocking=True),
         )
-
-
-def _moved(values: Tensor | None, device: torch.device | str) -> Tensor | None:
-    return None if values is None else values.to(device, non_blocking=True)
 
 
 def coarse_size(num_tokens: int) -> int:
@@ -142,6 +137,6 @@ class TaskSource(Source):
             target_owners_R=torch.from_numpy(np.repeat(np.arange(len(rows)), num_targets)),
             rows=tuple(int(row) for row in rows),
             keys=tuple(encoded.examples[encoded.owners[row]].id for row in rows),
-            first_lengths_B=None if encoded.first_lengths is None else torch.from_numpy(encoded.first_lengths[rows]),
+            first_lengths=None if encoded.first_lengths is None else tuple(encoded.first_lengths[rows].tolist()),
             features=None if self.features is None else self.features.rows(rows),
         )

@@ -30,7 +30,7 @@ class Composition(nn.Module):
     Attributes:
         tokens: which tokens it looks at; an encoder may leave out the others in its last layer.
         reads_padded: it defines ``of_rows``.
-        of_pairs: each sequence is two texts, and ``lengths`` are those of the texts, (2 B,): first, second, first ...
+        of_pairs: it is given both texts of each pair as sequences of their own, first, second, first and so on.
     """
 
     tokens: Tokens = "all"
@@ -173,7 +173,7 @@ class BiLstm(Composition):
 
 
 class Compared(Composition):
-    """Two texts as ``[u, v, |u - v|, u * v]``, each composed by itself (Conneau et al. 2017, section 3.1).
+    """Two texts as ``[u, v, |u - v|, u * v]``, each read and composed by itself (Conneau et al. 2017, section 3.1).
 
     Args:
         each: composes each text; of all its tokens.

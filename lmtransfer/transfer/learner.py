@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lmtransfer.data.batch import PackedBatch
 from lmtransfer.models.base import Encoder, Reads
 from lmtransfer.tasks.source import TaskBatch
 from lmtransfer.training.learner import Learner, Loss
@@ -179,12 +180,18 @@ class TaskLearner(Learner):
             self.head.fold(self.standardising)
             self.standardising = None
 
+    def _read(self, batch: TaskBatch) -> PackedBatch:
+        """The sequences as the encoder reads them: the texts of a pair apart, where the composition compares them."""
+        if not self.composition.of_pairs or batch.first_lengths is None:
+            return batch.packed
+        return batch.packed.halved(batch.first_lengths)
+
     def _layers(self, batch: TaskBatch) -> Sequence[Tensor]:
         """The layers that the reading needs, at the real tokens that the composition looks at."""
         encoder = self.encoder
         indices = self.reading.indices
         tokens = self.composition.tokens
-        packed = batch.packed
+        packed = self._read(batch)
         if tokens == "all":
             output = encoder(packed)
             return [output.layers[index][: packed.num_tokens] for index in indices]
@@ -199,12 +206,10 @@ class TaskLearner(Learner):
 
     def _compose(self, layers: Sequence[Tensor], batch: TaskBatch) -> Tensor:
         composition = self.composition
-        lengths = batch.packed.cu_seqlens[: batch.packed.num_real + 1].diff().long()
+        packed = self._read(batch)
+        lengths = packed.cu_seqlens[: packed.num_real + 1].diff().long()
         per_token = lengths if composition.tokens == "all" else torch.ones_like(lengths)
-        hidden = self.reading(layers, per_token)
-        if composition.of_pairs and batch.first_lengths_B is not None:
-            lengths = torch.stack([batch.first_lengths_B, lengths - batch.first_lengths_B], dim=1).flatten()
-        return composition(hidden, lengths)
+        return composition(self.reading(layers, per_token), lengths)
 
     def _pooled(self, composed_BE: Tensor) -> Tensor:
         pooler = self.encoder.pooler

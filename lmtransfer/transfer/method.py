@@ -56,9 +56,10 @@ class TransferMethod:
         layers: ``last``, the number of a layer (0: embeddings), a list of such, whose vectors the head sees side by
             side (``[0, last]``: words by themselves beside words in context), or ``mix`` for ELMo's scalar mix of all.
         pooling: how the tokens of a sequence become one vector.
-        pairs: what the head sees of two texts, which the encoder reads as one sequence: one vector of both
-            ("together"), or each text's own and how they differ ("compared"). "auto" compares where all tokens are
-            pooled.
+        pairs: how two texts are read: "together", as one sequence with one vector (Devlin et al. 2019), or "apart",
+            each by itself, and the head sees both vectors, how they differ and their product (Conneau et al. 2017,
+            section 3.1). "auto" reads apart where all tokens are pooled: little pretraining teaches no comparison of
+            tokens across texts.
         pieces: how a word's tokens become one vector, for tagging: its "first" token (Devlin et al. 2019, section 5.3),
             its "last", or their "mean". "auto" takes one that has seen the whole word: the last of causal encoders,
             the mean of static word vectors, else the first.
@@ -98,7 +99,7 @@ class TransferMethod:
         freeze: Literal["frozen", "full", "gradual", "joint"],
         layers: Literal["last", "mix"] | int | Sequence[Literal["last"] | int] = "last",
         pooling: Pooling = "family",
-        pairs: Literal["auto", "together", "compared"] = "together",
+        pairs: Literal["auto", "together", "apart"] = "together",
         pieces: Pieces | Literal["auto"] = "auto",
         head_hidden_dim: int | None = None,
         dropout: float = 0.1,
@@ -244,7 +245,7 @@ class TransferMethod:
             reading = self._reading(encoder.num_layers)
             dim = encoder.dim * reading.widths
             composition = self._token_states(dim) if tokens else self._composition(encoder, dim)
-            if head.pairs and self._compares(composition):
+            if head.pairs and self._reads_apart(composition):
                 composition = Compared(composition)
             return TaskLearner(
                 encoder=encoder,
@@ -291,16 +292,16 @@ class TransferMethod:
             return AttentionPooling(dim=dim, attention_dim=self.attention_dim)
         return Mean(dim=dim) if pooling == "mean" else Max(dim=dim)
 
-    def _compares(self, composition: Composition) -> bool:
-        """Whether the head is to see each text of a pair by itself.
+    def _reads_apart(self, composition: Composition) -> bool:
+        """Whether each text of a pair is to be read by itself.
 
         Raises:
             ConfigError: it is to, and one token stands for both.
         """
         pools = composition.tokens == "all"
-        if self.pairs == "compared" and not pools:
+        if self.pairs == "apart" and not pools:
             raise ConfigError(
-                f"transfer.pairs=compared with transfer.pooling={self.pooling}: one token stands for both texts; set "
+                f"transfer.pairs=apart with transfer.pooling={self.pooling}: one token stands for both texts; set "
                 "transfer.pooling to mean, max, bilstm or attention, or transfer.pairs to auto or together"
             )
         return self.pairs != "together" and pools

@@ -1,4 +1,4 @@
-"""What a head sees of two texts: one vector of both, or each text's own and how they differ."""
+"""How two texts are read: as one sequence, or each by itself, and compared."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 from task_fakes import WordTokenizer, bert, gpt
 from torch import Tensor
 
+from lmtransfer.data.batch import pack
 from lmtransfer.errors import ConfigError
 from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tasks.heads import ClassificationSpec, LabelTargets, RegressionSpec, ScoreTargets
@@ -41,17 +42,15 @@ def _batch(encoded: EncodedExamples, rows: list[int]) -> TaskBatch:
 
 
 def _learner(encoder: Any, **changes: Any) -> TaskLearner:
-    settings: dict[str, Any] = {"freeze": "full", "pooling": "mean", "dropout": 0.0, "pairs": "compared"}
+    settings: dict[str, Any] = {"freeze": "full", "pooling": "mean", "dropout": 0.0, "pairs": "apart"}
     return TransferMethod(**{**settings, **changes}).learner(encoder, head=PAIRS, seed=0).eval()
 
 
 def _by_hand(learner: TaskLearner, encoded: EncodedExamples, row: int) -> Tensor:
-    """One pair alone, its texts told apart by the separator."""
-    batch = _batch(encoded, [row])
-    length = int(encoded.lengths[row])
-    hidden = learner.encoder(batch.packed).layers[-1][:length].float()
-    end = batch.packed.tokens_T[:length].tolist().index(WordTokenizer.sep_id) + 1
-    u, v = hidden[:end].mean(0), hidden[end:].mean(0)
+    """One pair alone, its texts told apart by the separator and read one after the other."""
+    tokens = encoded.tokens_T[encoded.offsets[row] : encoded.offsets[row + 1]]
+    end = tokens.tolist().index(WordTokenizer.sep_id) + 1
+    u, v = (learner.encoder(pack([text])).layers[-1].float().mean(0) for text in (tokens[:end], tokens[end:]))
     return torch.cat([u, v, (u - v).abs(), u * v])
 
 
@@ -83,28 +82,28 @@ def test_kept_features_give_the_same(changes: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "compares"),
+    ("changes", "apart"),
     [
         ({"pairs": "auto", "pooling": "mean"}, True),
         ({"pairs": "auto", "pooling": "family"}, False),
         ({"pairs": "auto", "pooling": "cls"}, False),
         ({"pairs": "together", "pooling": "mean"}, False),
-        ({"pairs": "compared", "pooling": "attention"}, True),
+        ({"pairs": "apart", "pooling": "attention"}, True),
     ],
 )
-def test_auto_compares_where_all_tokens_are_pooled(changes: dict[str, Any], compares: bool) -> None:
-    assert isinstance(_learner(bert(), **changes).composition, Compared) == compares
+def test_auto_reads_apart_where_all_tokens_are_pooled(changes: dict[str, Any], apart: bool) -> None:
+    assert isinstance(_learner(bert(), **changes).composition, Compared) == apart
 
 
 def test_single_texts_are_composed_as_ever() -> None:
-    method = TransferMethod(freeze="full", pooling="mean", pairs="compared")
+    method = TransferMethod(freeze="full", pooling="mean", pairs="apart")
     learner = method.learner(bert(), head=ClassificationSpec(2), seed=0)
     assert not isinstance(learner.composition, Compared)
     assert _encoded(single=True).first_lengths is None
 
 
-def test_one_token_for_both_texts_is_not_compared() -> None:
-    with pytest.raises(ConfigError, match=r"transfer\.pairs=compared"):
+def test_one_token_for_both_texts_is_not_read_apart() -> None:
+    with pytest.raises(ConfigError, match=r"transfer\.pairs=apart"):
         _learner(bert(), pooling="cls")
 
 
