@@ -39,13 +39,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
-def _answered(words: list[str]) -> int:
+def _answered(arguments: list[str]) -> int:
     """Run one command line and show what went wrong; the exit code."""
     if not ranks.is_first():
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for the rest of the process
     try:
         try:
-            code = _dispatch(words)
+            code = _dispatch(arguments)
         except SystemExit:  # as Hydra ends after --help
             sys.stdout.flush()
             raise
@@ -54,13 +54,13 @@ def _answered(words: list[str]) -> int:
     except (KeyboardInterrupt, Exception) as error:
         stopped_by = interrupts.stopped_by() or (2 if isinstance(error, KeyboardInterrupt) else None)
         if stopped_by is None or isinstance(error, Interrupted):
-            return _refused(error, words)
+            return _refused(error, arguments)
         interrupts.decide()  # whatever else the error says is what the signal made of it
         show(Interrupted("interrupted"))
         return 128 + stopped_by
 
 
-def _refused(error: BaseException, words: list[str]) -> int:
+def _refused(error: BaseException, arguments: list[str]) -> int:
     """Say what an error means to the user; the exit code."""
     if isinstance(error, BrokenPipeError):  # the reader (head, less) has left
         for stream in (sys.stdout, sys.stderr):
@@ -68,7 +68,7 @@ def _refused(error: BaseException, words: list[str]) -> int:
         return 141
     refused = error if isinstance(error, LmtransferError) else machine.fault(error)
     if refused is None:
-        _say(f"lmtransfer{_which_rank()}: {last_resort(error, words)}")
+        _say(f"lmtransfer{_which_rank()}: {last_resort(error, arguments)}")
         return 1
     interrupts.decide()
     show(refused)
@@ -93,13 +93,13 @@ def _which_rank() -> str:
     return "" if ranks.is_first() else f" (rank {ranks.rank()})"
 
 
-def _dispatch(words: list[str]) -> int:
+def _dispatch(arguments: list[str]) -> int:
     from lmtransfer.config import pages
 
-    first = words[0] if words else "--help"
-    if first == "help" and len(words) > 1:
-        words = [words[1], "--help"]
-        first = words[0]
+    first = arguments[0] if arguments else "--help"
+    if first == "help" and len(arguments) > 1:
+        arguments = [arguments[1], "--help"]
+        first = arguments[0]
     if first in ("-h", "--help", "help"):
         print(pages.main_page())
         return 0
@@ -109,7 +109,7 @@ def _dispatch(words: list[str]) -> int:
     if first == "--shell-completion":
         from lmtransfer.config.completion import script
 
-        print(script(words[1] if len(words) > 1 else ""))
+        print(script(arguments[1] if len(arguments) > 1 else ""))
         return 0
     if first == "--complete":
         from lmtransfer.config.completion import complete
@@ -120,4 +120,4 @@ def _dispatch(words: list[str]) -> int:
         raise ConfigError(pages.unknown(first))
     from lmtransfer.launch import run_command
 
-    return run_command(first, words[1:])
+    return run_command(first, arguments[1:])

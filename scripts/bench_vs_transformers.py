@@ -154,7 +154,7 @@ def _line(name: str, results: Sequence[dict[str, Any]]) -> str:
 
 
 def processor(device: str) -> str:
-    """The processor, as the system calls it."""
+    """The CPU, as the system calls it."""
     if device == "cuda":
         return torch.cuda.get_device_name()
     try:

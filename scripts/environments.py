@@ -31,7 +31,7 @@ def environment(*, ours: bool, **more: str) -> dict[str, str]:
     return found
 
 
-#: Variables that show a processor with AVX512 as one with AVX2 alone.
+#: Variables that show a CPU with AVX512 as one with AVX2 alone.
 AVX2: Mapping[str, str] = {
     "ONEDNN_MAX_CPU_ISA": "AVX2",
     "ATEN_CPU_CAPABILITY": "avx2",

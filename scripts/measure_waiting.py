@@ -1,7 +1,7 @@
 """A training step alone and beside one busy process, by how long waiting threads spin.
 
     python scripts/measure_waiting.py                          our setting, the runtime's own, and the curve between
-    python scripts/measure_waiting.py --avx2 --counts 0,1000   this processor shown as one with AVX2 alone
+    python scripts/measure_waiting.py --avx2 --counts 0,1000   this CPU shown as one with AVX2 alone
 
 The step is that of the demonstration's pretraining (BERT 3 x 192, 2,048 tokens, Muon). Each measurement is a process of
 its own; alone and beside take turns, and medians count. Run nothing else meanwhile.
@@ -55,7 +55,7 @@ def step_milliseconds(count: str, steps: int, shown: dict[str, str]) -> float:
     Args:
         count: turns of the waiting loop; ``default`` leaves the runtime's own, ``one`` trains with one thread.
         steps: how many, the warm-up included.
-        shown: variables that show the processor as another.
+        shown: variables that show the CPU as another.
     """
     variables = environment(ours=False, **shown)
     if count not in ("default", "one"):

@@ -16,14 +16,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lmtransfer.verdicts.arms import Arm, Examples, Score
-from lmtransfer.verdicts.difference import compare_arms, score_interval
+from lmtransfer.verdicts.conditions import Condition, Examples, Score
+from lmtransfer.verdicts.difference import compare_conditions, score_interval
 from lmtransfer.verdicts.holm import corrected
 
 COMPARISONS = 24
 
-#: A world: a generator and the true difference in, one table of pairs of arms out.
-World = Callable[[np.random.Generator, float], list[tuple[Arm, Arm]]]
+#: A world: a generator and the true difference in, one table of pairs of conditions out.
+World = Callable[[np.random.Generator, float], list[tuple[Condition, Condition]]]
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Counts:
         false_tables: share of them that hold any "better" or "worse".
         found: share of the comparisons called "better", each judged alone.
         coverage: share of the differences' 95 % intervals that hold the true difference.
-        score_coverage: the same of the arms' scores.
+        score_coverage: the same of the conditions' scores.
     """
 
     tables: int
@@ -58,11 +58,11 @@ def simulate(world: World, tables: int, *, seed: int, difference: float = 0.0) -
     false_tables = found = covered = scores_covered = comparisons = 0
     for _ in range(tables):
         pairs = world(rng, difference)
-        alone = [compare_arms(arm, control) for arm, control in pairs]
+        alone = [compare_conditions(condition, control) for condition, control in pairs]
         false_tables += any(one.verdict in ("better", "worse") for one in corrected(alone))
         found += sum(one.verdict == "better" for one in alone)
         covered += sum(_holds(one.plain_interval, difference) for one in alone)
-        scores_covered += sum(_holds(score_interval(arm), difference) for arm, _ in pairs)
+        scores_covered += sum(_holds(score_interval(condition), difference) for condition, _ in pairs)
         comparisons += len(pairs)
     return Counts(
         tables, false_tables / tables, found / comparisons, covered / comparisons, scores_covered / comparisons
@@ -82,17 +82,17 @@ def seeds_world(
     """One checkpoint a side, and finetuning luck.
 
     Args:
-        seeds: of the arm.
+        seeds: of the condition.
         correlation: of the two sides' luck where they share a seed.
-        control_deviation: of the control, where the arm's is 1.
+        control_deviation: of the control, where the condition's is 1.
         one_control: whether all comparisons of a table share their control.
-        control_seeds: of the control; as many as of the arm by default.
+        control_seeds: of the control; as many as of the condition by default.
         paired: whether the sides share their subsets and orders.
         comparisons: in a table.
     """
     num = max(seeds, control_seeds or seeds)
 
-    def make(rng: np.random.Generator, difference: float) -> list[tuple[Arm, Arm]]:
+    def make(rng: np.random.Generator, difference: float) -> list[tuple[Condition, Condition]]:
         table = []
         luck = rng.standard_normal(num)
         control_luck = rng.standard_normal(num)
@@ -103,8 +103,8 @@ def seeds_world(
             other = math.sqrt(correlation) * luck + math.sqrt(1 - correlation) * control_luck
             table.append(
                 (
-                    _arm(difference + own[:seeds], "a", "" if paired else None),
-                    _arm(control_deviation * other[: control_seeds or seeds], None, "" if paired else None),
+                    _condition(difference + own[:seeds], "a", "" if paired else None),
+                    _condition(control_deviation * other[: control_seeds or seeds], None, "" if paired else None),
                 )
             )
         return table
@@ -127,12 +127,12 @@ def pretraining_world(
         both: whether the control has been pretrained as often (as another recipe), or not at all.
     """
 
-    def make(rng: np.random.Generator, difference: float) -> list[tuple[Arm, Arm]]:
+    def make(rng: np.random.Generator, difference: float) -> list[tuple[Condition, Condition]]:
         table = []
         for _ in range(COMPARISONS):
             of_seed = math.sqrt(0.5) * rng.standard_normal(pretrainings * seeds)
 
-            def side(name: str, value: float, shared: np.ndarray = of_seed) -> Arm:
+            def side(name: str, value: float, shared: np.ndarray = of_seed) -> Condition:
                 scores = []
                 for p in range(pretrainings):
                     lucky = value + luck * rng.standard_normal()
@@ -140,10 +140,10 @@ def pretraining_world(
                         seed = p * seeds + f if own_seeds else f
                         of_run = math.sqrt(0.5) * rng.standard_normal()
                         scores.append(Score(float(lucky + shared[seed] + of_run), seed, f"{name}{p}"))
-                return Arm(tuple(scores))
+                return Condition(tuple(scores))
 
             num = pretrainings * seeds if own_seeds else seeds
-            control = _arm(of_seed[:num] + math.sqrt(0.5) * rng.standard_normal(num), None, "")
+            control = _condition(of_seed[:num] + math.sqrt(0.5) * rng.standard_normal(num), None, "")
             table.append((side("a", difference), side("b", 0.0) if both else control))
         return table
 
@@ -160,21 +160,21 @@ def examples_world(seeds: int, examples: int, *, cluster: int = 1, luck: float =
         luck: deviation of a finetuning seed's luck, in units of one example's over the root of their number.
     """
 
-    def make(rng: np.random.Generator, difference: float) -> list[tuple[Arm, Arm]]:
+    def make(rng: np.random.Generator, difference: float) -> list[tuple[Condition, Condition]]:
         groups = np.arange(examples) // cluster
         ids = np.arange(examples)
         table = []
         for _ in range(COMPARISONS):
             hardness = rng.standard_normal(examples)
-            arms = []
+            conditions = []
             for name, value in (("a", difference), (None, 0.0)):
                 taste = math.sqrt(0.5) * (rng.standard_normal(examples) + rng.standard_normal(groups[-1] + 1)[groups])
                 seed_luck = luck / math.sqrt(examples) * rng.standard_normal((seeds, 1))
                 scores = value + hardness + taste + seed_luck + 0.7 * rng.standard_normal((seeds, examples))
                 known = Examples(scores, ids, groups if cluster > 1 else None)
                 made = tuple(Score(float(row.mean()), seed, name) for seed, row in enumerate(scores))
-                arms.append(Arm(made, known))
-            table.append((arms[0], arms[1]))
+                conditions.append(Condition(made, known))
+            table.append((conditions[0], conditions[1]))
         return table
 
     return make
@@ -229,9 +229,9 @@ def main() -> None:
         print(f"5 seeds, {name}: a true difference of 2.5 deviations is found in {found.found:.1%}", flush=True)
 
 
-def _arm(values: np.ndarray, pretraining: str | None, design: str | None) -> Arm:
+def _condition(values: np.ndarray, pretraining: str | None, design: str | None) -> Condition:
     scores = tuple(Score(float(value), seed, pretraining) for seed, value in enumerate(values))
-    return Arm(scores, design=design)
+    return Condition(scores, design=design)
 
 
 def _holds(interval: tuple[float, float] | None, value: float) -> bool:

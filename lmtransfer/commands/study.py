@@ -12,7 +12,7 @@ from lmtransfer.config.primary import folders_in_force
 from lmtransfer.errors import ConfigError, LmtransferError
 from lmtransfer.reporting.render.terminal import report_console
 from lmtransfer.study.plan import make_plan
-from lmtransfer.study.running import check_jobs, do_jobs, note_words
+from lmtransfer.study.running import check_jobs, do_jobs, note_overrides
 from lmtransfer.study.table import read_rows, terminal_rows, write_table
 from lmtransfer.system import ranks
 from lmtransfer.system.printable import short_path
@@ -36,7 +36,7 @@ def run(cfg: DictConfig) -> Path:
     console = report_console()
     with console.status(f"checking {len(plan.jobs)} commands"):
         check_jobs(plan, config_dir)
-    note_words(plan)
+    note_overrides(plan)
     failed = do_jobs(plan, config_dir, console)
     rows = read_rows(plan)
     if rows:

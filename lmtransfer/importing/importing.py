@@ -19,7 +19,7 @@ from lmtransfer.data.store.cache import writing
 from lmtransfer.errors import CheckpointError
 from lmtransfer.importing.objective import imported_objective
 from lmtransfer.importing.published_folder import PublishedFolder, find_published
-from lmtransfer.interop.added_words import grown_weights, with_words
+from lmtransfer.interop.added_tokens import resized_weights, with_words
 from lmtransfer.interop.reading import read_published
 from lmtransfer.interop.tokenizers.tokenizer_files import read_tokenizer
 from lmtransfer.models.base import Encoder
@@ -111,10 +111,10 @@ def read_imported(folder: PublishedFolder, *, words: Path | None = None) -> Impo
     if objective is not None:
         whole = tuple(f"objectives.{name}." for name in published.losses)
         tensors |= {name: heads.pop(name) for name in list(heads) if name.startswith(whole)}
-    grown = grown_weights(tensors, base=base, tokenizer=tokenizer, module_of=module_of)
+    resized = resized_weights(tensors, base=base, tokenizer=tokenizer, module_of=module_of)
     with torch.random.fork_rng(devices=[]):  # a run that imports on the fly has numbers of its own to draw
         module = module_of(tokenizer.vocab_size)
-    load_weights(module, grown, source=str(folder.path))
+    load_weights(module, resized, source=str(folder.path))
     more = {} if objective is not None else heads
     return Imported(folder, published.model, objective, module, more, tokenizer, tuple(notes))
 

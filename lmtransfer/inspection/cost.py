@@ -18,7 +18,7 @@ from lmtransfer.training.optim.optimizers import Optimizer
 
 #: Measuring goes on for so many steps or seconds, whichever ends first.
 _STEPS, _SECONDS = 5, 4.0
-#: A step that is measured on a processor multiplies and adds at most about so often.
+#: A step that is measured on a CPU multiplies and adds at most about so often.
 _OPERATIONS = 4e11
 
 

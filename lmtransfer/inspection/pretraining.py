@@ -25,7 +25,7 @@ from lmtransfer.inspection.tables import (
     rates_table,
 )
 from lmtransfer.objectives.batch import PretrainingBatch
-from lmtransfer.objectives.learner import PretrainingLearner, needed_reads
+from lmtransfer.objectives.learner import PretrainingLearner, needed_output_positions
 from lmtransfer.objectives.rows.base import RowPlan, Rows
 from lmtransfer.objectives.source import PretrainingSource
 from lmtransfer.objectives.views import RowCounts, count_rows, row_views
@@ -69,7 +69,7 @@ def inspect_pretraining(cfg: DictConfig, console: Console) -> None:
         rows=parts.rows,
         corruption=parts.corruption,
         seed=cfg.seed,
-        reads=needed_reads(parts.objectives),
+        output_positions=needed_output_positions(parts.objectives),
         characters=characters_of(text.tokenizer),
     )
     stream = PlannedStream(

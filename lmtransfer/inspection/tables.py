@@ -129,7 +129,7 @@ def packing_table(batch: PretrainingBatch, counts: Mapping[str, int]) -> Table:
     lengths = batch.inputs.lengths
     table.add_row("rows", f"{batch.inputs.num_real:,}", f"of {min(lengths)} to {max(lengths)} tokens")
     table.add_row("tokens", f"{batch.num_tokens:,}", "")
-    read = batch.num_tokens if batch.reads is None else len(batch.reads.positions_N)
+    read = batch.num_tokens if batch.output_positions is None else len(batch.output_positions.positions_N)
     table.add_row("last layer", f"{read:,}", "positions at which it is computed")
     for name, count in counts.items():
         if not name.endswith(("_accuracy", "_replaced", "_found")):

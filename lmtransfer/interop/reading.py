@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from lmtransfer.errors import CheckpointError, ConfigError, listed
-from lmtransfer.interop.families.base import Family, TaskKind, TwinFormat, target_of
+from lmtransfer.interop.families.base import Family, GeneratorFormat, TaskKind, target_of
 from lmtransfer.interop.families.elmo import elmo_arguments, elmo_weight_file, elmo_weights, read_hdf5
 from lmtransfer.interop.families.index import family_of_config
 from lmtransfer.interop.families.key_map import check_tensors, expected_tensors, to_ours
+from lmtransfer.interop.generator import joined_generator
 from lmtransfer.interop.reading_heads import read_heads
-from lmtransfer.interop.twin import joined_twin
 from lmtransfer.interop.weight_files import read_json, read_weight_files
 from lmtransfer.models.base import Encoder
 from lmtransfer.models.elmo import ElmoEncoder
@@ -62,10 +62,10 @@ def read_published(folder: Path) -> Published:
         CheckpointError: something in it is missing, torn, hostile, not supported, or does not fit: all that is wrong
             with config.json at once, and all that is wrong with the encoder's tensors at once.
     """
-    return _read(Path(folder), twins=True)
+    return _read(Path(folder), generators=True)
 
 
-def _read(folder: Path, *, twins: bool) -> Published:
+def _read(folder: Path, *, generators: bool) -> Published:
     if not folder.is_dir():
         raise CheckpointError(f"{folder}: is no folder with config.json and weights")
     if (folder / "options.json").is_file() and not (folder / "config.json").exists():
@@ -99,33 +99,39 @@ def _read(folder: Path, *, twins: bool) -> Published:
         config=config,
         notes=tuple(notes),
     )
-    if twins and family.twin is not None and any(name.startswith(f"{family.twin.loss}.") for name in read.tensors):
-        return _with_twin(published, family.twin, folder)
+    if (
+        generators
+        and family.generator is not None
+        and any(name.startswith(f"{family.generator.loss}.") for name in read.tensors)
+    ):
+        return _with_generator(published, family.generator, folder)
     return published
 
 
-def _with_twin(published: Published, twin: TwinFormat, folder: Path) -> Published:
+def _with_generator(published: Published, generator: GeneratorFormat, folder: Path) -> Published:
     """With the generator in the subfolder, where there is one that fits."""
-    place = folder / twin.folder
-    told = f"the head of {twin.loss} is not complete without its generator"
+    place = folder / generator.folder
+    told = f"the head of {generator.loss} is not complete without its generator"
     if not (place / "config.json").is_file():
-        note = f"{told}: put it into the subfolder {twin.folder} to go on with {twin.loss}"
+        note = f"{told}: put it into the subfolder {generator.folder} to go on with {generator.loss}"
         return replace(published, notes=(*published.notes, note))
-    other = _read(place, twins=False)
-    joined = joined_twin(twin, published.model, published.encoder, other.model, other.encoder, other.objectives)
+    other = _read(place, generators=False)
+    joined = joined_generator(
+        generator, published.model, published.encoder, other.model, other.encoder, other.objectives
+    )
     if isinstance(joined, str):
         return replace(
-            published, notes=(*published.notes, f"{told}, and the one in {twin.folder} does not fit: {joined}")
+            published, notes=(*published.notes, f"{told}, and the one in {generator.folder} does not fit: {joined}")
         )
     tensors, size = joined
     mlm = other.loss_arguments["mlm"]
-    node = {"_target_": twin.target, **{key: mlm[key] for key in ("activation", "norm_eps")}}
+    node = {"_target_": generator.target, **{key: mlm[key] for key in ("activation", "norm_eps")}}
     return replace(
         published,
         objectives=published.objectives | tensors,
-        losses=(*published.losses, twin.loss),
-        loss_arguments=published.loss_arguments | {twin.loss: node | {"generator_size": size}},
-        notes=(*published.notes, *(f"{twin.folder}: {note}" for note in other.notes)),
+        losses=(*published.losses, generator.loss),
+        loss_arguments=published.loss_arguments | {generator.loss: node | {"generator_size": size}},
+        notes=(*published.notes, *(f"{generator.folder}: {note}" for note in other.notes)),
     )
 
 

@@ -74,12 +74,12 @@ def read_heads(
             notes.append(f"the head of {head.loss} is left out: config.json: {error}")
             continue
         objective = _skeleton(head, given, encoder)
-        twin = family.twin if family.twin is not None and family.twin.loss == head.loss else None
-        without = () if twin is None else twin.own_prefixes
+        generator = family.generator if family.generator is not None and family.generator.loss == head.loss else None
+        without = () if generator is None else generator.own_prefixes
         shapes = expected_tensors(objective, head.key_map, num_heads=None, prefix=f"{head.loss}.", without=without)
         check_tensors(own, shapes, source=source)
         read.tensors.update(to_ours(own, head.key_map))
-        if twin is None:
+        if generator is None:
             read.nodes[head.loss] = {"_target_": target_of(head.objective), **given}
     if left:
         more = f" and {len(left) - _MOST_NAMED} more" if len(left) > _MOST_NAMED else ""

@@ -14,7 +14,7 @@ from lmtransfer.errors import CheckpointError
 from lmtransfer.interop.families.base import Family, PretrainingArchitecture, PretrainingHead, TaskKind
 from lmtransfer.interop.families.index import family_of_model
 from lmtransfer.interop.families.key_map import to_theirs
-from lmtransfer.interop.twin import ApartTwin, apart_twin
+from lmtransfer.interop.generator import SeparateGenerator, separate_generator
 
 _TASK_NAMES = {"classification": "labels", "regression": "a number", "tagging": "labels of words", "span": "spans"}
 
@@ -159,19 +159,23 @@ def _pretraining(family: Family, arguments: Mapping[str, Any], run: RunToPublish
     for head in fitting:
         if head.loss in chosen.losses:
             own = {name: tensor for name, tensor in run.head.items() if name.startswith(f"{head.loss}.")}
-            if family.twin is not None and family.twin.loss == head.loss:
+            if family.generator is not None and family.generator.loss == head.loss:
                 node = run.loss_arguments.get(head.loss, {})
-                own, small = apart_twin(family.twin, own, encoder=run.encoder, arguments=arguments, node=node)
+                own, small = separate_generator(
+                    family.generator, own, encoder=run.encoder, arguments=arguments, node=node
+                )
                 if small is not None:
-                    more[family.twin.folder] = to_published(_run_of(small, run))
+                    more[family.generator.folder] = to_published(_run_of(small, run))
             own |= {name: _with_row_of_padding(own[name], run) for name in head.vocabulary_sized if name in own}
             tensors |= to_theirs(own, head.key_map, num_heads=arguments.get("num_heads"))
     return _Made(chosen.name, chosen.pooler or not chosen.losses, tensors, {}, chosen.losses, more)
 
 
-def _run_of(twin: ApartTwin, run: RunToPublish) -> RunToPublish:
-    model = {**run.model, **twin.shape}
-    return replace(run, model=model, encoder=twin.encoder, head=twin.head, loss_arguments=twin.loss_arguments)
+def _run_of(generator: SeparateGenerator, run: RunToPublish) -> RunToPublish:
+    model = {**run.model, **generator.shape}
+    return replace(
+        run, model=model, encoder=generator.encoder, head=generator.head, loss_arguments=generator.loss_arguments
+    )
 
 
 def _fits(head: PretrainingHead, arguments: Mapping[str, Any], run: RunToPublish, notes: list[str]) -> bool:

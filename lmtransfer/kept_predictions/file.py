@@ -69,7 +69,9 @@ def read_predictions(path: Path) -> Kept:
 def prediction_files(run: Path) -> list[Path]:
     """The files of a run, its seeds and its control, in the order of their paths."""
     members = ("", "seed-*", "pretraining-*/seed-*")
-    folders = [folder for arm in ("", "control/") for member in members for folder in _found(run, f"{arm}{member}")]
+    folders = [
+        folder for condition in ("", "control/") for member in members for folder in _found(run, f"{condition}{member}")
+    ]
     files = {file for folder in folders for file in (folder / FOLDER).glob("*.npz")}
     return sorted(files, key=lambda file: _natural(file.relative_to(run).as_posix()))
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-#: Logits held at one time. A chunk of 1 MiB of bfloat16 stays in a processor's second-level cache.
+#: Logits held at one time. A chunk of 1 MiB of bfloat16 stays in a CPU's second-level cache.
 _CHUNK_LOGITS = 1 << 19
 
 

@@ -1,4 +1,4 @@
-"""Dropout whose random numbers are cheap on a processor."""
+"""Dropout whose random numbers are cheap on a CPU."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 def dropout(values: Tensor, probability: float) -> Tensor:
     """Drop each value with ``probability`` and scale the rest to the same mean (Srivastava et al. 2014).
 
-    A processor draws random numbers one after the other, and a number a value takes a tenth of a small encoder's step.
+    A CPU draws random numbers one after the other, and a number a value takes a tenth of a small encoder's step.
     Here one 64-bit number of torch's generator decides on eight values: a byte below a limit drops its value. The limit
     is one of two neighbours, drawn for each row (of the last dimension) so that the probability is exact; values of a
     row share nothing else. Five to six times as fast as ``torch.nn.functional.dropout``, forward, on two cores, which

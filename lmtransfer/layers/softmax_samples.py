@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-#: Logits held at one time: 2 MiB on a processor, 64 MiB elsewhere.
+#: Logits held at one time: 2 MiB on a CPU, 64 MiB elsewhere.
 _CHUNK_LOGITS = {"cpu": 1 << 19}
 _CHUNK_LOGITS_ELSEWHERE = 1 << 24
 

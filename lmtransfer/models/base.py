@@ -37,7 +37,7 @@ class FamilyHead:
 
 
 @dataclass(frozen=True, slots=True)
-class Reads:
+class OutputPositions:
     """The positions at which the last layer is needed; an encoder may skip computing it elsewhere.
 
     Attributes:
@@ -49,14 +49,14 @@ class Reads:
     counts: tuple[int, ...]
 
     @classmethod
-    def of(cls, positions_N: np.ndarray, cu_seqlens: np.ndarray) -> Reads:
+    def of(cls, positions_N: np.ndarray, cu_seqlens: np.ndarray) -> OutputPositions:
         """Build from ascending positions and the batch's offsets (numpy, on the host)."""
         edges = np.searchsorted(positions_N, cu_seqlens)
         return cls(torch.from_numpy(positions_N.astype(np.int64)), tuple(int(n) for n in np.diff(edges)))
 
-    def to(self, device: torch.device | str) -> Reads:
+    def to(self, device: torch.device | str) -> OutputPositions:
         """The same positions on ``device``."""
-        return Reads(self.positions_N.to(device, non_blocking=True), self.counts)
+        return OutputPositions(self.positions_N.to(device, non_blocking=True), self.counts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +65,12 @@ class EncoderOutput:
 
     Attributes:
         layers: ``num_layers + 1`` tensors of shape (T, D); layer 0 is the embedding layer. When the call named
-            ``reads``, the last one has shape (N, D) and holds only those positions.
-        carry: state for the next contiguous batch (LSTM state, Transformer-XL memory), or None.
+            ``output_positions``, the last one has shape (N, D) and holds only those positions.
+        recurrent_state: state for the next contiguous batch (LSTM state, Transformer-XL memory), or None.
     """
 
     layers: tuple[Tensor, ...]
-    carry: Any = None
+    recurrent_state: Any = None
 
     @property
     def last(self) -> Tensor:
@@ -125,16 +125,20 @@ class Encoder(nn.Module):
         def token_embedding(self) -> nn.Embedding | None:
             """See above."""
 
-        def __call__(self, batch: PackedBatch, carry: Any = None, reads: Reads | None = None) -> EncoderOutput:
+        def __call__(
+            self, batch: PackedBatch, recurrent_state: Any = None, output_positions: OutputPositions | None = None
+        ) -> EncoderOutput:
             """``forward``."""
 
-    def forward(self, batch: PackedBatch, carry: Any = None, reads: Reads | None = None) -> EncoderOutput:
+    def forward(
+        self, batch: PackedBatch, recurrent_state: Any = None, output_positions: OutputPositions | None = None
+    ) -> EncoderOutput:
         """Encode a batch.
 
         Args:
             batch: the tokens.
-            carry: what the pass over the batch before left, which this one goes on from; None: stateless.
-            reads: where the last layer is needed; None: everywhere.
+            recurrent_state: what the pass over the batch before left, which this one goes on from; None: stateless.
+            output_positions: where the last layer is needed; None: everywhere.
         """
         raise NotImplementedError
 
@@ -175,27 +179,29 @@ class Encoder(nn.Module):
         return [block for block in members if not any(isinstance(part, nn.ModuleList) for part in block.modules())]
 
     def generator(self, *, size: float, own_embeddings: bool = False, copied_layers: bool = False) -> Encoder | None:
-        """A smaller twin (ELECTRA's generator); None: it makes none.
+        """A smaller encoder (ELECTRA's generator); None: it makes none.
 
         Args:
-            size: width over this encoder's, above 0 and at most 1; the twin has as many layers.
+            size: width over this encoder's, above 0 and at most 1; the generator has as many layers.
             own_embeddings: give it a copy of the embeddings; else it shares them.
             copied_layers: its layers begin as copies of this encoder's; else with random weights.
 
         Raises:
-            ConfigError: layers to copy that are not of the twin's shape.
+            ConfigError: layers to copy that are not of the generator's shape.
         """
         return None
 
-    def two_stream(self, batch: PackedBatch, *, order_T: Tensor, reads: Reads, carry: Any = None) -> EncoderOutput:
+    def two_stream(
+        self, batch: PackedBatch, *, order_T: Tensor, output_positions: OutputPositions, recurrent_state: Any = None
+    ) -> EncoderOutput:
         """Encode in an order of factorisation (Yang et al. 2019, section 2.3), if it ``has_two_streams``.
 
         Args:
             batch: the tokens, as they are.
             order_T: place of each token in the order, int64; tokens of place 0 are seen by all, and a token of place k
                 by itself and those of higher places.
-            reads: positions of the query stream, which do not see themselves.
-            carry: see ``forward``.
+            output_positions: positions of the query stream, which do not see themselves.
+            recurrent_state: see ``forward``.
 
         Returns:
             The content stream below the last layer, (T, D) each, and the query stream at the top, (N, D).

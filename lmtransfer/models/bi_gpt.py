@@ -19,7 +19,7 @@ from lmtransfer.data.batch import PackedBatch
 from lmtransfer.errors import ConfigError
 from lmtransfer.layers.feed_forward import Activation
 from lmtransfer.layers.transformer import NormPlace
-from lmtransfer.models.base import Encoder, EncoderOutput, FamilyHead, Reads
+from lmtransfer.models.base import Encoder, EncoderOutput, FamilyHead, OutputPositions
 from lmtransfer.models.gpt import GptEncoder
 
 
@@ -96,14 +96,16 @@ class BiGptEncoder(Encoder):
         """The input embedding of both directions (V, H), which ``bilm`` ties its output to."""
         return self.forwards.token_embedding
 
-    def forward(self, batch: PackedBatch, carry: Any = None, reads: Reads | None = None) -> EncoderOutput:
+    def forward(
+        self, batch: PackedBatch, recurrent_state: Any = None, output_positions: OutputPositions | None = None
+    ) -> EncoderOutput:
         """Encode; see ``models.base.Encoder``."""
         mirror_T = mirrored_places(batch)
         mirrored = replace(batch, tokens_T=batch.tokens_T.index_select(0, mirror_T))
         ahead, back = self.forwards(batch).layers, self.backwards(mirrored).layers
         layers = [torch.cat([a, b.index_select(0, mirror_T)], dim=1) for a, b in zip(ahead, back, strict=True)]
-        if reads is not None:
-            layers[-1] = layers[-1].index_select(0, reads.positions_N)
+        if output_positions is not None:
+            layers[-1] = layers[-1].index_select(0, output_positions.positions_N)
         return EncoderOutput(layers=tuple(layers))
 
 

@@ -15,7 +15,7 @@ from lmtransfer.data.batch import PackedBatch
 from lmtransfer.errors import ConfigError
 from lmtransfer.layers.dropout import Dropout
 from lmtransfer.layers.lstm import ProjectedLstm, State, TimeMajor
-from lmtransfer.models.base import Encoder, EncoderOutput, FamilyHead, Reads
+from lmtransfer.models.base import Encoder, EncoderOutput, FamilyHead, OutputPositions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +123,7 @@ class BidirectionalLstm(nn.Module):
         *,
         forward_states: tuple[State, ...] | None = None,
         backward_states: tuple[State, ...] | None = None,
-        reads: Reads | None = None,
+        output_positions: OutputPositions | None = None,
     ) -> tuple[tuple[Tensor, ...], tuple[State, ...], tuple[State, ...]]:
         """Read sequences.
 
@@ -132,12 +132,12 @@ class BidirectionalLstm(nn.Module):
             batch: how long the sequences are.
             forward_states: of the forward layers before the first tokens; None for zeros.
             backward_states: of the backward layers after the last tokens; None for zeros.
-            reads: where the last layer is wanted; None for everywhere.
+            output_positions: where the last layer is wanted; None for everywhere.
 
         Returns:
             The word vectors twice and each layer's directions side by side, (T, D) each, the last one (N, D) where
-            ``reads`` is given; and the states of the forward layers after the last tokens, and of the backward ones
-            before the first tokens.
+            ``output_positions`` is given; and the states of the forward layers after the last tokens, and of the
+            backward ones before the first tokens.
         """
         device = words_TP.device
         orders = [TimeMajor.of(batch.lengths, backward=backward, device=device) for backward in (False, True)]
@@ -146,8 +146,8 @@ class BidirectionalLstm(nn.Module):
         layers = [torch.cat([words_TP, words_TP], dim=1)]
         places = [order.restore_T for order in orders]
         for number, pair in enumerate(zip(forwards, backwards, strict=True), start=1):
-            if number == len(forwards) and reads is not None:
-                places = [place.index_select(0, reads.positions_N) for place in places]
+            if number == len(forwards) and output_positions is not None:
+                places = [place.index_select(0, output_positions.positions_N) for place in places]
             halves = [half.index_select(0, place) for half, place in zip(pair, places, strict=True)]
             layers.append(torch.cat(halves, dim=1))
         layers[-1] = self.dropout(layers[-1])
@@ -157,8 +157,8 @@ class BidirectionalLstm(nn.Module):
 class BilmEncoder(Encoder):
     """Vectors of words, then LSTMs in both directions: what the encoders of ELMo's kind share.
 
-    Layer 0 is the word vector twice, so that all layers have the width D = 2 P. A carry holds the forward layers'
-    states. A subclass makes ``lstms`` in ``__init__``.
+    Layer 0 is the word vector twice, so that all layers have the width D = 2 P. A recurrent state holds the forward
+    layers' states. A subclass makes ``lstms`` in ``__init__``.
 
     Attributes:
         lstms: the LSTMs.
@@ -172,21 +172,28 @@ class BilmEncoder(Encoder):
         """The vector of each word, (T, P)."""
         raise NotImplementedError
 
-    def forward(self, batch: PackedBatch, carry: Any = None, reads: Reads | None = None) -> EncoderOutput:
+    def forward(
+        self, batch: PackedBatch, recurrent_state: Any = None, output_positions: OutputPositions | None = None
+    ) -> EncoderOutput:
         """See ``Encoder``."""
         self.check_length(batch)
-        layers, states, _ = self.lstms(self.words(batch), batch, forward_states=_states_of(carry, batch), reads=reads)
-        return EncoderOutput(layers=layers, carry=_carry_of(states, batch))
+        layers, states, _ = self.lstms(
+            self.words(batch),
+            batch,
+            forward_states=_states_of(recurrent_state, batch),
+            output_positions=output_positions,
+        )
+        return EncoderOutput(layers=layers, recurrent_state=_carry_of(states, batch))
 
 
-def _states_of(carry: Any, batch: PackedBatch) -> tuple[State, ...] | None:
+def _states_of(recurrent_state: Any, batch: PackedBatch) -> tuple[State, ...] | None:
     """The states that ``_carry_of`` kept, one row for every sequence of the batch: filler starts from zeros."""
-    if carry is None:
+    if recurrent_state is None:
         return None
     filler = batch.num_sequences - batch.num_real
     return tuple(
         tuple(nn.functional.pad(part, (0, 0, 0, filler)) for part in state)  # type: ignore[misc]
-        for state in carry
+        for state in recurrent_state
     )
 
 

@@ -24,10 +24,10 @@ def compile_blocks(learner: nn.Module) -> None:
 
 
 def _keep_by_instructions() -> None:
-    """Keep what is compiled in a folder of the processor's instructions, below the compiler's own or the user's.
+    """Keep what is compiled in a folder of the CPU's instructions, below the compiler's own or the user's.
 
     The compiler finds what it has built by the code alone, and code built for AVX2 that is taken for AVX-512's (a
-    folder that machines share, a processor shown as another) writes beyond its buffers.
+    folder that machines share, a CPU shown as another) writes beyond its buffers.
     """
     from torch._inductor.runtime.cache_dir_utils import cache_dir
 

@@ -15,8 +15,8 @@ from lmtransfer.layers.feed_forward import Activation
 from lmtransfer.layers.initialisation import truncated_normal_
 from lmtransfer.layers.transformer import NormPlace, TransformerSettings
 from lmtransfer.models.base import FamilyHead
+from lmtransfer.models.generator import GeneratorEncoder, GeneratorShape, check_copied, copy_weights, generator_shape
 from lmtransfer.models.transformer import TransformerEncoder, TransformerStack
-from lmtransfer.models.twin import Twin, TwinShape, check_copied, copy_weights, twin_shape
 
 
 class ElectraEncoder(TransformerEncoder):
@@ -92,12 +92,12 @@ class ElectraEncoder(TransformerEncoder):
         self.stack = TransformerStack(self._settings, num_layers=num_layers)
         self.apply(truncated_normal_)
 
-    def generator(self, *, size: float, own_embeddings: bool = False, copied_layers: bool = False) -> Twin:
+    def generator(self, *, size: float, own_embeddings: bool = False, copied_layers: bool = False) -> GeneratorEncoder:
         """See ``Encoder``; as many layers as the discriminator (section 3.2)."""
-        shape = twin_shape(dim=self.dim, hidden_dim=self._settings.hidden_dim, size=size)
+        shape = generator_shape(dim=self.dim, hidden_dim=self._settings.hidden_dim, size=size)
         stack = TransformerStack(replace(self._settings, **shape._asdict()), num_layers=self.num_layers)
         stack.apply(truncated_normal_)
-        twin = Twin(
+        generator = GeneratorEncoder(
             encoder=self,
             embeddings=self.embeddings,
             stack=stack,
@@ -106,9 +106,9 @@ class ElectraEncoder(TransformerEncoder):
             own_embeddings=own_embeddings,
         )
         if copied_layers:
-            check_copied(shape, TwinShape(self.dim, self._settings.num_heads, self._settings.hidden_dim))
-            copy_weights({twin.project: self.project, stack: self.get_submodule("stack")})
-        return twin
+            check_copied(shape, GeneratorShape(self.dim, self._settings.num_heads, self._settings.hidden_dim))
+            copy_weights({generator.project: self.project, stack: self.get_submodule("stack")})
+        return generator
 
     def embed(self, batch: PackedBatch) -> Tensor:
         """See ``TransformerEncoder``."""

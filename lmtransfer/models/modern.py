@@ -20,10 +20,10 @@ from lmtransfer.layers.attention.self_attention import SelfAttention
 from lmtransfer.layers.dropout import Dropout
 from lmtransfer.layers.feed_forward import Activation, GatedFeedForward
 from lmtransfer.layers.initialisation import truncated_normal_
-from lmtransfer.models.base import FamilyHead, Reads
+from lmtransfer.models.base import FamilyHead, OutputPositions
+from lmtransfer.models.generator import GeneratorEncoder, GeneratorShape, check_copied, copy_weights, generator_shape
 from lmtransfer.models.padded import layout_of
 from lmtransfer.models.transformer import TransformerEncoder
-from lmtransfer.models.twin import Twin, TwinShape, check_copied, copy_weights, twin_shape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,9 +121,14 @@ class ModernStack(nn.Module):
                     module.contract.weight.div_(math.sqrt(2 * num_layers))
 
     def forward(
-        self, embedded_TD: Tensor, batch: PackedBatch, reads: Reads | None = None, *, causal: bool = False
+        self,
+        embedded_TD: Tensor,
+        batch: PackedBatch,
+        output_positions: OutputPositions | None = None,
+        *,
+        causal: bool = False,
     ) -> tuple[Tensor, ...]:
-        """All layers' outputs, (T, D) each, the embeddings first; the last is (N, D) where ``reads`` is given."""
+        """All layers' outputs, (T, D) each, the embeddings first; the last is (N, D) at ``output_positions`` alone."""
         device = embedded_TD.device
         layout = layout_of(batch, device, causal=causal)
         head_dim = self.settings.dim // self.settings.num_heads
@@ -135,14 +140,14 @@ class ModernStack(nn.Module):
             hidden_TD = layer(hidden_TD, layout, everywhere if layer.window is None else nearby)
             outputs.append(hidden_TD)
         turned = everywhere if top.window is None else nearby
-        if reads is None:
+        if output_positions is None:
             last = top(hidden_TD, layout, turned)
         elif layout.sees_all:
             if top.window is None:
-                layout = Layout.of(batch.lengths, reads.counts, device=device)
-            last = top(hidden_TD, layout, turned, reads.positions_N)
+                layout = Layout.of(batch.lengths, output_positions.counts, device=device)
+            last = top(hidden_TD, layout, turned, output_positions.positions_N)
         else:
-            last = top(hidden_TD, layout, turned)[reads.positions_N]
+            last = top(hidden_TD, layout, turned)[output_positions.positions_N]
         return (*outputs, self.final_norm(last))
 
 
@@ -255,15 +260,15 @@ class ModernEncoder(TransformerEncoder):
         )
         self.stack = ModernStack(self._settings, num_layers=num_layers)
 
-    def generator(self, *, size: float, own_embeddings: bool = False, copied_layers: bool = False) -> Twin:
+    def generator(self, *, size: float, own_embeddings: bool = False, copied_layers: bool = False) -> GeneratorEncoder:
         """See ``Encoder``; ModernBERT has none, this one is ELECTRA's idea."""
         settings = self._settings
-        shape = twin_shape(dim=self.dim, hidden_dim=settings.hidden_dim, size=size)
+        shape = generator_shape(dim=self.dim, hidden_dim=settings.hidden_dim, size=size)
         stack = ModernStack(replace(settings, **shape._asdict()), num_layers=self.num_layers)
         if copied_layers:
-            check_copied(shape, TwinShape(self.dim, settings.num_heads, settings.hidden_dim))
+            check_copied(shape, GeneratorShape(self.dim, settings.num_heads, settings.hidden_dim))
             copy_weights({stack: self.get_submodule("stack")})
-        return Twin(
+        return GeneratorEncoder(
             encoder=self,
             embeddings=self.embeddings,
             stack=stack,

@@ -16,7 +16,7 @@ from lmtransfer.layers.relative.attention import RelativeBiases, sinusoids
 from lmtransfer.layers.relative.layout import Keys, RelativeLayout
 from lmtransfer.layers.relative.transformer import RelativeLayer
 from lmtransfer.layers.transformer import TransformerSettings
-from lmtransfer.models.base import Encoder, EncoderOutput, Reads
+from lmtransfer.models.base import Encoder, EncoderOutput, OutputPositions
 
 
 class RelativeStack(nn.Module):
@@ -64,24 +64,29 @@ class RelativeStack(nn.Module):
         self.dropout = Dropout(settings.dropout)
 
     def forward(
-        self, embedded_TD: Tensor, batch: PackedBatch, *, carry: tuple[Tensor, ...] | None, reads: Reads | None
+        self,
+        embedded_TD: Tensor,
+        batch: PackedBatch,
+        *,
+        recurrent_state: tuple[Tensor, ...] | None,
+        output_positions: OutputPositions | None,
     ) -> EncoderOutput:
-        """All layers' outputs, the embeddings first; the last at ``reads`` only, where they are given."""
-        keys = self._keys(batch, carry)
+        """All layers' outputs, the embeddings first; the last at ``output_positions`` only, where they are given."""
+        keys = self._keys(batch, recurrent_state)
         segments_T = self._segments(batch)
         everywhere = self._layout(keys, segments_T)
         outputs, distances_PD = [embedded_TD], self._distances(everywhere, embedded_TD)
         memory: list[Tensor] = []
         for depth, layer in enumerate(self.layers):
             hidden_TD, at = outputs[-1], everywhere
-            keys_XD = self._behind(keys, carry, depth, hidden_TD, memory)
-            if reads is not None and not self.causal and layer is self.layers[-1]:
-                at = self._layout_of_reads(keys, batch, reads, segments_T)
-                hidden_TD = hidden_TD.index_select(0, reads.positions_N)
+            keys_XD = self._behind(keys, recurrent_state, depth, hidden_TD, memory)
+            if output_positions is not None and not self.causal and layer is self.layers[-1]:
+                at = self._layout_of_reads(keys, batch, output_positions, segments_T)
+                hidden_TD = hidden_TD.index_select(0, output_positions.positions_N)
             outputs += layer([(hidden_TD, at)], keys_XD, distances_PD, self.biases)
         last = self.final_norm(outputs.pop())
-        if reads is not None and self.causal:
-            last = last.index_select(0, reads.positions_N)
+        if output_positions is not None and self.causal:
+            last = last.index_select(0, output_positions.positions_N)
         return EncoderOutput((*outputs, self.dropout(last)), tuple(memory) if self.memory_length else None)
 
     def two_stream(
@@ -91,8 +96,8 @@ class RelativeStack(nn.Module):
         batch: PackedBatch,
         *,
         order_T: Tensor,
-        reads: Reads,
-        carry: tuple[Tensor, ...] | None,
+        output_positions: OutputPositions,
+        recurrent_state: tuple[Tensor, ...] | None,
     ) -> EncoderOutput:
         """The content stream's layers, (T, D) each, and the query stream's last layer, (N, D).
 
@@ -103,18 +108,18 @@ class RelativeStack(nn.Module):
             query_D: start of the query stream, at each position read.
             batch: the tokens.
             order_T: place of each token in the order of factorisation, int64; 0 is seen by all.
-            reads: the positions of the query stream.
-            carry: the memory.
+            output_positions: the positions of the query stream.
+            recurrent_state: the memory.
         """
-        keys = self._keys(batch, carry)
+        keys = self._keys(batch, recurrent_state)
         segments_T = self._segments(batch)
         content = self._layout(keys, segments_T, order_T)
-        queries = self._layout_of_reads(keys, batch, reads, segments_T, order_T)
+        queries = self._layout_of_reads(keys, batch, output_positions, segments_T, order_T)
         distances_PD = self._distances(content, embedded_TD)
         outputs, memory = [embedded_TD], list[Tensor]()
-        query_ND = query_D.to(embedded_TD.dtype).expand(len(reads.positions_N), -1)
+        query_ND = query_D.to(embedded_TD.dtype).expand(len(output_positions.positions_N), -1)
         for depth, layer in enumerate(self.layers):
-            keys_XD = self._behind(keys, carry, depth, outputs[-1], memory)
+            keys_XD = self._behind(keys, recurrent_state, depth, outputs[-1], memory)
             streams = [(query_ND, queries), (outputs[-1], content)][: 1 if layer is self.layers[-1] else 2]
             query_ND, *after = layer(streams, keys_XD, distances_PD, self.biases)
             outputs += after
@@ -126,16 +131,23 @@ class RelativeStack(nn.Module):
         own = [layer.biases for layer in self.layers if isinstance(layer, RelativeLayer) and layer.biases is not None]
         return sum((biases.unused() for biases in own), 0.0)
 
-    def _keys(self, batch: PackedBatch, carry: tuple[Tensor, ...] | None) -> Keys:
-        if carry is not None and len(carry[0]) != batch.num_real:
-            raise ValueError(f"a memory of {len(carry[0])} sequences does not fit a batch of {batch.num_real}")
-        return Keys.of(batch, memory=0 if carry is None else carry[0].shape[1])
+    def _keys(self, batch: PackedBatch, recurrent_state: tuple[Tensor, ...] | None) -> Keys:
+        if recurrent_state is not None and len(recurrent_state[0]) != batch.num_real:
+            raise ValueError(
+                f"a memory of {len(recurrent_state[0])} sequences does not fit a batch of {batch.num_real}"
+            )
+        return Keys.of(batch, memory=0 if recurrent_state is None else recurrent_state[0].shape[1])
 
     def _behind(
-        self, keys: Keys, carry: tuple[Tensor, ...] | None, depth: int, hidden_TD: Tensor, memory: list[Tensor]
+        self,
+        keys: Keys,
+        recurrent_state: tuple[Tensor, ...] | None,
+        depth: int,
+        hidden_TD: Tensor,
+        memory: list[Tensor],
     ) -> Tensor:
         """The keys of layer ``depth``; appends what they leave to the next batch's memory."""
-        keys_XD = keys.behind(None if carry is None else carry[depth], hidden_TD)
+        keys_XD = keys.behind(None if recurrent_state is None else recurrent_state[depth], hidden_TD)
         if self.memory_length:
             memory.append(keys.latest(keys_XD, self.memory_length))
         return keys_XD
@@ -148,12 +160,17 @@ class RelativeStack(nn.Module):
         return RelativeLayout.of(keys, causal=self.causal, num_seen=num_seen, segments_T=segments_T, order_T=order_T)
 
     def _layout_of_reads(
-        self, keys: Keys, batch: PackedBatch, reads: Reads, segments_T: Tensor | None, order_T: Tensor | None = None
+        self,
+        keys: Keys,
+        batch: PackedBatch,
+        output_positions: OutputPositions,
+        segments_T: Tensor | None,
+        order_T: Tensor | None = None,
     ) -> RelativeLayout:
         return RelativeLayout.of(
             keys,
-            counts=reads.counts,
-            positions_N=batch.positions_T.index_select(0, reads.positions_N),
+            counts=output_positions.counts,
+            positions_N=batch.positions_T.index_select(0, output_positions.positions_N),
             segments_T=segments_T,
             order_T=order_T,
             sees_itself=False,
@@ -167,7 +184,7 @@ class RelativeStack(nn.Module):
 
 
 class RelativeEncoder(Encoder):
-    """Token vectors, and a relative stack over them, whose memory is the carry.
+    """Token vectors, and a relative stack over them, whose memory is the recurrent state.
 
     A subclass makes ``token_embedding``, ``stack`` and ``dropout`` in ``__init__``.
     """
@@ -185,19 +202,23 @@ class RelativeEncoder(Encoder):
         self.stack.memory_length, self.stack.same_length = length, same_length
         self.stack.clamp_length = clamp_length or self.stack.clamp_length
 
-    def forward(self, batch: PackedBatch, carry: Any = None, reads: Reads | None = None) -> EncoderOutput:
+    def forward(
+        self, batch: PackedBatch, recurrent_state: Any = None, output_positions: OutputPositions | None = None
+    ) -> EncoderOutput:
         """See ``Encoder``."""
         self.check_length(batch)
-        return self.stack(self.embed(batch), batch, carry=self.as_memory(carry), reads=reads)
+        return self.stack(
+            self.embed(batch), batch, recurrent_state=self.as_memory(recurrent_state), output_positions=output_positions
+        )
 
-    def as_memory(self, carry: Any) -> tuple[Tensor, ...] | None:
-        """A carry as the memory it is.
+    def as_memory(self, recurrent_state: Any) -> tuple[Tensor, ...] | None:
+        """A recurrent state as the memory it is.
 
         Raises:
             ValueError: it is no memory of so many layers.
         """
-        if carry is None:
+        if recurrent_state is None:
             return None
-        if not isinstance(carry, tuple | list) or len(carry) != self.num_layers:
-            raise ValueError(f"the carry is no memory of {self.num_layers} layers")
-        return tuple(carry)
+        if not isinstance(recurrent_state, tuple | list) or len(recurrent_state) != self.num_layers:
+            raise ValueError(f"the recurrent state is no memory of {self.num_layers} layers")
+        return tuple(recurrent_state)

@@ -9,7 +9,7 @@ from torch import nn
 
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.errors import ConfigError
-from lmtransfer.models.base import Encoder, EncoderOutput, FamilyHead, Reads
+from lmtransfer.models.base import Encoder, EncoderOutput, FamilyHead, OutputPositions
 
 
 class TokenVectors(Encoder):
@@ -44,10 +44,12 @@ class TokenVectors(Encoder):
         assert table is not None
         return table
 
-    def forward(self, batch: PackedBatch, carry: Any = None, reads: Reads | None = None) -> EncoderOutput:
+    def forward(
+        self, batch: PackedBatch, recurrent_state: Any = None, output_positions: OutputPositions | None = None
+    ) -> EncoderOutput:
         """Look vectors up; see ``models.base.Encoder``."""
         self.check_length(batch)
-        tokens = batch.tokens_T if reads is None else batch.tokens_T[reads.positions_N]
+        tokens = batch.tokens_T if output_positions is None else batch.tokens_T[output_positions.positions_N]
         return EncoderOutput(layers=(self.token_embedding(tokens),))
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.layers.attention.layout import Layout
 from lmtransfer.layers.transformer import TransformerLayer, TransformerSettings
-from lmtransfer.models.base import Encoder, EncoderOutput, Reads
+from lmtransfer.models.base import Encoder, EncoderOutput, OutputPositions
 from lmtransfer.models.padded import layout_of
 
 
@@ -30,9 +30,14 @@ class TransformerStack(nn.Module):
         self.final_norm = settings.final_norm()
 
     def forward(
-        self, embedded_TD: Tensor, batch: PackedBatch, reads: Reads | None = None, *, causal: bool = False
+        self,
+        embedded_TD: Tensor,
+        batch: PackedBatch,
+        output_positions: OutputPositions | None = None,
+        *,
+        causal: bool = False,
     ) -> tuple[Tensor, ...]:
-        """All layers' outputs, (T, D) each, the embeddings first; the last is (N, D) where ``reads`` is given.
+        """All layers' outputs, (T, D) each, the embeddings first; the last is (N, D) at ``output_positions`` alone.
 
         The last layer's attention queries and feed-forward are then computed at those positions only: with 15 % of
         the tokens masked this saves a sixth of a four-layer encoder's work, exactly.
@@ -44,12 +49,16 @@ class TransformerStack(nn.Module):
         for layer in lower:
             hidden_TD = layer(hidden_TD, layout)
             outputs.append(hidden_TD)
-        if reads is None:
+        if output_positions is None:
             last = top(hidden_TD, layout)
         elif layout.sees_all:
-            last = top(hidden_TD, Layout.of(batch.lengths, reads.counts, device=device), reads.positions_N)
+            last = top(
+                hidden_TD,
+                Layout.of(batch.lengths, output_positions.counts, device=device),
+                output_positions.positions_N,
+            )
         else:
-            last = top(hidden_TD, layout)[reads.positions_N]
+            last = top(hidden_TD, layout)[output_positions.positions_N]
         return (*outputs, self.final_norm(last))
 
 
@@ -67,7 +76,12 @@ class Stack(Protocol):
     """Layers over embedded tokens."""
 
     def __call__(
-        self, embedded_TD: Tensor, batch: PackedBatch, reads: Reads | None = None, *, causal: bool = False
+        self,
+        embedded_TD: Tensor,
+        batch: PackedBatch,
+        output_positions: OutputPositions | None = None,
+        *,
+        causal: bool = False,
     ) -> tuple[Tensor, ...]:
         """All layers' outputs; see ``TransformerStack``."""
         ...
@@ -98,7 +112,9 @@ class TransformerEncoder(Encoder):
         """What the layers read, (T, D)."""
         return self.embeddings(batch)
 
-    def forward(self, batch: PackedBatch, carry: Any = None, reads: Reads | None = None) -> EncoderOutput:
+    def forward(
+        self, batch: PackedBatch, recurrent_state: Any = None, output_positions: OutputPositions | None = None
+    ) -> EncoderOutput:
         """See ``Encoder``."""
         self.check_length(batch)
-        return EncoderOutput(layers=self.stack(self.embed(batch), batch, reads, causal=self.is_causal))
+        return EncoderOutput(layers=self.stack(self.embed(batch), batch, output_positions, causal=self.is_causal))

@@ -22,8 +22,9 @@ from lmtransfer.models.relative_stack import RelativeEncoder, RelativeStack
 class TransformerXlEncoder(RelativeEncoder):
     """A causal transformer with relative positions that reads on where it ended: each layer also sees its memory.
 
-    The memory is the carry: the inputs of each layer at the last ``memory_length`` tokens, (R, M, D) a layer, through
-    which no gradient flows. Without a carry the encoder is stateless.
+    The memory is the recurrent state: the inputs of each layer at the last ``memory_length`` tokens, (R, M, D) a layer,
+        through
+    which no gradient flows. Without a recurrent state the encoder is stateless.
 
     Where we differ from the published code: one softmax over the vocabulary instead of an adaptive one, and no dropout
     inside the feed-forward layers.

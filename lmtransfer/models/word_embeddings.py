@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from lmtransfer.data.batch import PackedBatch
-from lmtransfer.models.base import Encoder, EncoderOutput, FamilyHead, Reads
+from lmtransfer.models.base import Encoder, EncoderOutput, FamilyHead, OutputPositions
 
 
 class WordEmbeddings(Encoder):
@@ -33,8 +33,10 @@ class WordEmbeddings(Encoder):
         self.token_embedding = nn.Embedding(vocab_size, dim)
         nn.init.uniform_(self.token_embedding.weight, -0.5 / dim, 0.5 / dim)
 
-    def forward(self, batch: PackedBatch, carry: Any = None, reads: Reads | None = None) -> EncoderOutput:
+    def forward(
+        self, batch: PackedBatch, recurrent_state: Any = None, output_positions: OutputPositions | None = None
+    ) -> EncoderOutput:
         """Look vectors up; see ``models.base.Encoder``."""
         self.check_length(batch)
-        tokens = batch.tokens_T if reads is None else batch.tokens_T[reads.positions_N]
+        tokens = batch.tokens_T if output_positions is None else batch.tokens_T[output_positions.positions_N]
         return EncoderOutput(layers=(self.token_embedding(tokens),))

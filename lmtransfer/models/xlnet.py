@@ -15,7 +15,7 @@ from lmtransfer.layers.dropout import Dropout
 from lmtransfer.layers.feed_forward import Activation
 from lmtransfer.layers.initialisation import normal_
 from lmtransfer.layers.transformer import NormPlace, TransformerSettings
-from lmtransfer.models.base import EncoderOutput, FamilyHead, Reads
+from lmtransfer.models.base import EncoderOutput, FamilyHead, OutputPositions
 from lmtransfer.models.relative_stack import RelativeEncoder, RelativeStack
 
 
@@ -104,7 +104,9 @@ class XlnetEncoder(RelativeEncoder):
         unused_D = 0.0 * self.query + self.stack.unused()
         return self.dropout(self.token_embedding(batch.tokens_T) + unused_D)
 
-    def two_stream(self, batch: PackedBatch, *, order_T: Tensor, reads: Reads, carry: Any = None) -> EncoderOutput:
+    def two_stream(
+        self, batch: PackedBatch, *, order_T: Tensor, output_positions: OutputPositions, recurrent_state: Any = None
+    ) -> EncoderOutput:
         """See ``Encoder``; queries start from one learnt vector instead of their tokens, and all see the memory."""
         self.check_length(batch)
         return self.stack.two_stream(
@@ -112,6 +114,6 @@ class XlnetEncoder(RelativeEncoder):
             self.dropout(self.query),
             batch,
             order_T=order_T,
-            reads=reads,
-            carry=self.as_memory(carry),
+            output_positions=output_positions,
+            recurrent_state=self.as_memory(recurrent_state),
         )

@@ -70,7 +70,7 @@ class BagOfWords(Objective):
                 f"objective.losses.bow.pooling={pooling} is not allowed: use one of {', '.join(get_args(Pooling))}"
             )
         self.pooling = pooling
-        self.reads = "all" if pooling == "mean" else "starts"
+        self.output_positions = "all" if pooling == "mean" else "starts"
         self.special = np.flatnonzero(tokenizer.is_special)
 
     def bind(self, encoder: Encoder) -> None:
@@ -98,7 +98,7 @@ class BagOfWords(Objective):
 
     def pooled(self, batch: PretrainingBatch, encode: Encode) -> Tensor:
         """The vector of each row, (B, D)."""
-        output = encode(batch.inputs, batch.reads)
+        output = encode(batch.inputs, batch.output_positions)
         if self.pooling == "first":
             return batch.read("starts", output)
         lengths_B, rows_T = _rows(batch.inputs)

@@ -19,7 +19,7 @@ import lmtransfer.objectives
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.data.store.store import MixedStore, TokenStore
 from lmtransfer.errors import ConfigError
-from lmtransfer.models.base import Direction, Encoder, EncoderOutput, Reads
+from lmtransfer.models.base import Direction, Encoder, EncoderOutput, OutputPositions
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.softmax import Softmax
 from lmtransfer.training.learner import Loss
@@ -31,12 +31,12 @@ Read = Literal["masked", "starts", "all"]
 class Encode(Protocol):
     """The encoder, run once a step for all objectives that read the same tokens."""
 
-    def __call__(self, packed: PackedBatch, reads: Reads | None) -> EncoderOutput:
-        """Encode ``packed``, the last layer at ``reads`` only."""
+    def __call__(self, packed: PackedBatch, output_positions: OutputPositions | None) -> EncoderOutput:
+        """Encode ``packed``, the last layer at ``output_positions`` only."""
         ...
 
-    def with_carry(self, forward: Callable[[Any], EncoderOutput]) -> EncoderOutput:
-        """Another pass of the encoder, a function of the carry so far; what it leaves is the next carry."""
+    def with_recurrent_state(self, forward: Callable[[Any], EncoderOutput]) -> EncoderOutput:
+        """Another pass of the encoder, a function of the recurrent state so far; it leaves the next one."""
         ...
 
 
@@ -69,7 +69,7 @@ class Objective(nn.Module):
         name: of its loss in logs, and of its weights in checkpoints.
         title: what it predicts, in words, for people; empty: its name says it.
         directions: attention that it fits, of the encoders that have it or can be set to it.
-        reads: where it needs the last layer.
+        output_positions: where it needs the last layer.
         head_reads: where the matrices of its own are applied.
         output_reads: where its output matrix over the vocabulary is.
         label: label of whole rows that it needs, or None; ``label_rows``: the file of ``conf/objective/rows`` that has
@@ -95,7 +95,7 @@ class Objective(nn.Module):
     name: str
     title: str = ""
     directions: tuple[Direction, ...]
-    reads: Read = "all"
+    output_positions: Read = "all"
     head_reads: Read = "masked"
     output_reads: Read = "masked"
     label: str | None = None
@@ -229,10 +229,10 @@ class Objective(nn.Module):
         )
 
 
-def reads_at(packed: PackedBatch, positions_M: np.ndarray) -> Reads:
+def output_positions_at(packed: PackedBatch, positions_M: np.ndarray) -> OutputPositions:
     """Some positions of packed sequences, ascending, as an encoder is told them."""
     edges = np.append(0, np.cumsum(packed.lengths))
-    return Reads.of(positions_M, edges).to(packed.tokens_T.device)
+    return OutputPositions.of(positions_M, edges).to(packed.tokens_T.device)
 
 
 def known_objectives() -> list[type[Objective]]:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from lmtransfer.data.batch import PackedBatch
-from lmtransfer.models.base import EncoderOutput, Reads
+from lmtransfer.models.base import EncoderOutput, OutputPositions
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +32,9 @@ class PretrainingBatch:
         labels: labels of whole rows by name, int64, shape (num_real,) each.
         per_target: what the corruption says of each target, by name, int64, shape (M,) each; 0 in spare places.
         per_token: what it says of each token, by name, int64, shape (T,) each; 0 in filler.
-        follows: whether each row goes on where the same row of the batch before it ended, so that a carry means
-            something: True, or False in the first batch of an epoch; None where rows stand alone.
-        reads: where the last layer is needed, or None for everywhere.
+        follows: whether each row goes on where the same row of the batch before it ended, so that a recurrent state
+            means something: True, or False in the first batch of an epoch; None where rows stand alone.
+        output_positions: where the last layer is needed, or None for everywhere.
         read_index: by "masked" and "starts", where the states at ``positions_M`` and at the first tokens of the rows
             lie in the last layer; None where they are all of it, in order.
         keys: which tokens of the corpus each row holds, for error messages.
@@ -48,7 +48,7 @@ class PretrainingBatch:
     uniform_M: Tensor
     num_targets: int
     labels: Mapping[str, Tensor]
-    reads: Reads | None
+    output_positions: OutputPositions | None
     read_index: Mapping[str, Tensor | None]
     keys: tuple[str, ...]
     per_target: Mapping[str, Tensor] = field(default_factory=dict)
@@ -96,6 +96,8 @@ class PretrainingBatch:
             labels={name: change(label) for name, label in self.labels.items()},
             per_target={name: change(numbers) for name, numbers in self.per_target.items()},
             per_token={name: change(numbers) for name, numbers in self.per_token.items()},
-            reads=None if self.reads is None else Reads(change(self.reads.positions_N), self.reads.counts),
+            output_positions=None
+            if self.output_positions is None
+            else OutputPositions(change(self.output_positions.positions_N), self.output_positions.counts),
             read_index={name: None if t is None else change(t) for name, t in self.read_index.items()},
         )

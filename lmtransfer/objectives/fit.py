@@ -17,9 +17,9 @@ def check_fit(*, encoder: Encoder, objectives: Sequence[Objective], rows: Rows, 
     Raises:
         ConfigError: all problems at once.
     """
-    strangers = list(_strangers(encoder, objectives, rows, corruption))
-    if strangers:
-        raise ConfigError(strangers)
+    misfits = list(_misfits(encoder, objectives, rows, corruption))
+    if misfits:
+        raise ConfigError(misfits)
     problems = [problem for o in objectives if (problem := o.direction_problem(encoder))]
     if not problems:
         problems += _attention_problems(encoder, objectives, corruption)
@@ -68,7 +68,7 @@ def _attention_problems(encoder: Encoder, objectives: Sequence[Objective], corru
         )
 
 
-def _strangers(encoder: object, objectives: Sequence[object], rows: object, corruption: object) -> Iterator[str]:
+def _misfits(encoder: object, objectives: Sequence[object], rows: object, corruption: object) -> Iterator[str]:
     """What is none of what it is to be, such as a class from elsewhere that is no subclass of ours."""
     given = [
         ("model", encoder, Encoder),
@@ -103,7 +103,7 @@ def check_order(*, objectives: Sequence[Objective], rows: Rows) -> None:
 def _corruption_problems(objectives: Sequence[Objective], corruption: Corruption) -> Iterator[str]:
     """What the objectives miss in the corruption, and the reverse."""
     names = ", ".join(o.name for o in objectives)
-    predicts = any(o.reads == "masked" or o.masked_loss or o.needs for o in objectives)
+    predicts = any(o.output_positions == "masked" or o.masked_loss or o.needs for o in objectives)
     for objective in objectives:
         if not set(objective.needs) <= set(corruption.gives):
             yield (

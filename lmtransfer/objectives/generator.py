@@ -50,7 +50,7 @@ class Replacements:
 class GeneratorObjective(Objective):
     """Has a generator, and reads what it puts into the text (Clark et al. 2020, section 3.1).
 
-    The generator, a smaller twin of the encoder, is trained on the hidden tokens as a masked language model. What it
+    The generator, an encoder of fewer units, is trained on the hidden tokens as a masked language model. What it
     samples there is put into the text as it was, without [MASK], and the encoder, here the discriminator, reads that; a
     sample that equals the original is no replacement. No gradient goes through the samples, so the generator's own
     layers learn from its own loss only. The randomness of a sample belongs to its row
@@ -88,7 +88,7 @@ class GeneratorObjective(Objective):
     """
 
     directions = ("bidirectional",)
-    reads = "masked"
+    output_positions = "masked"
     head_reads = "all"  # the discriminator's; the generator's head reads what is hidden
     masked_loss = "generator_mlm"
     vocabulary_sized: tuple[str, ...] = ("generator_head.bias",)
@@ -133,7 +133,7 @@ class GeneratorObjective(Objective):
         """See ``Objective``.
 
         Raises:
-            ConfigError: the encoder cannot make a smaller twin of itself, or one of its own shape, or reads characters.
+            ConfigError: the encoder cannot make a generator, or one of its own shape, or reads characters.
         """
         super().bind(encoder)
         generator = encoder.generator(
@@ -178,7 +178,9 @@ class GeneratorObjective(Objective):
     def replace(self, batch: PretrainingBatch) -> Replacements:
         """Let the generator predict the hidden tokens, and put its samples there."""
         output_VE, bias_V = self.generator_head.tied_embedding.weight, self.generator_head.bias
-        hidden_ME = self.generator_head.transform(batch.read("masked", self.generator(batch.inputs, reads=batch.reads)))
+        hidden_ME = self.generator_head.transform(
+            batch.read("masked", self.generator(batch.inputs, output_positions=batch.output_positions))
+        )
         total, hits_M = cross_entropy_sum(hidden_ME, output_VE, bias_V, batch.targets_M, batch.weights_M)
         samples_M = sample_softmax(hidden_ME, output_VE, bias_V, batch.uniform_M, temperature=self.temperature)
 

@@ -17,7 +17,7 @@ from lmtransfer.data.batch import PackedBatch
 from lmtransfer.layers.cross_entropy import cross_entropy_sum
 from lmtransfer.layers.initialisation import truncated_normal_
 from lmtransfer.models.base import Encoder
-from lmtransfer.objectives.base import Encode, Objective, TokenHead, reads_at
+from lmtransfer.objectives.base import Encode, Objective, TokenHead, output_positions_at
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.softmax import Softmax
 from lmtransfer.objectives.token_prediction import TokenPrediction
@@ -84,7 +84,11 @@ class OneWayLanguageModel(TokenPrediction):
         step = -1 if self.neighbour == "next_token" else 1
         if self.encoder.attention not in self.directions:
             packed = replace(packed, num_causal=packed.num_sequences)
-        return [self.head.softmax(self.encoder(packed, reads=reads_at(packed, positions_M + step)).last)]
+        return [
+            self.head.softmax(
+                self.encoder(packed, output_positions=output_positions_at(packed, positions_M + step)).last
+            )
+        ]
 
 
 class LanguageModel(OneWayLanguageModel):

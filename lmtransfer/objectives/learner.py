@@ -10,7 +10,7 @@ from torch import nn
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.errors import ConfigError
 from lmtransfer.layers.disentangled import merge
-from lmtransfer.models.base import Encoder, EncoderOutput, Reads
+from lmtransfer.models.base import Encoder, EncoderOutput, OutputPositions
 from lmtransfer.objectives.base import Objective, Read, shared_attention
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.training.learner import Learner, Loss
@@ -19,23 +19,25 @@ from lmtransfer.training.learner import Learner, Loss
 class _EncodeOnce:
     """Runs the encoder once for each distinct input of a step, so that objectives share a forward pass."""
 
-    def __init__(self, encoder: Encoder, carry: Any) -> None:
-        self.encoder, self.carry, self.next_carry = encoder, carry, None
+    def __init__(self, encoder: Encoder, recurrent_state: Any) -> None:
+        self.encoder, self.recurrent_state, self.next_state = encoder, recurrent_state, None
         self.outputs: dict[tuple[int, int], EncoderOutput] = {}
         self.inputs: list[Any] = []  # kept alive, so that no other object gets the same id
 
-    def __call__(self, packed: PackedBatch, reads: Reads | None) -> EncoderOutput:
-        place = (id(packed), id(reads))
+    def __call__(self, packed: PackedBatch, output_positions: OutputPositions | None) -> EncoderOutput:
+        place = (id(packed), id(output_positions))
         if place not in self.outputs:
-            self.inputs.extend((packed, reads))
-            self.outputs[place] = self.encoder(packed, carry=self.carry, reads=reads)
-            self.next_carry = self.outputs[place].carry
+            self.inputs.extend((packed, output_positions))
+            self.outputs[place] = self.encoder(
+                packed, recurrent_state=self.recurrent_state, output_positions=output_positions
+            )
+            self.next_state = self.outputs[place].recurrent_state
         return self.outputs[place]
 
-    def with_carry(self, forward: Callable[[Any], EncoderOutput]) -> EncoderOutput:
+    def with_recurrent_state(self, forward: Callable[[Any], EncoderOutput]) -> EncoderOutput:
         """See ``Encode``."""
-        output = forward(self.carry)
-        self.next_carry = output.carry
+        output = forward(self.recurrent_state)
+        self.next_state = output.recurrent_state
         return output
 
 
@@ -82,23 +84,23 @@ class PretrainingLearner(Learner):
             counts.update(objective.counts(batch))
         return counts
 
-    def losses(self, batch: PretrainingBatch, carry: Any = None) -> tuple[dict[str, Loss], Any]:
-        """All losses by name, and the encoder's carry for the next batch where that follows this one."""
-        encode = _EncodeOnce(self.encoder, carry if batch.follows else None)
+    def losses(self, batch: PretrainingBatch, recurrent_state: Any = None) -> tuple[dict[str, Loss], Any]:
+        """All losses by name, and the encoder's recurrent state for the next batch where that follows this one."""
+        encode = _EncodeOnce(self.encoder, recurrent_state if batch.follows else None)
         losses: dict[str, Loss] = {}
         for objective in self.listed():
             losses.update(objective.losses(batch, encode))
-        return losses, None if batch.follows is None else encode.next_carry
+        return losses, None if batch.follows is None else encode.next_state
 
-    def forward(self, batch: PretrainingBatch, carry: Any = None) -> tuple[dict[str, Loss], Any]:
+    def forward(self, batch: PretrainingBatch, recurrent_state: Any = None) -> tuple[dict[str, Loss], Any]:
         """``losses``, for wrappers that call the module."""
-        return self.losses(batch, carry)
+        return self.losses(batch, recurrent_state)
 
     def listed(self) -> list[Objective]:
         """The objectives, in the order of their losses."""
         return [module for module in self.objectives.values() if isinstance(module, Objective)]
 
 
-def needed_reads(objectives: Sequence[Objective]) -> frozenset[Read]:
+def needed_output_positions(objectives: Sequence[Objective]) -> frozenset[Read]:
     """Where the objectives together need the last layer: what a ``PretrainingSource`` is told."""
-    return frozenset(objective.reads for objective in objectives)
+    return frozenset(objective.output_positions for objective in objectives)

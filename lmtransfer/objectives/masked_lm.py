@@ -17,7 +17,7 @@ from lmtransfer.layers.cross_entropy import cross_entropy_sum
 from lmtransfer.layers.feed_forward import Activation, activation_module
 from lmtransfer.layers.initialisation import truncated_normal_
 from lmtransfer.models.base import Encoder
-from lmtransfer.objectives.base import Encode, Read, TokenHead, reads_at
+from lmtransfer.objectives.base import Encode, Read, TokenHead, output_positions_at
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.softmax import Softmax
 from lmtransfer.objectives.token_prediction import TokenPrediction
@@ -47,7 +47,7 @@ class MaskedLanguageModel(TokenPrediction):
     name = "mlm"
     title = "masked tokens"
     directions = ("bidirectional",)
-    reads: Read = "masked"
+    output_positions: Read = "masked"
     row_by_row = True
     as_published = MappingProxyType({**TokenPrediction.as_published, "predict": "same"})
     masked_loss = "mlm"
@@ -67,7 +67,7 @@ class MaskedLanguageModel(TokenPrediction):
         self.norm_eps = norm_eps
         self.reads_before = predict == "next"
         if self.reads_before:
-            self.reads = "all"
+            self.output_positions = "all"
         self.activation = activation_module(activation)
 
     def bind(self, encoder: Encoder) -> None:
@@ -89,7 +89,7 @@ class MaskedLanguageModel(TokenPrediction):
 
     def losses(self, batch: PretrainingBatch, encode: Encode) -> dict[str, Loss]:
         """See ``Objective``."""
-        output = encode(batch.inputs, batch.reads)
+        output = encode(batch.inputs, batch.output_positions)
         states_MD = output.last[batch.positions_M - 1] if self.reads_before else batch.read("masked", output)
         total, hits_M = self.scored(states_MD, batch.targets_M, batch.weights_M)
         return self.loss_and_accuracy(total, (hits_M * batch.weights_M).sum(), batch.num_targets)
@@ -114,4 +114,4 @@ class MaskedLanguageModel(TokenPrediction):
     def predict(self, packed: PackedBatch, positions_M: np.ndarray, *, mask_id: int) -> list[Softmax]:
         """See ``Objective``."""
         places_M = positions_M - 1 if self.reads_before else positions_M
-        return [self.softmax(self.encoder(packed, reads=reads_at(packed, places_M)).last)]
+        return [self.softmax(self.encoder(packed, output_positions=output_positions_at(packed, places_M)).last)]

@@ -26,7 +26,7 @@ class PairLabel(Objective):
 
     model_with_pooler: ClassVar[str]
     directions = ("bidirectional",)
-    reads = "starts"
+    output_positions = "starts"
     head_reads = "starts"
     uses_pooler = True
 
@@ -49,7 +49,7 @@ class PairLabel(Objective):
         """See ``Objective``."""
         pooler = self.encoder.pooler
         assert pooler is not None
-        first_BD = batch.read("starts", encode(batch.inputs, batch.reads))
+        first_BD = batch.read("starts", encode(batch.inputs, batch.output_positions))
         logits = self.classifier(pooler(first_BD))
         labels = batch.labels[self.name]
         if logits.dtype.itemsize < 4:

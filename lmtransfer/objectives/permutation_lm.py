@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.errors import ConfigError
 from lmtransfer.layers.cross_entropy import cross_entropy_sum
-from lmtransfer.models.base import Encoder, Reads
-from lmtransfer.objectives.base import Encode, Objective, reads_at
+from lmtransfer.models.base import Encoder, OutputPositions
+from lmtransfer.objectives.base import Encode, Objective, output_positions_at
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.softmax import Softmax
 from lmtransfer.training.learner import Loss
@@ -33,7 +33,7 @@ class PermutationLanguageModel(Objective):
     name = "plm"
     title = "permuted tokens"
     directions = ("bidirectional",)
-    reads = "masked"
+    output_positions = "masked"
     needs = ("order",)
     needs_from = "permutation"
     ties_embedding = True
@@ -63,9 +63,11 @@ class PermutationLanguageModel(Objective):
         """
         if "order" not in batch.per_token:
             raise ConfigError("objective=plm predicts in an order: use objective/corruption=permutation")
-        order_T, reads = batch.per_token["order"], _reads(batch)
-        output = encode.with_carry(
-            lambda carry: self.encoder.two_stream(batch.original, order_T=order_T, reads=reads, carry=carry)
+        order_T, output_positions = batch.per_token["order"], _reads(batch)
+        output = encode.with_recurrent_state(
+            lambda recurrent_state: self.encoder.two_stream(
+                batch.original, order_T=order_T, output_positions=output_positions, recurrent_state=recurrent_state
+            )
         )
         count = batch.num_targets
         targets_M, weights_M = batch.targets_M[:count], batch.weights_M[:count]
@@ -79,13 +81,15 @@ class PermutationLanguageModel(Objective):
     def predict(self, packed: PackedBatch, positions_M: np.ndarray, *, mask_id: int) -> list[Softmax]:
         """See ``Objective``: the query at a place whose token nothing sees, as all [MASK]s come last in the order."""
         order_T = (packed.tokens_T == mask_id).long()
-        states_MD = self.encoder.two_stream(packed, order_T=order_T, reads=reads_at(packed, positions_M)).last
+        states_MD = self.encoder.two_stream(
+            packed, order_T=order_T, output_positions=output_positions_at(packed, positions_M)
+        ).last
         return [Softmax(states_MD, self.tied_embedding.weight, self.bias)]
 
 
-def _reads(batch: PretrainingBatch) -> Reads:
+def _reads(batch: PretrainingBatch) -> OutputPositions:
     """The positions to predict, without spare places: a query stream costs as much as its longest row."""
     positions_M = batch.positions_M[: batch.num_targets]
     sequence_M = torch.bucketize(positions_M, batch.original.cu_seqlens[1:].long(), right=True)
     counts = torch.bincount(sequence_M, minlength=batch.original.num_sequences)
-    return Reads(positions_M, tuple(counts.tolist()))
+    return OutputPositions(positions_M, tuple(counts.tolist()))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-#: Logits held at one time: 4 MiB of float32 on a processor, 64 MiB elsewhere.
+#: Logits held at one time: 4 MiB of float32 on a CPU, 64 MiB elsewhere.
 _CHUNK_LOGITS = {"cpu": 1 << 20}
 _CHUNK_LOGITS_ELSEWHERE = 1 << 24
 

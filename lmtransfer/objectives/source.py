@@ -15,7 +15,7 @@ from torch import Tensor
 from lmtransfer.data.batch import pack
 from lmtransfer.data.store.store import MixedStore, TokenStore
 from lmtransfer.data.stream.stream import Source
-from lmtransfer.models.base import Reads
+from lmtransfer.models.base import OutputPositions
 from lmtransfer.objectives.base import Read
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.corruption.base import Corrupted, Corruption
@@ -39,7 +39,7 @@ class PretrainingSource(Source):
         rows: how rows are cut from it.
         corruption: what is hidden.
         seed: of rows and masks.
-        reads: where the objectives need the last layer; see ``Objective.reads``.
+        output_positions: where the objectives need the last layer; see ``Objective.output_positions``.
         capacity: tokens of every batch, filled up with sequences that no loss counts, so that shapes are static, for
             compiled models; None for batches of their own size.
         characters: character ids of each token id, int16, shape (V, 50), for batches with the characters of their
@@ -55,13 +55,13 @@ class PretrainingSource(Source):
         rows: Rows,
         corruption: Corruption,
         seed: int,
-        reads: Collection[Read] = frozenset[Read](("all",)),
+        output_positions: Collection[Read] = frozenset[Read](("all",)),
         capacity: int | None = None,
         few_shapes: bool = False,
         characters: np.ndarray | None = None,
     ) -> None:
         self.store, self.rows, self.corruption, self.seed = store, rows, corruption, seed
-        self.reads, self.capacity, self.few_shapes = frozenset(reads), capacity, few_shapes
+        self.output_positions, self.capacity, self.few_shapes = frozenset(output_positions), capacity, few_shapes
         self.characters = None if characters is None else torch.from_numpy(characters)
 
     def set_capacity(self, tokens: int) -> None:
@@ -106,7 +106,7 @@ class PretrainingSource(Source):
             tokens_T[: cu_seqlens[len(rows)]] = torch.from_numpy(np.concatenate([part.tokens for part in corrupted]))
             inputs = original.with_tokens(tokens_T, self._spelt(tokens_T))
         positions, targets, weights, num_targets = self._targets(corrupted, cu_seqlens)
-        reads, read_index = self._reads(positions, cu_seqlens, len(rows))
+        output_positions, read_index = self._reads(positions, cu_seqlens, len(rows))
         return PretrainingBatch(
             original=original,
             inputs=inputs,
@@ -116,7 +116,7 @@ class PretrainingSource(Source):
             uniform_M=torch.from_numpy(self._uniform(epoch, row_ids, corrupted, size=len(positions))),
             num_targets=num_targets,
             labels=_labels(rows),
-            reads=reads,
+            output_positions=output_positions,
             read_index=read_index,
             keys=tuple(row.key for row in rows),
             per_target=_joined([part.per_target for part in corrupted], size=len(positions)),
@@ -174,15 +174,17 @@ class PretrainingSource(Source):
 
     def _reads(
         self, positions: np.ndarray, cu_seqlens: np.ndarray, num_real: int
-    ) -> tuple[Reads | None, dict[str, Tensor | None]]:
+    ) -> tuple[OutputPositions | None, dict[str, Tensor | None]]:
         starts = cu_seqlens[:num_real].astype(np.int64)
-        wanted = [places for name, places in (("masked", positions), ("starts", starts)) if name in self.reads]
-        if "all" in self.reads or not any(len(places) for places in wanted):
+        wanted = [
+            places for name, places in (("masked", positions), ("starts", starts)) if name in self.output_positions
+        ]
+        if "all" in self.output_positions or not any(len(places) for places in wanted):
             return None, {"masked": torch.from_numpy(positions), "starts": torch.from_numpy(starts)}
         index: dict[str, Tensor | None]
         if len(wanted) == 1:
-            index = {name: None for name in ("masked", "starts") if name in self.reads}
-            return Reads.of(wanted[0], cu_seqlens), index
+            index = {name: None for name in ("masked", "starts") if name in self.output_positions}
+            return OutputPositions.of(wanted[0], cu_seqlens), index
         union = np.unique(np.concatenate(wanted))
         size = self._places(len(union), more=num_real)
         if size > len(union):
@@ -191,7 +193,7 @@ class PretrainingSource(Source):
             name: torch.from_numpy(union.searchsorted(places))
             for name, places in (("masked", positions), ("starts", starts))
         }
-        return Reads.of(union, cu_seqlens), index
+        return OutputPositions.of(union, cu_seqlens), index
 
 
 def _up(size: int, multiple: int) -> int:

@@ -93,7 +93,7 @@ class SpanBoundaryObjective(Objective):
 
     def losses(self, batch: PretrainingBatch, encode: Encode) -> dict[str, Loss]:
         """See ``Objective``."""
-        last_TD = encode(batch.inputs, batch.reads).last
+        last_TD = encode(batch.inputs, batch.output_positions).last
         left_M, right_M = batch.per_target["left"], batch.per_target["right"]
         hidden_ME = self.transform(
             last_TD.index_select(0, batch.positions_M - left_M),

@@ -24,10 +24,10 @@ from lmtransfer.models.compilation import compile_blocks
 from lmtransfer.models.token_vectors import TokenVectors, standardise
 from lmtransfer.objectives.base import selection_metric
 from lmtransfer.objectives.learner import PretrainingLearner
+from lmtransfer.pretraining.continued import TakenHeads, take_heads
 from lmtransfer.pretraining.counted.start import Start
 from lmtransfer.pretraining.data import PretrainingData
 from lmtransfer.pretraining.diagnostics import watchers_of
-from lmtransfer.pretraining.going_on import TakenHeads, take_heads
 from lmtransfer.pretraining.parts import Parts
 from lmtransfer.pretraining.text import Text
 from lmtransfer.pretraining.utilisation import pretraining_flops
@@ -35,13 +35,13 @@ from lmtransfer.randomness import derived_seed
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.training import TrainingSetup, averaging, build_optimizer
 from lmtransfer.training.averaging import Average
+from lmtransfer.training.callbacks import Callback, PhaseName
 from lmtransfer.training.flops import peak_flops
 from lmtransfer.training.loop import Trainer
 from lmtransfer.training.model_selection import ModelSelection, Validation
 from lmtransfer.training.optim.schedules import PartOfBudget
 from lmtransfer.training.progress import Progress
 from lmtransfer.training.state import TrainState
-from lmtransfer.training.watchers import PhaseName, Watcher
 from lmtransfer.training.weights import weights
 
 
@@ -91,7 +91,7 @@ class Course:
                 _ = data.stream.steps_per_epoch  # fails now, rather than after hours
         self.optimizer = build_optimizer(self._node(self.phases[0].optimizer), self.learner)
         self.average = self._new_average()
-        self.watchers = self._new_watchers()
+        self.callbacks = self._new_callbacks()
         self._enter()
 
     def resume(self) -> None:
@@ -108,7 +108,7 @@ class Course:
                 self.learner, _ = self._new_learner()
                 self.optimizer = build_optimizer(self._node(self.phase.optimizer), self.learner)
                 self.average = self._new_average()
-                self.watchers = self._new_watchers()
+                self.callbacks = self._new_callbacks()
                 self.trainer = self._new_trainer()
         self.trainer.resume()
 
@@ -164,7 +164,7 @@ class Course:
         newest = averaging(self.setup.train)
         return None if newest is None else Average(self.optimizer.parameters, newest)
 
-    def _new_watchers(self) -> list[Watcher]:
+    def _new_callbacks(self) -> list[Callback]:
         """What looks at every step of the learner; time says little of tokens where phases have different steps."""
         seconds = self.setup.train.seconds if len(self.phases) == 1 else None
         from_scratch = not self.cfg.init and self.start is None
@@ -184,7 +184,7 @@ class Course:
             prefix = "objectives."
             heads = {n.removeprefix(prefix): t for n, t in weights(old_learner).items() if n.startswith(prefix)}
             take_heads(self.learner, heads)
-            self.watchers = self._new_watchers()
+            self.callbacks = self._new_callbacks()
         if not goes_on or self._node(before.optimizer) != self._node(self.phase.optimizer):
             self.optimizer = build_optimizer(self._node(self.phase.optimizer), self.learner)
             if goes_on and self._kind(before) == self._kind(self.phase):
@@ -245,7 +245,7 @@ class Course:
             output=self.setup.output(
                 self.directory,
                 progress=progress,
-                watchers=[*self.watchers, *([PhaseName(phase.name)] if phase.name else [])],
+                callbacks=[*self.callbacks, *([PhaseName(phase.name)] if phase.name else [])],
             ),
             state=self.state,
         )

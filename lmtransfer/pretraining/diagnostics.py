@@ -17,12 +17,12 @@ from torch import nn
 
 from lmtransfer.objectives.base import masked_loss
 from lmtransfer.objectives.learner import PretrainingLearner
-from lmtransfer.training.watchers import TokenForecast, UnigramPlateau, Watcher, millions
+from lmtransfer.training.callbacks import Callback, TokenForecast, UnigramPlateau, millions
 
 
 def watchers_of(
     learner: PretrainingLearner, *, seconds: float | None, entropy: float | None, from_scratch: bool
-) -> list[Watcher]:
+) -> list[Callback]:
     """What looks at every step: the unigram plateau where tokens are masked, a forecast where time is the budget.
 
     Args:
@@ -32,16 +32,16 @@ def watchers_of(
         from_scratch: whether its weights began as random ones, as those that were measured did.
     """
     masked = masked_loss(learner.listed())
-    watchers: list[Watcher] = []
+    callbacks: list[Callback] = []
     if entropy is not None and masked is not None:
-        watchers.append(UnigramPlateau(entropy=entropy, loss=masked, warns=from_scratch))
+        callbacks.append(UnigramPlateau(entropy=entropy, loss=masked, warns=from_scratch))
     if seconds is None:
-        return watchers
+        return callbacks
     if masked != "mlm" or not from_scratch:
-        return [*watchers, TokenForecast(seconds=seconds)]
+        return [*callbacks, TokenForecast(seconds=seconds)]
     num_weights = block_weights(learner.encoder)
     told = TokenForecast(seconds=seconds, meaning=lambda tokens, rate: meaning(tokens, rate, num_weights=num_weights))
-    return [*watchers, told]
+    return [*callbacks, told]
 
 
 @dataclass(frozen=True, slots=True)

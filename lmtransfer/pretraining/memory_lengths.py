@@ -134,7 +134,7 @@ def _lanes_source(
         rows=rows,
         corruption=measuring.parts.corruption,
         seed=0,
-        reads={objective.reads for objective in measuring.parts.objectives},
+        output_positions={objective.output_positions for objective in measuring.parts.objectives},
     )
 
 
@@ -157,8 +157,8 @@ class _AfterWarmUp(Learner):
         """Of the learner."""
         return self.learner.counts(batch)
 
-    def losses(self, batch: PretrainingBatch, carry: Any = None) -> tuple[dict[str, Loss], Any]:
-        """Of the learner, once it is warm; the carry is its own, with the number of windows so far."""
-        seen, inner = carry if batch.follows and carry is not None else (0, None)
+    def losses(self, batch: PretrainingBatch, recurrent_state: Any = None) -> tuple[dict[str, Loss], Any]:
+        """Of the learner, once it is warm; the recurrent state is its own, with the number of windows so far."""
+        seen, inner = recurrent_state if batch.follows and recurrent_state is not None else (0, None)
         losses, inner = self.learner.losses(batch, inner)
         return losses if seen >= self.windows else {}, (seen + 1, inner)

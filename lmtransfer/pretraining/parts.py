@@ -22,7 +22,7 @@ from lmtransfer.config.schema import TrainSettings
 from lmtransfer.config.target import resolve
 from lmtransfer.errors import ConfigError
 from lmtransfer.importing.opening import open_saved
-from lmtransfer.interop.added_words import grown_weights
+from lmtransfer.interop.added_tokens import resized_weights
 from lmtransfer.models.base import Encoder
 from lmtransfer.models.token_vectors import TokenVectors
 from lmtransfer.objectives.base import Objective
@@ -31,7 +31,7 @@ from lmtransfer.objectives.fit import check_fit, check_order
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.objectives.rows.base import Rows
 from lmtransfer.objectives.rows.mixed import CONTIGUOUS_MIXTURE
-from lmtransfer.pretraining.going_on import given_keys, go_on_from
+from lmtransfer.pretraining.continued import given_keys, go_on_from
 from lmtransfer.runs.saved import SavedRun, hold_encoder, new_encoder
 from lmtransfer.runs.training import averaging, build_optimizer
 from lmtransfer.tokenizers.base import Tokenizer
@@ -259,7 +259,7 @@ def _load_encoder(encoder: Encoder, saved: SavedRun, tokenizer: Tokenizer, cfg: 
         )
 
     tensors = read_weights(saved.checkpoint())
-    tensors = grown_weights(tensors, base=saved.tokenizer, tokenizer=tokenizer, module_of=learner_of)
+    tensors = resized_weights(tensors, base=saved.tokenizer, tokenizer=tokenizer, module_of=learner_of)
     encoder_tensors, heads = (
         {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
         for prefix in ("encoder.", "objectives.")

@@ -11,9 +11,9 @@ from lmtransfer.config.plain import resolved
 from lmtransfer.data.store.token_shares import part_shares, unigram_entropy
 from lmtransfer.errors import ConfigError
 from lmtransfer.objectives.base import masked_loss
+from lmtransfer.pretraining.continued import recipe_remark
 from lmtransfer.pretraining.counted.start import count_first
 from lmtransfer.pretraining.course import Course
-from lmtransfer.pretraining.going_on import recipe_remark
 from lmtransfer.pretraining.messages import closing, counting, opening
 from lmtransfer.pretraining.parts import Parts, build_phases
 from lmtransfer.pretraining.text import Text, read_text, with_absolute_paths

@@ -17,6 +17,7 @@ from lmtransfer.errors import ConfigError
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.training.averaging import Exponential, LastPart
 from lmtransfer.training.budget import Budget
+from lmtransfer.training.callbacks import Callback
 from lmtransfer.training.hardware import Hardware, setup
 from lmtransfer.training.loop import Output
 from lmtransfer.training.optim.optimizers import Optimizer
@@ -24,7 +25,6 @@ from lmtransfer.training.plan import Plan
 from lmtransfer.training.precision import PrecisionName
 from lmtransfer.training.progress import Progress
 from lmtransfer.training.trackers import Jsonl, Tracker
-from lmtransfer.training.watchers import Watcher
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,14 +77,14 @@ class TrainingSetup:
             log_every=train.log_every,
         )
 
-    def output(self, run: RunDirectory | None, *, progress: Progress, watchers: Sequence[Watcher] = ()) -> Output:
+    def output(self, run: RunDirectory | None, *, progress: Progress, callbacks: Sequence[Callback] = ()) -> Output:
         """Where checkpoints and metrics go: into a run, or nowhere."""
         if run is None:
-            return Output(progress=progress, watchers=watchers)
+            return Output(progress=progress, callbacks=callbacks)
         trackers: list[Tracker] = [Jsonl(folder=run.path)]  # always; and what the user asks for besides
         if self.tracker["_target_"] != f"{Jsonl.__module__}.{Jsonl.__qualname__}":
             trackers.append(build(self.tracker, folder=run.path))
-        return Output(checkpoints=run.checkpoints, trackers=trackers, progress=progress, watchers=watchers)
+        return Output(checkpoints=run.checkpoints, trackers=trackers, progress=progress, callbacks=callbacks)
 
 
 def build_optimizer(node: Mapping[str, Any], learner: nn.Module) -> Optimizer:

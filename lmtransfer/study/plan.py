@@ -33,14 +33,14 @@ class Job:
         recipe: which row of the table it is for.
         stage: ``pretrain``, or the name of a transfer.
         command: the command that makes it.
-        words: of that command.
+        overrides: of that command.
         run: its run directory, absolute.
     """
 
     recipe: str
     stage: str
     command: str
-    words: tuple[str, ...]
+    overrides: tuple[str, ...]
     run: Path
 
     @property
@@ -93,13 +93,13 @@ def make_plan(cfg: DictConfig) -> Plan:
     everywhere += [f"{key}={Path(value).expanduser().absolute()}" for key in ("data_root", "cache_dir")
                    if (value := content.get(key))]  # fmt: skip
     jobs = []
-    for recipe, words in recipes.items():
+    for recipe, overrides in recipes.items():
         run = folder / PRETRAIN / recipe
-        own = _beside(shared, words[PRETRAIN])
+        own = _beside(shared, overrides[PRETRAIN])
         jobs.append(Job(recipe, PRETRAIN, PRETRAIN, (*own, f"name={recipe}", *everywhere), run))
         for transfer, (command, settings) in transfers.items():
             called = recipe if list(transfers) == [transfer] or transfer == command else f"{recipe}-{transfer}"
-            own = [*_beside(settings, words.get(transfer, ())), f"init={run}", f"name={called}", *everywhere]
+            own = [*_beside(settings, overrides.get(transfer, ())), f"init={run}", f"name={called}", *everywhere]
             jobs.append(Job(recipe, transfer, command, tuple(own), folder / command / called))
     commands = {transfer: command for transfer, (command, _) in transfers.items()}
     return Plan(name, folder, tuple(recipes), commands, tuple(jobs))
@@ -142,7 +142,7 @@ def _recipes(
             for stage in by_stage
             if stage not in stages
         ]
-        named = {stage: _words(words, f"{where}.{stage}", problems) for stage, words in by_stage.items()}
+        named = {stage: _overrides(overrides, f"{where}.{stage}", problems) for stage, overrides in by_stage.items()}
         found[recipe] = {PRETRAIN: [], **named}
     only = content["only"]
     if only is not None:
@@ -152,7 +152,7 @@ def _recipes(
             for name in wanted
             if name not in found
         ]
-        found = {name: words for name, words in found.items() if name in wanted}
+        found = {name: overrides for name, overrides in found.items() if name in wanted}
     if not found and not problems:
         problems.append("recipes: nothing to pretrain; choose a study (lmtransfer list studies), or give recipes=")
     return found
@@ -167,10 +167,10 @@ def _shared(content: Mapping[str, Any], problems: list[str]) -> list[str]:
     if len(budgets) > 1:
         given = " and ".join(f"{PRETRAIN}.{kind}={settings[kind]}" for kind in budgets)
         problems.append(f"{given}: keep one budget, and set the other to null")
-    words = [] if settings["corpus"] is None else [f"corpus={settings['corpus']}"]
-    words += [f"train.{kind}={settings[kind]}" for kind in budgets]
-    words += [f"seeds={settings['seeds']}"] if settings.get("seeds") is not None else []
-    return _beside(words, _words(settings["words"], f"{PRETRAIN}.words", problems))
+    overrides = [] if settings["corpus"] is None else [f"corpus={settings['corpus']}"]
+    overrides += [f"train.{kind}={settings[kind]}" for kind in budgets]
+    overrides += [f"seeds={settings['seeds']}"] if settings.get("seeds") is not None else []
+    return _beside(overrides, _overrides(settings["words"], f"{PRETRAIN}.words", problems))
 
 
 def _transfers(content: Mapping[str, Any], problems: list[str]) -> dict[str, tuple[str, list[str]]]:
@@ -194,8 +194,11 @@ def _transfers(content: Mapping[str, Any], problems: list[str]) -> dict[str, tup
         if name == PRETRAIN or not _NAME.fullmatch(str(name)):
             problems.append(f"{where}: a transfer has a name of its own, of letters, digits, '_', '-' and '.'")
         keys = {"task": "task", "num_train": "task.num_train", "split": "split", "seeds": "seeds", "control": "control"}
-        words = [f"{keys[key]}={_text(given[key])}" for key in keys if given.get(key) is not None]
-        found[str(name)] = (command, _beside(words, _words(given.get("words") or [], f"{where}.words", problems)))
+        overrides = [f"{keys[key]}={_text(given[key])}" for key in keys if given.get(key) is not None]
+        found[str(name)] = (
+            command,
+            _beside(overrides, _overrides(given.get("words") or [], f"{where}.words", problems)),
+        )
     return found
 
 
@@ -203,15 +206,15 @@ def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _words(given: Any, where: str, problems: list[str]) -> list[str]:
+def _overrides(given: Any, where: str, problems: list[str]) -> list[str]:
     """The words of a command line: a list, or one text as it would be typed."""
-    words = [str(word) for word in given] if isinstance(given, list) else _split(str(given), where, problems)
+    overrides = [str(word) for word in given] if isinstance(given, list) else _split(str(given), where, problems)
     problems += [
         f"{where}: '{word}' is not key=value"
-        for word in words
+        for word in overrides
         if "=" not in word or word.startswith("-")
     ]  # fmt: skip
-    return words
+    return overrides
 
 
 def _beside(shared: Sequence[str], own: Sequence[str]) -> list[str]:

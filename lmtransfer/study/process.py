@@ -20,13 +20,13 @@ from lmtransfer.system.interrupts import FOLLOW, SIGNALS, decide
 _LOOK_EVERY_SECONDS = 0.5
 
 
-def run_apart(words: Sequence[str], log: Path, console: Console, *, heading: str) -> int:
+def run_apart(overrides: Sequence[str], log: Path, console: Console, *, heading: str) -> int:
     """Run ``lmtransfer <words>``, its output in a file, whose last line is shown meanwhile.
 
     On Ctrl-C (however often), SIGTERM or SIGHUP the run is asked to save and to end; so it is where this process dies.
 
     Args:
-        words: the command and its words.
+        overrides: the command and its words.
         log: where the output goes.
         console: where to show how it goes.
         heading: what to call it.
@@ -40,7 +40,7 @@ def run_apart(words: Sequence[str], log: Path, console: Console, *, heading: str
         with log.open("w", encoding="utf-8") as output, console.status(heading) as status, _asked() as asked:
             # A session of its own: Ctrl-C on the terminal reaches this process only, which passes it on once.
             process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "lmtransfer", *words],
+                [sys.executable, "-P", "-m", "lmtransfer", *overrides],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

@@ -29,12 +29,12 @@ def check_jobs(plan: Plan, config_dir: str | None) -> None:
     problems: dict[str, str] = {}
     checked: set[tuple[str, tuple[str, ...]]] = set()
     for job in plan.jobs:
-        words = tuple(word for word in job.words if word.partition("=")[0] not in ("name", "init"))
-        if (job.command, words) in checked:
+        overrides = tuple(word for word in job.overrides if word.partition("=")[0] not in ("name", "init"))
+        if (job.command, overrides) in checked:
             continue
-        checked.add((job.command, words))
+        checked.add((job.command, overrides))
         try:
-            with composed(job.command, job.words, config_dir=config_dir) as cfg:
+            with composed(job.command, job.overrides, config_dir=config_dir) as cfg:
                 if job.command == PRETRAIN:
                     check_pretraining(cfg, primary=PRETRAIN)
                 else:
@@ -47,7 +47,7 @@ def check_jobs(plan: Plan, config_dir: str | None) -> None:
         raise ConfigError([f"{where}: {problem}" for problem, where in problems.items()])
 
 
-def note_words(plan: Plan) -> None:
+def note_overrides(plan: Plan) -> None:
     """Keep what each run is made with, and refuse to mix runs that were made otherwise.
 
     Raises:
@@ -59,14 +59,14 @@ def note_words(plan: Plan) -> None:
     problems = []
     for job in plan.jobs:
         before = noted.get(job.key)
-        if before is not None and before != list(job.words) and job.run.is_dir():
+        if before is not None and before != list(job.overrides) and job.run.is_dir():
             now, then = (" ".join(sorted(set(a) - set(b))) or "without that" for a, b in
-                         ((job.words, before), (before, job.words)))  # fmt: skip
+                         ((job.overrides, before), (before, job.overrides)))  # fmt: skip
             problems.append(
                 f"{job.key}: {short_path(job.run)} was made with {then}, and now it is {now}: use another name=, or "
                 "delete that folder"
             )
-        noted[job.key] = list(job.words)
+        noted[job.key] = list(job.overrides)
     if problems:
         raise ConfigError(problems)
     with made(plan.folder):
@@ -88,7 +88,7 @@ def do_jobs(plan: Plan, config_dir: str | None, console: Console) -> list[tuple[
             failed.append((job, "there is nothing to begin from"))
             continue
         log = logs / f"{job.stage}-{job.recipe}.log"
-        code = run_apart([job.command, *job.words, *options], log, console, heading=heading)
+        code = run_apart([job.command, *job.overrides, *options], log, console, heading=heading)
         if code == Interrupted.exit_code:
             raise Interrupted("the study was interrupted; the same command goes on with it")
         if code or not RunDirectory(job.run).is_finished:

@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 
 from lmtransfer.errors import CheckpointError
-from lmtransfer.tokenizers.added_words import finder_of
+from lmtransfer.tokenizers.added_tokens import finder_of
 from lmtransfer.tokenizers.base import CharacterTokenizer, Encoding, Tokenizer
 from lmtransfer.tokenizers.saved import padded_size, read_model
 

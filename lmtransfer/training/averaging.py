@@ -21,12 +21,12 @@ _ROUNDING = 1e-9
 class Newest(Protocol):
     """How much of the average the newest weights become."""
 
-    def __call__(self, *, num: int, used: float) -> float | None:
+    def __call__(self, *, num: int, fraction: float) -> float | None:
         """Their weight, in (0, 1]; None: the average has not begun.
 
         Args:
             num: how many weights are in the average so far; the weight is 1 where there are none.
-            used: share of the budget that is used up after the update.
+            fraction: share of the budget that is used up after the update.
         """
         ...
 
@@ -44,7 +44,7 @@ class Exponential:
 
     decay: float
 
-    def __call__(self, *, num: int, used: float) -> float:
+    def __call__(self, *, num: int, fraction: float) -> float:
         """See ``Newest``."""
         return 1 - min(self.decay, (1 + num) / (10 + num)) if num else 1.0
 
@@ -62,9 +62,9 @@ class LastPart:
 
     share: float
 
-    def __call__(self, *, num: int, used: float) -> float | None:
+    def __call__(self, *, num: int, fraction: float) -> float | None:
         """See ``Newest``."""
-        return 1 / (num + 1) if used > 1 - self.share + _ROUNDING else None
+        return 1 / (num + 1) if fraction > 1 - self.share + _ROUNDING else None
 
     def __str__(self) -> str:
         return f"mean over the last {100 * self.share:.3g} % of the budget, before that as they are"
@@ -88,13 +88,13 @@ class Average:
         self.tensors: list[torch.Tensor] = []
 
     @torch.no_grad()
-    def follow(self, *, used: float) -> None:
+    def on_progress(self, *, fraction: float) -> None:
         """Take the weights in, after an update.
 
         Args:
-            used: share of the budget that is used up.
+            fraction: share of the budget that is used up.
         """
-        weight = self.newest(num=self.num, used=used)
+        weight = self.newest(num=self.num, fraction=fraction)
         if weight is None:
             return
         if self.num:

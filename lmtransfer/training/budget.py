@@ -67,7 +67,7 @@ class Budget:
         """Whether the share used depends on the time, so that a log of it is needed to repeat a run."""
         return self.seconds is not None
 
-    def used(self, *, steps: int, tokens: int, seconds: float, prepared: float = 0.0) -> float:
+    def fraction(self, *, steps: int, tokens: int, seconds: float, prepared: float = 0.0) -> float:
         """The share of the budget that is used up, in [0, 1]; 1 means done.
 
         Args:
@@ -86,23 +86,25 @@ class Budget:
             shares.append((seconds - prepared) / left if left > 0 else 1.0)
         return min(1.0, max(shares))
 
-    def used_after(self, used: float, steps: int, *, tokens: int, seconds: float, prepared: float = 0.0) -> float:
+    def fraction_after(
+        self, fraction: float, steps: int, *, tokens: int, seconds: float, prepared: float = 0.0
+    ) -> float:
         """The share that will be used after one more update, for warm-ups given as a fraction.
 
         Exact for budgets in steps and epochs. For tokens and seconds the mean of the updates so far is assumed, which
-        makes it a function of ``used`` and ``steps`` alone; at the first update there is no mean, and its own tokens
-        and seconds are taken.
+        makes it a function of ``fraction`` and ``steps`` alone; at the first update there is no mean, and its own
+        tokens and seconds are taken.
 
         Args:
-            used: the share used before the update.
+            fraction: the share used before the update.
             steps: updates made before it.
             tokens: real tokens trained on, the update's own included.
             seconds: time trained by when its gradients are known.
-            prepared: see ``used``.
+            prepared: see ``fraction``.
         """
         if steps == 0:
-            return self.used(steps=1, tokens=tokens, seconds=seconds, prepared=prepared)
-        return min(1.0, used * (steps + 1) / steps)
+            return self.fraction(steps=1, tokens=tokens, seconds=seconds, prepared=prepared)
+        return min(1.0, fraction * (steps + 1) / steps)
 
     def __str__(self) -> str:
         parts = [

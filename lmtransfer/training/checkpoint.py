@@ -1,9 +1,9 @@
 """Checkpoints: folders of safetensors and JSON, complete or not there at all; nothing in them can execute code.
 
 ``<run>/checkpoints/last`` and ``best`` each hold ``model.safetensors``, ``optimizer.safetensors``,
-``carry.safetensors`` where there is one, ``raw.safetensors`` where the model is an average (the weights that are
-trained), those of the learner's other parts where it has any, ``state.json``, and ``manifest.json`` with the size and
-SHA-256 of each, which is written last.
+``recurrent_state.safetensors`` where there is one, ``raw.safetensors`` where the model is an average (the weights that
+are trained), those of the learner's other parts where it has any, ``state.json``, and ``manifest.json`` with the size
+and SHA-256 of each, which is written last.
 
 A save is staged beside its place (``.last.new``), flushed to disk, and exchanged by two renames (``last`` to
 ``.last.old``, ``.last.new`` to ``last``); whatever moment a crash comes at, one of these is complete, and

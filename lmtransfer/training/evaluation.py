@@ -39,8 +39,8 @@ def evaluate_losses(
 ) -> dict[str, float]:
     """Mean of each named loss over everything counted in ``batches``, and their weighted total as ``loss``.
 
-    In evaluation mode (restored afterwards), without gradients, with a carry of its own that starts empty. Under
-    ``torchrun`` each rank gives its own share of the batches.
+    In evaluation mode (restored afterwards), without gradients, with a recurrent state of its own that starts empty.
+    Under ``torchrun`` each rank gives its own share of the batches.
 
     Args:
         learner: an ``nn.Module`` that is a ``Learner``.
@@ -58,14 +58,14 @@ def evaluate_losses(
     sums: dict[str, float] = {}
     counts: dict[str, float] = {}
     weights: dict[str, float] = {}
-    carry: Any = None
+    recurrent_state: Any = None
     modes = {module: module.training for module in learner.modules()}
     learner.eval()
     try:
         with torch.no_grad():
             for batch in until_stopped(batches):
                 with precision.autocast():
-                    losses, carry = learner.losses(batch.to(device), carry)
+                    losses, recurrent_state = learner.losses(batch.to(device), recurrent_state)
                 for name, loss in losses.items():
                     sums[name] = sums.get(name, 0.0) + float(loss.sum)
                     counts[name] = counts.get(name, 0.0) + float(loss.count)

@@ -44,15 +44,15 @@ class Learner(nn.Module):
         """The counts of the losses of ``batch``, by name, before the forward pass."""
         raise NotImplementedError
 
-    def losses(self, batch: Any, carry: Any = None) -> tuple[dict[str, Loss], Any]:
-        """The losses of ``batch`` by name, and the carry for the next contiguous batch (or None)."""
+    def losses(self, batch: Any, recurrent_state: Any = None) -> tuple[dict[str, Loss], Any]:
+        """The losses of ``batch`` by name, and the recurrent state for the next contiguous batch (or None)."""
         raise NotImplementedError
 
-    def follow(self, used: float) -> None:
+    def on_progress(self, fraction: float) -> None:
         """Change in the course of training, such as by letting more of itself learn; nothing, unless overridden.
 
         Args:
-            used: share of the budget that is used up before a step, in [0, 1]; it must depend on nothing else.
+            fraction: share of the budget that is used up before a step, in [0, 1]; it must depend on nothing else.
         """
 
     def parts(self) -> Mapping[str, nn.Module]:

@@ -12,6 +12,7 @@ import torch
 from lmtransfer.errors import Interrupted
 from lmtransfer.training import distributed
 from lmtransfer.training.averaging import Average
+from lmtransfer.training.callbacks import Callback, NonFiniteGuard
 from lmtransfer.training.checkpoint import Checkpoints, preflight
 from lmtransfer.training.learner import BatchStream, Learner
 from lmtransfer.training.micro_batches import OutOfDeviceMemory, StepSource
@@ -24,7 +25,6 @@ from lmtransfer.training.snapshot import Snapshot
 from lmtransfer.training.state import TrainState
 from lmtransfer.training.trackers import Tracker
 from lmtransfer.training.update import Updater
-from lmtransfer.training.watchers import NonFiniteGuard, Watcher
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,13 +35,13 @@ class Output:
         checkpoints: where to save; None saves nothing.
         trackers: where records go, such as ``Jsonl``.
         progress: the line on the screen.
-        watchers: look at every step's record, may add to it, and have something to say now and then.
+        callbacks: look at every step's record, may add to it, and have something to say now and then.
     """
 
     checkpoints: Checkpoints | None = None
     trackers: Sequence[Tracker] = ()
     progress: Progress = field(default_factory=lambda: Progress(quiet=True))
-    watchers: Sequence[Watcher] = ()
+    callbacks: Sequence[Callback] = ()
 
 
 class Trainer:
@@ -79,7 +79,7 @@ class Trainer:
         self.plan, self.validation, self.average = plan, validation, average
         self.checkpoints, self.progress = output.checkpoints, output.progress
         self.trackers = output.trackers if distributed.is_main() else ()
-        self.watchers = [NonFiniteGuard(max_bad_steps=plan.max_bad_steps), *output.watchers]
+        self.callbacks = [NonFiniteGuard(max_bad_steps=plan.max_bad_steps), *output.callbacks]
         self.clock = clock
         self.state = state or TrainState()
         self.updater = Updater(
@@ -90,7 +90,7 @@ class Trainer:
             precision=plan.precision,
             max_grad_norm=plan.max_grad_norm,
         )
-        self.snapshot = Snapshot(updater=self.updater, state=self.state, watchers=self.watchers, average=average)
+        self.snapshot = Snapshot(updater=self.updater, state=self.state, callbacks=self.callbacks, average=average)
         self._started_at = 0.0  # on the clock, as if there had been no interruptions
         self._unlogged_tokens, self._unlogged_seconds = 0, 0.0
 
@@ -114,7 +114,7 @@ class Trainer:
             notes.append(f"resuming after step {self.state.step:,} from {checkpoint.folder}")
             if checkpoint.folder.name != "last":
                 self._save("last")
-        if self.state.finished == "budget" and self._used() < self.plan.until:
+        if self.state.finished == "budget" and self._fraction() < self.plan.until:
             self.state.finished = None  # the budget was raised
         for tracker in self.trackers:
             tracker.rewind(self.state.step)
@@ -162,25 +162,25 @@ class Trainer:
     def _is_due(self, every: int | None) -> bool:
         return every is not None and self.state.step % every == 0
 
-    def _used(self) -> float:
+    def _fraction(self) -> float:
         state = self.state
-        return self.plan.budget.used(
+        return self.plan.budget.fraction(
             steps=state.updates, tokens=state.tokens, seconds=state.seconds, prepared=state.prepared
         )
 
     def _step(self, steps: StepSource) -> None:
         """One step of the optimiser, and its record."""
-        state, began, used = self.state, self.clock(), self._used()
+        state, began, fraction = self.state, self.clock(), self._fraction()
 
         def factor(tokens: int) -> float:
             timed = self.plan.budget.by_the_clock and not state.updates  # asked for at the first update alone
             seconds = distributed.from_main(self.clock() - self._started_at) if timed else 0.0
-            after = self.plan.budget.used_after(
-                used, state.updates, tokens=state.tokens + tokens, seconds=seconds, prepared=state.prepared
+            after = self.plan.budget.fraction_after(
+                fraction, state.updates, tokens=state.tokens + tokens, seconds=seconds, prepared=state.prepared
             )
-            return self.plan.schedule(step=state.updates, used=used, used_after=after)
+            return self.plan.schedule(step=state.updates, fraction=fraction, fraction_after=after)
 
-        self.learner.follow(used)
+        self.learner.on_progress(fraction)
         step, outcome = steps.next(), None
         while outcome is None:
             try:
@@ -196,7 +196,7 @@ class Trainer:
         self._unlogged_tokens += outcome.tokens
         self._unlogged_seconds += now - began
         if self.plan.budget.by_the_clock:
-            state.shares_used.append(used)
+            state.shares_used.append(fraction)
         state.record = {
             "step": state.step,
             "tokens": state.tokens,
@@ -208,13 +208,13 @@ class Trainer:
             "gradient_norm": outcome.gradient_norm,
             "skipped": state.skipped,
         }
-        used = self._used()
-        if used >= self.plan.until:
+        fraction = self._fraction()
+        if fraction >= self.plan.until:
             state.finished = "budget"
         if self.average is not None and outcome.updated:
-            self.average.follow(used=used)
-        for watcher in self.watchers:
-            for note in watcher.observe(outcome, state, used=used):
+            self.average.on_progress(fraction=fraction)
+        for callback in self.callbacks:
+            for note in callback.on_step_end(outcome, state, fraction=fraction):
                 self.progress.note(note)
         state.evaluation_due = self.validation is not None and (
             self._is_due(self.validation.every) or state.finished is not None
@@ -238,7 +238,7 @@ class Trainer:
         state = self.state
         evaluated = any(name.startswith("validation/") for name in state.record)
         self._set_rate()
-        self.progress.show(state.record, used=self._used(), last=state.finished is not None or evaluated)
+        self.progress.show(state.record, fraction=self._fraction(), last=state.finished is not None or evaluated)
         if not (self._is_due(self.plan.log_every) or evaluated or state.finished):
             return
         if state.shares_used:

@@ -16,16 +16,16 @@ from torch import Tensor
 from lmtransfer.errors import LmtransferError, TrainingError
 from lmtransfer.randomness import derived_seed
 from lmtransfer.training import distributed
-from lmtransfer.training.carry import detached, recut
 from lmtransfer.training.learner import BatchStream, Learner, Loss, Step
 from lmtransfer.training.precision import Precision
+from lmtransfer.training.recurrent_state import detached, redistribute
 
 #: Stands beside the losses' names while counts are summed over ranks.
 _TOKENS = "real tokens of the step"
 
 
 class OutOfDeviceMemory(Exception):
-    """A micro-batch did not fit the device of some rank; no weight has changed, and no carry.
+    """A micro-batch did not fit the device of some rank; no weight has changed, and no recurrent state.
 
     Attributes:
         largest: tokens of the step's largest micro-batch over all ranks.
@@ -44,20 +44,20 @@ class Accumulated:
         counts: what each loss counts over all micro-batches and ranks.
         tokens: real tokens over all micro-batches and ranks.
         losses: of each micro-batch of this rank, without history.
-        carries: after each micro-batch of this rank, by its place in the step.
+        recurrent_states: after each micro-batch of this rank, by its place in the step.
     """
 
     counts: dict[str, float]
     tokens: int
     losses: list[dict[str, Loss]] = field(default_factory=list)
-    carries: dict[int, Any] = field(default_factory=dict)
+    recurrent_states: dict[int, Any] = field(default_factory=dict)
 
 
 def accumulate(
     learner: Learner,
     step: Step,
     *,
-    carries: dict[int, Any],
+    recurrent_states: dict[int, Any],
     seed: int,
     device: torch.device | str,
     precision: Precision,
@@ -72,7 +72,7 @@ def accumulate(
     Args:
         learner: gives the losses.
         step: this rank's micro-batches.
-        carries: before each micro-batch, by its place in the step.
+        recurrent_states: before each micro-batch, by its place in the step.
         seed: of torch's generator, whose state depends on it and on the micro-batch's number alone.
         device: where the learner lives.
         precision: number format; its scale multiplies the gradients.
@@ -82,12 +82,16 @@ def accumulate(
     """
     counts = _step_counts(learner, step.micro_batches)
     result = Accumulated(counts=counts, tokens=int(counts.pop(_TOKENS)))
-    carries = recut(carries, [len(batch.keys) for batch in step.micro_batches]) if step.micro_batches else {}
+    recurrent_states = (
+        redistribute(recurrent_states, [len(batch.keys) for batch in step.micro_batches]) if step.micro_batches else {}
+    )
     out_of_memory = False
     try:
         for place, batch in enumerate(step.micro_batches):
             _seed_dropout(derived_seed(seed, "dropout", step.first_micro_batch + place), torch.device(device))
-            losses, result.carries[place] = _pass(learner, batch.to(device), carries.get(place), counts, precision)
+            losses, result.recurrent_states[place] = _pass(
+                learner, batch.to(device), recurrent_states.get(place), counts, precision
+            )
             result.losses.append(losses)
     except torch.OutOfMemoryError:
         out_of_memory = True
@@ -98,7 +102,7 @@ def accumulate(
 
 
 def _seed_dropout(seed: int, device: torch.device) -> None:
-    """Seed torch's generators; only the processor's where it alone computes: the others' cost 0.5 ms."""
+    """Seed torch's generators; only the CPU's where it alone computes: the others' cost 0.5 ms."""
     if device.type == "cpu":
         torch.default_generator.manual_seed(seed)
     else:
@@ -106,19 +110,19 @@ def _seed_dropout(seed: int, device: torch.device) -> None:
 
 
 def _pass(
-    learner: Learner, batch: Any, carry: Any, counts: dict[str, float], precision: Precision
+    learner: Learner, batch: Any, recurrent_state: Any, counts: dict[str, float], precision: Precision
 ) -> tuple[dict[str, Loss], Any]:
-    """One micro-batch forward and backward; its losses and the next carry, without history.
+    """One micro-batch forward and backward; its losses and the next recurrent state, without history.
 
     A function of its own, so that an error leaves no reference to what filled the memory.
     """
     with precision.autocast():
-        losses, carry = learner.losses(batch, carry)
+        losses, recurrent_state = learner.losses(batch, recurrent_state)
     total = _weighted(losses, counts)
     if total is not None:
         (total * precision.scale).backward()
     plain = {name: Loss(sum=loss.sum.detach(), count=loss.count, weight=loss.weight) for name, loss in losses.items()}
-    return plain, detached(carry)
+    return plain, detached(recurrent_state)
 
 
 def _step_counts(learner: Learner, micro_batches: Sequence[Any]) -> dict[str, float]:

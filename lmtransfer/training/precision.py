@@ -1,6 +1,6 @@
 """Number formats: bfloat16 autocast where the hardware has it, float16 with a loss scale on older GPUs, float32.
 
-A format that a processor only emulates is slower than float32 by a factor of four and more, so the choice is made from
+A format that a CPU only emulates is slower than float32 by a factor of four and more, so the choice is made from
 what the hardware has, once, and used for autocast, Newton-Schulz, frozen features and evaluation alike.
 """
 

@@ -53,21 +53,21 @@ class Progress:
             self.live.stop()
             self.live = None
 
-    def show(self, record: Mapping[str, Any], *, used: float, last: bool = False) -> None:
+    def show(self, record: Mapping[str, Any], *, fraction: float, last: bool = False) -> None:
         """Show the record of one step.
 
         Args:
             record: as it is logged.
-            used: share of the budget used after it.
+            fraction: share of the budget used after it.
             last: no step follows, so it is shown whatever was shown before.
         """
         if self.quiet:
             return
         if self.live is not None:
-            self.live.update(self.line(record, used=used))
+            self.live.update(self.line(record, fraction=fraction))
         elif last or time.monotonic() - self.shown_at >= _PLAIN_EVERY_SECONDS:
             self.shown_at = time.monotonic()
-            print(self.line(record, used=used), file=sys.stderr, flush=True)
+            print(self.line(record, fraction=fraction), file=sys.stderr, flush=True)
 
     def note(self, text: str) -> None:
         """Print a line of its own, above the live one."""
@@ -78,9 +78,13 @@ class Progress:
         else:
             print(text, file=sys.stderr, flush=True)
 
-    def line(self, record: Mapping[str, Any], *, used: float) -> str:
+    def line(self, record: Mapping[str, Any], *, fraction: float) -> str:
         """The line for a record."""
-        parts = [f"step {record['step']:,}", *([record["phase"]] if "phase" in record else []), f"{100 * used:.0f} %"]
+        parts = [
+            f"step {record['step']:,}",
+            *([record["phase"]] if "phase" in record else []),
+            f"{100 * fraction:.0f} %",
+        ]
         parts.extend(_named(record, "loss/", total=record["loss"]))
         parts.extend(f"validation {part}" for part in _named(record, "validation/", total=None))
         parts.append(f"lr {record['learning_rate']:.2e}")
@@ -89,8 +93,8 @@ class Progress:
         if self.flops_per_token and self.peak_flops:
             parts.append(f"MFU {100 * rate * self.flops_per_token / self.peak_flops:.0f} %")
         parts.append(f"{_memory_in_use() / 1e9:.1f} GB")
-        if 0 < used < 1:
-            parts.append(f"{_duration(record['seconds'] * (1 - used) / used)} left")
+        if 0 < fraction < 1:
+            parts.append(f"{_duration(record['seconds'] * (1 - fraction) / fraction)} left")
         return "  ".join(parts)
 
 

@@ -11,11 +11,11 @@ from torch import Tensor
 from lmtransfer.errors import CheckpointError
 from lmtransfer.training import distributed
 from lmtransfer.training.averaging import Average
-from lmtransfer.training.carry import flatten, map_tensors, unflatten
+from lmtransfer.training.callbacks import Callback
 from lmtransfer.training.checkpoint import STATE, Checkpoint
+from lmtransfer.training.recurrent_state import flatten, map_tensors, unflatten
 from lmtransfer.training.state import TrainState
 from lmtransfer.training.update import Updater
-from lmtransfer.training.watchers import Watcher
 from lmtransfer.training.weights import aliases, load_weights, weights
 
 
@@ -26,7 +26,7 @@ class Snapshot:
         updater: of the learner with its weights and buffers, part by part, the optimiser with its moments; its carries,
             and the loss scale.
         state: where the run stands; restored in place.
-        watchers: what they remember.
+        callbacks: what they remember.
         average: of the weights, if there is one: once it has begun it is the model that is saved, and the weights that
             are trained lie beside it, as "raw".
     """
@@ -36,34 +36,36 @@ class Snapshot:
         *,
         updater: Updater,
         state: TrainState,
-        watchers: Sequence[Watcher],
+        callbacks: Sequence[Callback],
         average: Average | None = None,
     ) -> None:
         self.learner = updater.learner
         self.optimizer = updater.optimizer
         self.updater = updater
         self.state = state
-        self.watchers = watchers
+        self.callbacks = callbacks
         self.average = average
 
     def take(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
-        """Tensors by file, and plain values; to be called on every rank, since each has carries of its own."""
-        carries = distributed.gather(map_tensors(self.updater.carries, lambda tensor: tensor.cpu().clone()))
-        carry_tensors, carry_structure = flatten([sorted(of_rank.items()) for of_rank in carries])
+        """Tensors by file, and plain values; to be called on every rank, since each has recurrent states of its own."""
+        recurrent_states = distributed.gather(
+            map_tensors(self.updater.recurrent_states, lambda tensor: tensor.cpu().clone())
+        )
+        state_tensors, state_structure = flatten([sorted(of_rank.items()) for of_rank in recurrent_states])
         scaler = self.updater.precision.scaler
         state = {
             **self.state.state_dict(),
             "aliases": aliases(self.learner.parts()["model"]),
-            "carry": carry_structure,
+            "carry": state_structure,
             "loss_scale": None if scaler is None else scaler.state_dict(),
-            "watchers": {watcher.name: watcher.state_dict() for watcher in self.watchers},
+            "watchers": {callback.name: callback.state_dict() for callback in self.callbacks},
             "world_size": distributed.world_size(),
             "threads": torch.get_num_threads(),
         }
         tensors = {
             **{name: weights(part) for name, part in self.learner.parts().items()},
             "optimizer": self.optimizer.state_dict(),
-            "carry": carry_tensors,
+            "carry": state_tensors,
         }
         if self.average is not None and self.average.num:
             tensors["raw"] = {name: tensor.clone() for name, tensor in tensors["model"].items()}
@@ -86,7 +88,8 @@ class Snapshot:
         """Put a checkpoint back; what the user should be told about it.
 
         Raises:
-            CheckpointError: it is of another model, optimiser or precision, or its carry is of another world size.
+            CheckpointError: it is of another model, optimiser or precision, or its recurrent state is of another world
+                size.
         """
         saved = checkpoint.state
         lost = [name for name in saved.get("files", ()) if not (checkpoint.folder / f"{name}.safetensors").is_file()]
@@ -98,17 +101,19 @@ class Snapshot:
         try:
             state = TrainState.of(saved)
             saved_world, threads, scale = saved["world_size"], saved["threads"], saved["loss_scale"]
-            carries = unflatten(checkpoint.tensors("carry"), saved["carry"])
-            has_carry = any(carry is not None for of_rank in carries for _, carry in of_rank)
+            recurrent_states = unflatten(checkpoint.tensors("carry"), saved["carry"])
+            has_recurrent_state = any(
+                recurrent_state is not None for of_rank in recurrent_states for _, recurrent_state in of_rank
+            )
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise CheckpointError(
                 f"{checkpoint.folder} was not saved by a training run of this version ({error!r}); it cannot be resumed"
             ) from error
         world = distributed.world_size()
-        if has_carry and saved_world != world:
+        if has_recurrent_state and saved_world != world:
             raise CheckpointError(
-                f"{checkpoint.folder} holds the carry of {saved_world} processes, and this is {world}: resume with "
-                f"{saved_world} (torchrun --nproc-per-node)"
+                f"{checkpoint.folder} holds the recurrent state of {saved_world} processes, and this is {world}: "
+                f"resume with {saved_world} (torchrun --nproc-per-node)"
             )
         scaler = self.updater.precision.scaler
         if (scale is None) != (scaler is None):
@@ -127,7 +132,9 @@ class Snapshot:
         self.optimizer.load_state_dict(checkpoint.tensors("optimizer"), source=str(checkpoint.folder))
         if saved_world == world:
             device = self.updater.device
-            self.updater.carries = map_tensors(dict(carries[distributed.rank()]), lambda tensor: tensor.to(device))
+            self.updater.recurrent_states = map_tensors(
+                dict(recurrent_states[distributed.rank()]), lambda tensor: tensor.to(device)
+            )
         self._restore_observers(checkpoint)
         self.state.update(state)
         notes = []
@@ -151,7 +158,7 @@ class Snapshot:
         saved, scaler = checkpoint.state, self.updater.precision.scaler
         remembered_by = saved.get("watchers") or {}
         observers: dict[str, tuple[Any, Any]] = {
-            f"watchers.{watcher.name}": (watcher, remembered_by.get(watcher.name)) for watcher in self.watchers
+            f"watchers.{callback.name}": (callback, remembered_by.get(callback.name)) for callback in self.callbacks
         }
         if scaler is not None:
             observers["loss_scale"] = (scaler, saved["loss_scale"])

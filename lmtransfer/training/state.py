@@ -1,4 +1,4 @@
-"""Where a run stands: everything but weights, optimiser state and carry, as plain numbers."""
+"""Where a run stands: everything but weights, optimiser state and recurrent state, as plain numbers."""
 
 from __future__ import annotations
 

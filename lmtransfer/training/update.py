@@ -48,7 +48,8 @@ class Outcome:
 class Updater:
     """Makes optimiser steps.
 
-    A learner's carry belongs to a place in the step: micro-batch j of step k continues micro-batch j of step k - 1.
+    A learner's recurrent state belongs to a place in the step: micro-batch j of step k continues micro-batch j of step
+    k - 1.
 
     Args:
         learner: gives the losses.
@@ -75,7 +76,7 @@ class Updater:
         self.device = device
         self.precision = precision
         self.max_grad_norm = max_grad_norm
-        self.carries: dict[int, Any] = {}
+        self.recurrent_states: dict[int, Any] = {}
         optimizer.multiply_in(precision.optimizer_dtype)
 
     def step(self, step: Step, *, factor: Callable[[int], float]) -> Outcome:
@@ -95,7 +96,7 @@ class Updater:
             passed = accumulate(
                 self.learner,
                 step,
-                carries=self.carries,
+                recurrent_states=self.recurrent_states,
                 seed=self.seed,
                 device=self.device,
                 precision=self.precision,
@@ -115,7 +116,7 @@ class Updater:
         updated = finite and math.isfinite(norm)
         overflowed = finite and not updated and scaler is not None
         if finite:
-            self.carries = passed.carries
+            self.recurrent_states = passed.recurrent_states
             if scaler is not None:
                 scaler.update(overflowed=overflowed)
         if updated:

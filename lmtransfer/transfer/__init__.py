@@ -1,1 +1,1 @@
-"""From a pretrained encoder to a task: reading, composing, freezing, heads; the experiment over seeds and arms."""
+"""From a pretrained encoder to a task: layers, pooling, freezing, heads; the experiment over seeds and conditions."""

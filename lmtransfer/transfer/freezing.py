@@ -30,13 +30,13 @@ class Freezing(Protocol):
         """Put the encoder into the mode that it has while the learner is in training (or not)."""
         ...
 
-    def learns(self, depth: int, *, deepest: int, used: float) -> bool:
+    def learns(self, depth: int, *, deepest: int, fraction: float) -> bool:
         """Whether a layer learns in the next step; one that does not at the end of the budget never does.
 
         Args:
             depth: of the layer below the head: 1 is the topmost.
             deepest: depth of the lowest layer, the embeddings.
-            used: share of the budget that is used up, in [0, 1].
+            fraction: share of the budget that is used up, in [0, 1].
         """
         ...
 
@@ -54,7 +54,7 @@ class Frozen:
         """Evaluation mode, always."""
         encoder.eval()
 
-    def learns(self, depth: int, *, deepest: int, used: float) -> bool:
+    def learns(self, depth: int, *, deepest: int, fraction: float) -> bool:
         """Never."""
         return False
 
@@ -72,7 +72,7 @@ class Full:
         """The learner's own mode."""
         encoder.train(training)
 
-    def learns(self, depth: int, *, deepest: int, used: float) -> bool:
+    def learns(self, depth: int, *, deepest: int, fraction: float) -> bool:
         """Always."""
         return True
 
@@ -111,9 +111,9 @@ class Gradual:
         """The learner's own mode."""
         encoder.train(training)
 
-    def learns(self, depth: int, *, deepest: int, used: float) -> bool:
+    def learns(self, depth: int, *, deepest: int, fraction: float) -> bool:
         """From ``share * depth / deepest`` of the budget on."""
-        return used >= self.share * depth / deepest - 1e-9
+        return fraction >= self.share * depth / deepest - 1e-9
 
 
 class FixedEmbeddings:
@@ -138,6 +138,6 @@ class FixedEmbeddings:
         """As the rule says."""
         self.rule.set_mode(encoder, training)
 
-    def learns(self, depth: int, *, deepest: int, used: float) -> bool:
+    def learns(self, depth: int, *, deepest: int, fraction: float) -> bool:
         """Never the lowest layer; the others as the rule says."""
-        return depth < deepest and self.rule.learns(depth, deepest=deepest, used=used)
+        return depth < deepest and self.rule.learns(depth, deepest=deepest, fraction=fraction)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from lmtransfer.data.batch import PackedBatch
-from lmtransfer.models.base import Encoder, Reads
+from lmtransfer.models.base import Encoder, OutputPositions
 from lmtransfer.tasks.source import TaskBatch
 from lmtransfer.training.learner import Learner, Loss
 from lmtransfer.transfer.composing import Composition
@@ -102,13 +102,13 @@ class TaskLearner(Learner):
             parameter.requires_grad_(learning[self.depths.get(name, 0)] or id(parameter) in above)
         self._learning = []
 
-    def follow(self, used: float) -> None:
+    def on_progress(self, fraction: float) -> None:
         """Let those layers learn whose time has come; see ``training.learner.Learner``.
 
         Args:
-            used: share of the budget that is used up, in [0, 1].
+            fraction: share of the budget that is used up, in [0, 1].
         """
-        learning = self._learning_at(used)
+        learning = self._learning_at(fraction)
         if learning == self._learning:  # of nearly every step
             return
         self._learning = learning
@@ -116,11 +116,11 @@ class TaskLearner(Learner):
             if name in self.depths:
                 parameter.requires_grad_(learning[self.depths[name]])
 
-    def _learning_at(self, used: float) -> list[bool]:
+    def _learning_at(self, fraction: float) -> list[bool]:
         """By depth, whether a layer learns where so much of the budget is used up; what has no depth (0) does not."""
         deepest = max(self.depths.values(), default=0)
         layers = range(1, deepest + 1)
-        return [False, *(self.freezing.learns(depth, deepest=deepest, used=used) for depth in layers)]
+        return [False, *(self.freezing.learns(depth, deepest=deepest, fraction=fraction) for depth in layers)]
 
     def train(self, mode: bool = True) -> TaskLearner:
         """Set the mode; a frozen encoder stays in evaluation mode."""
@@ -132,7 +132,7 @@ class TaskLearner(Learner):
         """What the head counts: examples, or words."""
         return {self.head.loss_name: self.head.count(batch)}
 
-    def losses(self, batch: TaskBatch, carry: Any = None) -> tuple[dict[str, Loss], None]:
+    def losses(self, batch: TaskBatch, recurrent_state: Any = None) -> tuple[dict[str, Loss], None]:
         """The head's loss; needs every gold answer."""
         return {self.head.loss_name: self.head.loss(self.logits(batch), batch)}, None
 
@@ -200,8 +200,8 @@ class TaskLearner(Learner):
         last = encoder.num_layers
         skip = last in indices
         num_filler = packed.num_sequences - packed.num_real
-        reads = Reads(wanted_B, (1,) * packed.num_real + (0,) * num_filler) if skip else None
-        output = encoder(packed, reads=reads)
+        output_positions = OutputPositions(wanted_B, (1,) * packed.num_real + (0,) * num_filler) if skip else None
+        output = encoder(packed, output_positions=output_positions)
         return [output.layers[index] if index == last and skip else output.layers[index][wanted_B] for index in indices]
 
     def _compose(self, layers: Sequence[Tensor], batch: TaskBatch) -> Tensor:

@@ -1,4 +1,4 @@
-"""The difference of two arms, what it comes to, and of what that may be said."""
+"""The difference of two conditions, what it comes to, and of what that may be said."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
-from lmtransfer.verdicts.arms import Arm
+from lmtransfer.verdicts.conditions import Condition
 from lmtransfer.verdicts.mixture import chance, degrees_in_the_tail, reach
 from lmtransfer.verdicts.power import seeds_needed, smallest_detectable
 from lmtransfer.verdicts.student import critical, two_sided
@@ -38,10 +38,10 @@ POWER = 0.8
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """An arm against another, the control.
+    """A condition against another, the control.
 
     Attributes:
-        delta: mean of the arm minus mean of the control, in the metric's unit.
+        delta: mean of the condition minus mean of the control, in the metric's unit.
         verdict: "better" or "worse" only where the corrected interval excludes 0 and nothing below speaks against it;
             "no difference shown" where it does not. The others are no verdict at all: "one seed, no spread";
             "collapsed" and "control collapsed" where every seed of a side answers one label or scores what the majority
@@ -52,10 +52,10 @@ class Difference:
         standard_error: of ``delta``; None with one seed on a side.
         degrees_of_freedom: of the standard error, by Satterthwaite; None where that is.
         p_value: two-sided, of this comparison alone; None where there is nothing to judge by.
-        paired: whether the two arms' seeds were paired.
-        num_seeds: how many seeds of the arm and of the control were used: pretraining seeds where each has finetuning
-            seeds of its own, finetuning seeds otherwise.
-        num_pretrainings: how many checkpoints of the arm and of the control; 0 for random initialisation.
+        paired: whether the two conditions' seeds were paired.
+        num_seeds: how many seeds of the condition and of the control were used: pretraining seeds where each has
+            finetuning seeds of its own, finetuning seeds otherwise.
+        num_pretrainings: how many checkpoints of the condition and of the control; 0 for random initialisation.
         parts: where the variance of ``delta`` comes from: pretraining, finetuning, examples.
         notes: what could not be counted, or was left out, one line each.
         higher_is_better: the direction of the metric.
@@ -187,36 +187,36 @@ class Difference:
         }
 
 
-def compare_arms(
-    arm: Arm,
-    control: Arm,
+def compare_conditions(
+    condition: Condition,
+    control: Condition,
     *,
     higher_is_better: bool = True,
     majority: float | None = None,
     settings_differ: bool = False,
 ) -> Difference:
-    """The difference of two arms and its verdict, alone; ``holm.corrected`` judges those of a column together.
+    """The difference of two conditions and its verdict, alone; ``holm.corrected`` judges those of a column together.
 
     Args:
-        arm: what was pretrained, or one of two groups.
+        condition: what was pretrained, or one of two groups.
         control: the same thing without pretraining, or the other group.
         higher_is_better: the direction of the metric.
         majority: what always answering the majority label scores, where that is known.
         settings_differ: whether more than the weights is different.
     """
-    found = difference_of(arm, control)
-    withheld = _withheld(arm, control, found, majority, settings_differ=settings_differ)
+    found = difference_of(condition, control)
+    withheld = _withheld(condition, control, found, majority, settings_differ=settings_differ)
     p_value = _p_value(found) if withheld in (None, "settings differ") else None
     made = Difference(
         delta=found.value,
         verdict="no difference shown" if withheld is None else withheld,
-        scope=_scope(arm, control),
+        scope=_scope(condition, control),
         standard_error=found.standard_error,
         degrees_of_freedom=found.degrees_of_freedom,
         p_value=p_value,
         paired=found.paired,
         num_seeds=found.num_seeds,
-        num_pretrainings=(_num_pretrainings(arm), _num_pretrainings(control)),
+        num_pretrainings=(_num_pretrainings(condition), _num_pretrainings(control)),
         parts=found.parts,
         notes=found.notes,
         higher_is_better=higher_is_better,
@@ -232,13 +232,13 @@ def judged(difference: Difference, *, shown: bool) -> Difference:
     return replace(difference, verdict=verdict)
 
 
-def score_interval(arm: Arm, *, level: float = LEVEL) -> tuple[float, float] | None:
-    """The interval of an arm's mean score at ``1 - level``, over its seeds and, where known, its examples.
+def score_interval(condition: Condition, *, level: float = LEVEL) -> tuple[float, float] | None:
+    """The interval of a condition's mean score at ``1 - level``, over its seeds and, where known, its examples.
 
     Returns:
         Low and high end; None where one seed has no spread.
     """
-    found = score_of(arm)
+    found = score_of(condition)
     return _around(found.value, found.standard_error, found.degrees_of_freedom, level)
 
 
@@ -258,39 +258,39 @@ def _p_value(found: Estimate) -> float | None:
 
 
 def _withheld(
-    arm: Arm, control: Arm, found: Estimate, majority: float | None, *, settings_differ: bool
+    condition: Condition, control: Condition, found: Estimate, majority: float | None, *, settings_differ: bool
 ) -> Verdict | None:
     """Why there is no verdict, the gravest reason first; None where there is one."""
     if found.standard_error is None:
         return "one seed, no spread"
-    if _has_collapsed(arm, majority):
+    if _has_collapsed(condition, majority):
         return "collapsed"
     if _has_collapsed(control, majority):
         return "control collapsed"
-    if _is_flat(arm) or _is_flat(control) or not found.varies:
+    if _is_flat(condition) or _is_flat(control) or not found.varies:
         return "seeds all alike"
     return "settings differ" if settings_differ else None
 
 
-def _has_collapsed(arm: Arm, majority: float | None) -> bool:
+def _has_collapsed(condition: Condition, majority: float | None) -> bool:
     """Whether every seed answers one label, or scores exactly what the majority label does."""
-    values = [score.value for score in arm.scores]
+    values = [score.value for score in condition.scores]
     at_majority = majority is not None and all(math.isclose(value, majority, rel_tol=1e-9) for value in values)
-    return arm.collapsed >= len(values) or at_majority
+    return condition.collapsed >= len(values) or at_majority
 
 
-def _is_flat(arm: Arm) -> bool:
-    values = [score.value for score in arm.scores]
+def _is_flat(condition: Condition) -> bool:
+    values = [score.value for score in condition.scores]
     return all(math.isclose(value, values[0], rel_tol=1e-12) for value in values)
 
 
-def _num_pretrainings(arm: Arm) -> int:
-    return sum(name is not None for name in arm.pretrainings)
+def _num_pretrainings(condition: Condition) -> int:
+    return sum(name is not None for name in condition.pretrainings)
 
 
-def _scope(arm: Arm, control: Arm) -> Scope:
+def _scope(condition: Condition, control: Condition) -> Scope:
     """By the side with fewer checkpoints; random initialisation is drawn anew with each seed and narrows nothing."""
-    fewest = min((num for num in (_num_pretrainings(arm), _num_pretrainings(control)) if num), default=3)
+    fewest = min((num for num in (_num_pretrainings(condition), _num_pretrainings(control)) if num), default=3)
     return "this checkpoint" if fewest == 1 else "these checkpoints" if fewest == 2 else "this recipe"
 
 

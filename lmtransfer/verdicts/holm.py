@@ -18,7 +18,7 @@ def corrected(differences: Sequence[Difference]) -> list[Difference]:
     anything to judge (one seed, collapsed, ...) are left as they are and do not count.
 
     Args:
-        differences: of one column, as from ``compare_arms``.
+        differences: of one column, as from ``compare_conditions``.
     """
     made = list(differences)
     places = [place for place, found in enumerate(made) if found.verdict in JUDGED]

@@ -1,4 +1,4 @@
-"""The scores of an arm as independent rows: what one draw of its luck is.
+"""The scores of a condition as independent rows: what one draw of its luck is.
 
 Shape letters: ``R`` rows, ``P`` pretrainings, ``F`` finetuning seeds, ``N`` examples.
 """
@@ -10,20 +10,20 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from lmtransfer.verdicts.arms import Arm
+from lmtransfer.verdicts.conditions import Condition
 
 Key = frozenset[int | str]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:
-    """The scores of an arm, row by row.
+    """The scores of a condition, row by row.
 
     With one pretraining, or where each was finetuned with the same seeds, a row is a finetuning seed, in the mean over
     the pretrainings. Where each pretraining has finetuning seeds of its own, a row is a pretraining.
 
     Attributes:
-        keys: the finetuning seeds in each row; rows of two arms are paired by it. Length R.
+        keys: the finetuning seeds in each row; rows of two conditions are paired by it. Length R.
         values: the score of each row, shape (R,).
         crossed: the scores of pretrainings by finetuning seeds, shape (P, R), where there are several and they share
             their seeds; else None.
@@ -49,7 +49,7 @@ class Rows:
         )
 
     def grouped(self, keys: Sequence[Key]) -> Rows | None:
-        """Rows of a finetuning seed each, in groups as another arm has them; None where one of the seeds is missing."""
+        """Rows of a finetuning seed each, in groups as another condition has them; None where a seed is missing."""
         places = {seed: row for row, key in enumerate(self.keys) for seed in key}
         if self.nested or self.crossed is not None or any(seed not in places for key in keys for seed in key):
             return None
@@ -62,18 +62,20 @@ class Rows:
         )
 
 
-def lay_out(arm: Arm, examples: np.ndarray | None) -> tuple[Rows, list[str]]:
-    """The rows of an arm, and what had to be left out, in words.
+def lay_out(condition: Condition, examples: np.ndarray | None) -> tuple[Rows, list[str]]:
+    """The rows of a condition, and what had to be left out, in words.
 
     Args:
-        arm: its scores.
+        condition: its scores.
         examples: what each example contributed to each score, shape (S, N), or None.
     """
-    values = np.array([score.value for score in arm.scores])
-    place_of = {(score.pretraining, score.seed): place for place, score in enumerate(arm.scores)}
-    seeds_of = {name: [score.seed for score in arm.scores if score.pretraining == name] for name in arm.pretrainings}
-    common = [seed for seed in seeds_of[arm.pretrainings[0]] if all(seed in seeds for seeds in seeds_of.values())]
-    own = len({seed for seeds in seeds_of.values() for seed in seeds}) == len(arm.scores)
+    values = np.array([score.value for score in condition.scores])
+    place_of = {(score.pretraining, score.seed): place for place, score in enumerate(condition.scores)}
+    seeds_of = {
+        name: [score.seed for score in condition.scores if score.pretraining == name] for name in condition.pretrainings
+    }
+    common = [seed for seed in seeds_of[condition.pretrainings[0]] if all(seed in seeds for seeds in seeds_of.values())]
+    own = len({seed for seeds in seeds_of.values() for seed in seeds}) == len(condition.scores)
     if own and len(seeds_of) > 1:
         groups = [[place_of[name, seed] for seed in seeds] for name, seeds in seeds_of.items()]
         return Rows(
@@ -84,7 +86,7 @@ def lay_out(arm: Arm, examples: np.ndarray | None) -> tuple[Rows, list[str]]:
             examples=None if examples is None else np.stack([examples[group].mean(axis=0) for group in groups]),
         ), []
     places = np.array([[place_of[name, seed] for seed in common] for name in seeds_of], dtype=np.int64)
-    left_out = len(arm.scores) - places.size
+    left_out = len(condition.scores) - places.size
     notes = [f"{left_out} scores left out: not every pretraining has their finetuning seed"] if left_out else []
     if not common:  # seeds that some pretrainings share and others do not: no row is independent of the next
         return Rows((), np.array([values.mean()]), None, False, None), notes
@@ -97,11 +99,11 @@ def lay_out(arm: Arm, examples: np.ndarray | None) -> tuple[Rows, list[str]]:
     ), notes
 
 
-def paired(one: Arm, other: Arm, rows: Rows, others: Rows) -> tuple[Rows, Rows, list[str]] | None:
-    """The rows that two arms share, each with its partner; None where they are not paired by design.
+def paired(one: Condition, other: Condition, rows: Rows, others: Rows) -> tuple[Rows, Rows, list[str]] | None:
+    """The rows that two conditions share, each with its partner; None where they are not paired by design.
 
     Args:
-        one: an arm.
+        one: a condition.
         other: the other.
         rows: of the one.
         others: of the other.

@@ -20,13 +20,13 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from lmtransfer.verdicts.arms import Arm, Examples
+from lmtransfer.verdicts.conditions import Condition, Examples
 from lmtransfer.verdicts.layout import Rows, lay_out, paired
 from lmtransfer.verdicts.power import combined
 
 Source = Literal["pretraining", "finetuning", "examples"]
 
-#: Said of arms whose examples are not known.
+#: Said of conditions whose examples are not known.
 NO_PREDICTIONS = "the luck of the examples is not counted: no predictions are kept"
 
 
@@ -69,9 +69,9 @@ class Estimate:
         standard_error: None where a side has a single row.
         degrees_of_freedom: of the standard error; None where that is.
         parts: of the variance, which is their sum.
-        paired: whether the rows of two arms were paired.
+        paired: whether the rows of two conditions were paired.
         varies: whether the rows, or the paired differences, have any spread.
-        num_seeds: rows of the arm and of the other.
+        num_seeds: rows of the condition and of the other.
         notes: what could not be counted, one line each.
     """
 
@@ -85,20 +85,20 @@ class Estimate:
     notes: tuple[str, ...]
 
 
-def score_of(arm: Arm) -> Estimate:
-    """An arm's mean score."""
-    known, notes = _known(arm)
-    rows, more = lay_out(arm, None if known is None else known.scores)
+def score_of(condition: Condition) -> Estimate:
+    """A condition's mean score."""
+    known, notes = _known(condition)
+    rows, more = lay_out(condition, None if known is None else known.scores)
     sides = [rows]
     return _estimate(sides, sides, None if known is None else known.clusters, [*notes, *more], paired=False)
 
 
-def difference_of(arm: Arm, control: Arm) -> Estimate:
-    """An arm's mean score minus another's."""
-    one, other, clusters, notes = _matched(arm, control)
-    (rows, more), (others, others_more) = lay_out(arm, one), lay_out(control, other)
+def difference_of(condition: Condition, control: Condition) -> Estimate:
+    """A condition's mean score minus another's."""
+    one, other, clusters, notes = _matched(condition, control)
+    (rows, more), (others, others_more) = lay_out(condition, one), lay_out(control, other)
     notes += [*more, *others_more]
-    pairs = paired(arm, control, rows, others)
+    pairs = paired(condition, control, rows, others)
     if pairs is None:
         return _estimate([rows, others], [rows, others], clusters, notes, paired=False)
     rows, others, more = pairs
@@ -118,8 +118,8 @@ def _estimate(
     """The first of some independent rows, minus the second where there is one.
 
     Args:
-        independent: one set of rows (an arm, or paired differences) or two.
-        sides: the arms themselves.
+        independent: one set of rows (a condition, or paired differences) or two.
+        sides: the conditions themselves.
         clusters: of the examples, shape (N,), or None.
         notes: what could not be counted.
         paired: whether the rows are paired differences.
@@ -163,7 +163,7 @@ def _of_examples(scores: Sequence[np.ndarray], clusters: np.ndarray | None, of_r
     """What the luck of the examples adds, beyond what the spread of the rows holds of it.
 
     Args:
-        scores: of paired differences, or of each of two arms, shape (R, N).
+        scores: of paired differences, or of each of two conditions, shape (R, N).
         clusters: of the examples, shape (N,); None where each stands for itself.
         of_rows: the variance that the spread of the rows comes to.
     """
@@ -194,20 +194,22 @@ def _by_cluster(values: np.ndarray, clusters: np.ndarray | None) -> np.ndarray:
     return totals.T
 
 
-def _known(arm: Arm) -> tuple[Examples | None, list[str]]:
-    """The examples of an arm, if their means are its scores, and what there is to say where they are not."""
-    if arm.examples is None:
+def _known(condition: Condition) -> tuple[Examples | None, list[str]]:
+    """The examples of a condition, if their means are its scores, and what there is to say where they are not."""
+    if condition.examples is None:
         return None, [NO_PREDICTIONS]
-    values = np.array([score.value for score in arm.scores])
-    off = np.abs(arm.examples.scores.mean(axis=1) - values)
+    values = np.array([score.value for score in condition.scores])
+    off = np.abs(condition.examples.scores.mean(axis=1) - values)
     if (off > 1e-3 * np.maximum(1.0, np.abs(values))).any():
         return None, ["the luck of the examples is not counted: the metric is no mean over them"]
-    return arm.examples, []
+    return condition.examples, []
 
 
-def _matched(arm: Arm, control: Arm) -> tuple[np.ndarray | None, np.ndarray | None, np.ndarray | None, list[str]]:
-    """The examples of two arms, shape (S, N) each in one order, their clusters (N,), and what there is to say."""
-    (one, notes), (other, more) = _known(arm), _known(control)
+def _matched(
+    condition: Condition, control: Condition
+) -> tuple[np.ndarray | None, np.ndarray | None, np.ndarray | None, list[str]]:
+    """The examples of two conditions, shape (S, N) each in one order, their clusters (N,), and what there is to say."""
+    (one, notes), (other, more) = _known(condition), _known(control)
     if one is None or other is None:
         return None, None, None, list(dict.fromkeys([*notes, *more]))
     order, others = np.argsort(one.ids, kind="stable"), np.argsort(other.ids, kind="stable")

@@ -166,7 +166,7 @@ def encode_with_masks(text: str, tokenizer: Tokenizer) -> np.ndarray:
     parts = [tokenizer.encode(first.rstrip()).ids]
     for part in rest:
         goes_on = part != "" and not part[0].isspace()
-        parts += [np.array([tokenizer.mask_id]), _going_on(part, tokenizer) if goes_on else _new(part, tokenizer)]
+        parts += [np.array([tokenizer.mask_id]), _continued(part, tokenizer) if goes_on else _new(part, tokenizer)]
     return np.concatenate(parts).astype(np.int64)
 
 
@@ -175,7 +175,7 @@ def _new(part: str, tokenizer: Tokenizer) -> np.ndarray:
     return tokenizer.encode(" " + text if text else "").ids
 
 
-def _going_on(part: str, tokenizer: Tokenizer) -> np.ndarray:
+def _continued(part: str, tokenizer: Tokenizer) -> np.ndarray:
     """The ids of a text behind a character that is none of them."""
     after = np.zeros(0, dtype=np.int64)
     for stand_in in _STAND_INS:

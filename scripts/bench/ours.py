@@ -30,14 +30,14 @@ from .text import objectives_of, source_of
 
 
 class _Timed:
-    """A watcher that tells the clock."""
+    """A callback that tells the clock."""
 
     name = "clock"
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
 
-    def observe(self, outcome: Any, state: Any, *, used: float) -> Sequence[str]:
+    def on_step_end(self, outcome: Any, state: Any, *, fraction: float) -> Sequence[str]:
         self.clock.step(outcome.tokens)
         return ()
 
@@ -80,7 +80,7 @@ def measure(setting: Setting) -> dict[str, Any]:
             max_grad_norm=1.0,
             log_every=10**9,
         ),
-        output=Output(watchers=[_Timed(clock)]),
+        output=Output(callbacks=[_Timed(clock)]),
     ).train()
     flags = f"Trainer, {hardware.precision.name}" + (", compiled blocks" if capacity else ", eager")
     return {**clock.result(), "flags": flags, "parameters": num_parameters(learner)}

@@ -15,7 +15,7 @@ from lmtransfer.data.documents import Corpus
 from lmtransfer.data.store.cache import prepare, tokenizer_for
 from lmtransfer.errors import DataError
 from lmtransfer.objectives.corruption.token_masking import TokenMasking
-from lmtransfer.objectives.learner import needed_reads
+from lmtransfer.objectives.learner import needed_output_positions
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
 from lmtransfer.objectives.pair_label import NextSentencePrediction
 from lmtransfer.objectives.rows.sentence_pairs import SentencePairs
@@ -75,7 +75,7 @@ def source_of(setting: Setting, *, capacity: int | None, few_shapes: bool) -> tu
         rows=kind(tokenizer=tokenizer, max_length=setting.length),
         corruption=TokenMasking(tokenizer=tokenizer, mask_prob=MASK_PROB),
         seed=0,
-        reads=needed_reads(objectives_of(setting)),
+        output_positions=needed_output_positions(objectives_of(setting)),
         capacity=capacity,
         few_shapes=few_shapes,
     )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from lmtransfer.verdicts.arms import arm
-from lmtransfer.verdicts.difference import compare_arms
+from lmtransfer.verdicts.conditions import condition
+from lmtransfer.verdicts.difference import compare_conditions
 from lmtransfer.verdicts.spread import spread
 
 
@@ -44,7 +44,9 @@ def table(sides: Mapping[str, Sequence[Outcome]]) -> list[str]:
         lines.append(f"{name:40} {accuracy.mean:9.2f} {shown:>10} {rate.mean:9,.0f} {seconds.mean:8.1f}   {each}")
     (_, ours), *others = sides.items()
     for name, theirs in others:
-        found = compare_arms(*(arm([100 * outcome.accuracy for outcome in side]) for side in (ours, theirs)))
+        found = compare_conditions(
+            *(condition([100 * outcome.accuracy for outcome in side]) for side in (ours, theirs))
+        )
         if found.interval is None:
             said = "one seed: no interval"
         else:

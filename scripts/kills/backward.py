@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from lmtransfer.data.batch import PackedBatch
-from lmtransfer.models.base import Direction, EncoderOutput, Reads
+from lmtransfer.models.base import Direction, EncoderOutput, OutputPositions
 from lmtransfer.models.elmo import ElmoSubwordEncoder
 
 
@@ -36,7 +36,9 @@ class BackwardLstm(ElmoSubwordEncoder):
         )
         self.dim = dim
 
-    def forward(self, batch: PackedBatch, carry: Any = None, reads: Reads | None = None) -> EncoderOutput:
+    def forward(
+        self, batch: PackedBatch, recurrent_state: Any = None, output_positions: OutputPositions | None = None
+    ) -> EncoderOutput:
         """Encode; see ``models.base.Encoder``."""
-        layers = super().forward(batch, reads=reads).layers
+        layers = super().forward(batch, output_positions=output_positions).layers
         return EncoderOutput(tuple(layer_TD[:, self.dim :] for layer_TD in layers))

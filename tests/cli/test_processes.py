@@ -52,7 +52,7 @@ def test_the_help_of_a_command_loads_no_torch(command: str, tmp_path: Path) -> N
 
 
 def test_help_takes_a_fraction_of_a_second(run_cli: Run) -> None:
-    """The promise is 0.3 s, of the processor; a python that imports nothing is measured too, for slow machines."""
+    """The promise is 0.3 s, of the CPU; a python that imports nothing is measured too, for slow machines."""
 
     def used() -> float:
         children = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -16,10 +16,11 @@ from torch import nn
 
 from lmtransfer.config.build import build
 from lmtransfer.config.paths import conf_dir
+from lmtransfer.config.primary import group_config
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.data.batch import pack as pack_tokens
 from lmtransfer.errors import DataError
-from lmtransfer.models.base import Encoder, Reads
+from lmtransfer.models.base import Encoder, OutputPositions
 from lmtransfer.training.weights import load_weights, weights
 
 VOCABULARY = 97
@@ -37,9 +38,7 @@ CONFIGS = sorted((conf_dir() / "model").glob("*.yaml"))
 
 
 def _encoder(path: Path, **changes: Any) -> Any:
-    node = OmegaConf.load(path)
-    assert OmegaConf.is_dict(node)
-    node = OmegaConf.create({"model": node}).model
+    node = OmegaConf.create({"model": group_config("model", path.stem, [path.parents[1]])}).model
     for key, value in {**SMALL, **changes}.items():
         if key in node:
             node[key] = value
@@ -75,7 +74,7 @@ class TestModel:
 
     def test_full_size_builds_and_declares_itself(self, path: Path) -> None:
         with torch.device("meta"):
-            node = OmegaConf.create({"model": OmegaConf.load(path)}).model
+            node = OmegaConf.create({"model": group_config("model", path.stem, [path.parents[1]])}).model
             encoder = build(node, vocab_size=VOCABULARY)
         assert isinstance(encoder, Encoder)
         assert encoder.dim == node.dim
@@ -104,7 +103,7 @@ class TestModel:
         assert len(output.layers) == encoder.num_layers + 1
         assert all(layer.shape == (39, encoder.dim) for layer in output.layers)
         positions = np.array([0, 9, 12, 30, 38])
-        read = encoder(batch, reads=Reads.of(positions, batch.cu_seqlens.numpy()))
+        read = encoder(batch, output_positions=OutputPositions.of(positions, batch.cu_seqlens.numpy()))
         torch.testing.assert_close(read.last, output.last[torch.from_numpy(positions)], atol=1e-5, rtol=1e-5)
 
     def test_packed_equals_one_by_one(self, path: Path) -> None:

@@ -83,9 +83,9 @@ def _hash(module: nn.Module) -> str:
     return digest.hexdigest()
 
 
-def _step(learner: TaskLearner, optimizer: AdamW, used: float, batch: TaskBatch) -> None:
+def _step(learner: TaskLearner, optimizer: AdamW, fraction: float, batch: TaskBatch) -> None:
     learner.train()
-    learner.follow(used)
+    learner.on_progress(fraction)
     losses, _ = learner.losses(batch)
     assert {name: loss.count for name, loss in losses.items()} == learner.counts(batch)
     (loss,) = losses.values()
@@ -101,7 +101,7 @@ def _step(learner: TaskLearner, optimizer: AdamW, used: float, batch: TaskBatch)
 def test_all_that_is_to_learn_does_and_nothing_else(path: Path, head: str, way: str) -> None:
     learner, optimizer = _learner(path, way, head)
     encoder, before = _hash(learner.encoder), _hash(learner.head)
-    _step(learner, optimizer, used=0.0, batch=_batch(head))
+    _step(learner, optimizer, fraction=0.0, batch=_batch(head))
     assert _hash(learner.head) != before
     pooler = learner.encoder.pooler if learner.use_pooler else None
     only_head = not way.startswith("finetune") and (pooler is None or way != "gradual")
@@ -114,7 +114,7 @@ def test_all_that_is_to_learn_does_and_nothing_else(path: Path, head: str, way: 
         assert table is None or not table.weight.requires_grad
     if way == "gradual":
         moved = _hash(learner.encoder)
-        _step(learner, optimizer, used=0.5, batch=_batch())
+        _step(learner, optimizer, fraction=0.5, batch=_batch())
         assert _hash(learner.encoder) != moved
         assert all(learner.encoder.get_parameter(name).requires_grad for name in learner.depths)
 

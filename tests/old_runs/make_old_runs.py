@@ -9,7 +9,7 @@ this is run before such a change and never after it, in a few minutes.
 
 What the runs say is noted where they were made: their losses and metrics, the predictions for the test files, and for
 runs that were stopped, the losses and the weights of the same run left alone. Nothing of this machine is kept: runs
-are made in a place that is the same everywhere, and versions.json does not say on which processor.
+are made in a place that is the same everywhere, and versions.json does not say on which CPU.
 """
 
 from __future__ import annotations
@@ -170,8 +170,8 @@ def _report() -> None:
     try:
         os.chdir(elsewhere)
         _say("report", "runs=[runs,unfinished]", f"to={_SCRATCH}/report")
-        arms = "runs=[runs/finetune/single,runs/finetune/single/control]"
-        compared = _said("compare", arms, f"to={_SCRATCH}/compared")
+        conditions = "runs=[runs/finetune/single,runs/finetune/single/control]"
+        compared = _said("compare", conditions, f"to={_SCRATCH}/compared")
         shutil.copyfile(f"{_SCRATCH}/report/report.json", "expected/report.json")
         Path("expected/compared.txt").write_text(compared.partition("As a page")[0])
         figures = sorted(path.name for path in Path(_SCRATCH, "report/figures").glob("*.png"))

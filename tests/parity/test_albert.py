@@ -11,7 +11,7 @@ from lmtransfer.data.batch import PackedBatch, pack
 from lmtransfer.interop.families.albert import ALBERT, ALBERT_FAMILY, IGNORED
 from lmtransfer.interop.families.key_map import to_theirs
 from lmtransfer.models.albert import AlbertEncoder
-from lmtransfer.models.base import Reads
+from lmtransfer.models.base import OutputPositions
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
@@ -114,7 +114,7 @@ def test_pretraining_losses_and_gradients_equal_the_peers() -> None:
         uniform_M=torch.zeros(30),
         num_targets=30,
         labels={"sop": torch.from_numpy(labels)},
-        reads=Reads.of(union, packed.cu_seqlens.numpy()),
+        output_positions=OutputPositions.of(union, packed.cu_seqlens.numpy()),
         read_index={
             "masked": torch.from_numpy(union.searchsorted(positions)),
             "starts": torch.from_numpy(union.searchsorted(starts)),

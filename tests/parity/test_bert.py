@@ -10,7 +10,7 @@ from peer_tensors import to_ours
 from lmtransfer.data.batch import PackedBatch, pack
 from lmtransfer.interop.families.bert import BERT, IGNORED, MEGATRON_BERT
 from lmtransfer.interop.families.key_map import to_theirs
-from lmtransfer.models.base import Reads
+from lmtransfer.models.base import OutputPositions
 from lmtransfer.models.bert import BertEncoder
 
 transformers = pytest.importorskip("transformers")
@@ -103,11 +103,14 @@ def test_reads_compute_the_same_states_and_gradients_as_everything(norm: str) ->
     encoder = _ours(_peer(norm), norm).double()
     batch, _ = _inputs()
     positions = np.sort(np.random.default_rng(2).permutation(sum(LENGTHS))[:37])
-    reads = Reads.of(positions, batch.cu_seqlens.numpy())
-    assert 0 in reads.counts  # a sequence in which nothing is read
+    output_positions = OutputPositions.of(positions, batch.cu_seqlens.numpy())
+    assert 0 in output_positions.counts  # a sequence in which nothing is read
     weights = torch.randn(37, 48, dtype=torch.float64)
     gradients = []
-    for last in (encoder(batch).last[reads.positions_N], encoder(batch, reads=reads).last):
+    for last in (
+        encoder(batch).last[output_positions.positions_N],
+        encoder(batch, output_positions=output_positions).last,
+    ):
         encoder.zero_grad()
         (last * weights).sum().backward()
         gradients.append([p.grad.clone() for p in encoder.parameters() if p.grad is not None] + [last.detach()])

@@ -12,10 +12,11 @@ from peer_tensors import to_ours
 
 from lmtransfer.config.build import build
 from lmtransfer.config.paths import conf_dir
+from lmtransfer.config.primary import group_config
 from lmtransfer.data.batch import PackedBatch, pack
 from lmtransfer.errors import ConfigError
 from lmtransfer.interop.families.bert import BERT, IGNORED, MEGATRON_BERT
-from lmtransfer.models.base import Encoder, Reads
+from lmtransfer.models.base import Encoder, OutputPositions
 from lmtransfer.models.bert import BertEncoder
 from lmtransfer.models.gpt import GptEncoder
 
@@ -44,7 +45,7 @@ def test_states_of_a_bert_read_left_to_right_are_those_of_the_peers_decoder(norm
     ours.load_state_dict(to_ours(peer.state_dict(), key_map, ignore=IGNORED))
     tokens = _tokens()
     batch = pack(tokens)
-    reads = Reads.of(np.array([0, 6, 8, 38, 50, 100]), batch.cu_seqlens.numpy())
+    output_positions = OutputPositions.of(np.array([0, 6, 8, 38, 50, 100]), batch.cu_seqlens.numpy())
     for attention, model in (("causal", decoder), ("bidirectional", peer)):
         ours.attend(attention)  # type: ignore[arg-type]
         with torch.no_grad():
@@ -54,22 +55,23 @@ def test_states_of_a_bert_read_left_to_right_are_those_of_the_peers_decoder(norm
                 states = [*theirs.hidden_states[:-1], theirs.last_hidden_state]
                 for mine, their in zip(layers, states, strict=True):
                     torch.testing.assert_close(mine.split(LENGTHS)[place], their[0], atol=2e-5, rtol=1e-5)
-            torch.testing.assert_close(ours(batch, reads=reads).last, layers[-1][reads.positions_N])
+            torch.testing.assert_close(
+                ours(batch, output_positions=output_positions).last, layers[-1][output_positions.positions_N]
+            )
 
 
 def _both_ways() -> list[str]:
     """The shipped models that can be read both ways, one of each class."""
     found: dict[str, str] = {}
     for path in sorted((conf_dir() / "model").glob("*.yaml")):
-        node = OmegaConf.load(path)
-        encoder = _encoder(path.stem) if "_target_" in node else None
-        if encoder is not None and encoder.attentions:
+        encoder = _encoder(path.stem)
+        if encoder.attentions:
             found.setdefault(type(encoder).__name__, path.stem)
     return list(found.values())
 
 
 def _encoder(name: str) -> Encoder:
-    node = OmegaConf.load(conf_dir() / "model" / f"{name}.yaml")
+    node = OmegaConf.create(group_config("model", name, [conf_dir()]))
     changes = {key: value for key, value in SMALL.items() if key in node}
     changes |= {"embedding_dim": 8} if "embedding_dim" in node else {}
     changes |= {"window": 8, "global_every": 2} if "window" in node else {}
@@ -95,9 +97,11 @@ def test_no_state_of_a_causal_row_depends_on_a_later_token_and_every_row_is_read
     for place, ids in enumerate(tokens):
         encoder.attend("causal" if place < 3 else "bidirectional")
         torch.testing.assert_close(mixed[place], _last(encoder, pack([ids])), atol=1e-5, rtol=1e-5)
-    reads = Reads.of(np.array([0, 6, 8, 38, 50, 100]), batch.cu_seqlens.numpy())
+    output_positions = OutputPositions.of(np.array([0, 6, 8, 38, 50, 100]), batch.cu_seqlens.numpy())
     with torch.no_grad():
-        assert torch.equal(encoder(batch, reads=reads).last, torch.cat(mixed)[reads.positions_N])
+        assert torch.equal(
+            encoder(batch, output_positions=output_positions).last, torch.cat(mixed)[output_positions.positions_N]
+        )
     edited = [ids.copy() for ids in tokens]
     for place in (1, 4):  # a causal row, and one that is read in both directions
         edited[place][10] = (edited[place][10] + 5) % 96

@@ -9,7 +9,7 @@ from peer_tensors import heads_to_ours, to_ours
 
 from lmtransfer.data.batch import pack
 from lmtransfer.interop.families.bert import BERT, BERT_FAMILY, IGNORED
-from lmtransfer.models.base import Reads
+from lmtransfer.models.base import OutputPositions
 from lmtransfer.models.bert import BertEncoder
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.learner import PretrainingLearner
@@ -69,7 +69,7 @@ def _batch() -> tuple[PretrainingBatch, dict[str, torch.Tensor]]:
         uniform_M=torch.zeros(len(positions)),
         num_targets=len(positions),
         labels={"nsp": torch.from_numpy(labels)},
-        reads=Reads.of(union, packed.cu_seqlens.numpy()),
+        output_positions=OutputPositions.of(union, packed.cu_seqlens.numpy()),
         read_index={
             "masked": torch.from_numpy(union.searchsorted(positions)),
             "starts": torch.from_numpy(union.searchsorted(starts)),

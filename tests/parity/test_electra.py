@@ -13,7 +13,7 @@ from peer_tensors import to_ours
 from lmtransfer.data.batch import PackedBatch, pack
 from lmtransfer.interop.families.electra import DISCRIMINATOR_HEAD, ELECTRA, ELECTRA_FAMILY, IGNORED
 from lmtransfer.interop.families.key_map import to_theirs
-from lmtransfer.models.base import Reads
+from lmtransfer.models.base import OutputPositions
 from lmtransfer.models.electra import ElectraEncoder
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.learner import PretrainingLearner
@@ -131,7 +131,7 @@ def _batch() -> PretrainingBatch:
         uniform_M=torch.rand(len(index)),
         num_targets=len(index),
         labels={},
-        reads=Reads.of(positions, packed.cu_seqlens.numpy()),
+        output_positions=OutputPositions.of(positions, packed.cu_seqlens.numpy()),
         read_index={"masked": None},
         keys=tuple(str(i) for i in range(len(LENGTHS))),
     )

@@ -69,15 +69,15 @@ def test_published_models_give_their_published_embeddings(data_root: Path, name:
     encoder = encoder_of(folder)
     lanes = json.loads((folder / FILES[name][1]).read_text())
     expected = [read_hdf5(folder / f"lm_embeddings_{lane}.hdf5") for lane in range(3)]
-    carry: dict[str, Any] = {}
+    recurrent_state: dict[str, Any] = {}
     for number in range(10):
         batch = sentences_as_batch([lane[number].split() for lane in lanes])
         assert batch.chars_TC is not None
         with torch.no_grad():
             words = encoder.characters(batch.chars_TC)
-            layers, forward, backward = encoder.lstms(words, batch, **carry)
+            layers, forward, backward = encoder.lstms(words, batch, **recurrent_state)
             stateless = encoder(batch)
-        carry = {"forward_states": forward, "backward_states": backward}
+        recurrent_state = {"forward_states": forward, "backward_states": backward}
         for place, states in enumerate(layers[2].split(list(batch.lengths))):
             both = torch.cat(list(expected[place][str(number)]), dim=1)
             torch.testing.assert_close(states[1:-1], both, atol=1e-5, rtol=0)
@@ -139,9 +139,9 @@ def reference(weights: dict[str, np.ndarray], options: dict[str, Any], character
         vector = np.maximum(vector, 0) if cnn["activation"] == "relu" else np.tanh(vector)
         for number in range(cnn["n_highway"]):
             place = f"CNN_high_{number}"
-            carry = sigmoid(vector @ weights[f"{place}/W_carry"] + weights[f"{place}/b_carry"])
+            recurrent_state = sigmoid(vector @ weights[f"{place}/W_carry"] + weights[f"{place}/b_carry"])
             new = np.maximum(vector @ weights[f"{place}/W_transform"] + weights[f"{place}/b_transform"], 0)
-            vector = carry * new + (1 - carry) * vector
+            vector = recurrent_state * new + (1 - recurrent_state) * vector
         vectors.append(vector @ weights["CNN_proj/W_proj"] + weights["CNN_proj/b_proj"])
     layers = [[vector, vector] for vector in vectors]
     outputs = [np.array([np.concatenate(pair) for pair in layers])]

@@ -10,7 +10,7 @@ from peer_tensors import to_ours
 from lmtransfer.data.batch import pack
 from lmtransfer.interop.families.gpt2 import GPT2, IGNORED
 from lmtransfer.interop.families.key_map import to_theirs
-from lmtransfer.models.base import Reads
+from lmtransfer.models.base import OutputPositions
 from lmtransfer.models.gpt import GptEncoder
 
 transformers = pytest.importorskip("transformers")
@@ -42,8 +42,10 @@ def test_hidden_states_equal_the_peers() -> None:
             theirs = peer(torch.from_numpy(ids)[None], output_hidden_states=True).hidden_states
             for mine, their in zip(packed.layers, theirs, strict=True):
                 torch.testing.assert_close(mine.split(LENGTHS)[index], their[0], atol=1e-5, rtol=1e-5)
-        reads = Reads.of(np.array([0, 8, 20, 60, 106]), batch.cu_seqlens.numpy())
-        torch.testing.assert_close(ours(batch, reads=reads).last, packed.last[reads.positions_N])
+        output_positions = OutputPositions.of(np.array([0, 8, 20, 60, 106]), batch.cu_seqlens.numpy())
+        torch.testing.assert_close(
+            ours(batch, output_positions=output_positions).last, packed.last[output_positions.positions_N]
+        )
 
 
 def test_no_token_sees_what_comes_after() -> None:

@@ -12,7 +12,7 @@ from peer_tensors import heads_to_ours, to_ours
 from lmtransfer.data.batch import PackedBatch, pack
 from lmtransfer.interop.families.key_map import to_theirs
 from lmtransfer.interop.families.modern import IGNORED, MODERN_BERT, MODERN_FAMILY
-from lmtransfer.models.base import Reads
+from lmtransfer.models.base import OutputPositions
 from lmtransfer.models.modern import ModernEncoder
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.learner import PretrainingLearner
@@ -159,7 +159,7 @@ def test_masked_language_model_loss_equals_the_peers() -> None:
         uniform_M=torch.zeros(len(index)),
         num_targets=len(index),
         labels={},
-        reads=Reads.of(positions, packed.cu_seqlens.numpy()),
+        output_positions=OutputPositions.of(positions, packed.cu_seqlens.numpy()),
         read_index={"masked": None},
         keys=(),
     )
@@ -177,10 +177,13 @@ def test_reads_compute_the_same_states_and_gradients_as_everything(num_layers: i
     encoder = _encoder(num_layers, **changes).double()
     packed = _packed()
     positions = np.sort(np.random.default_rng(2).permutation(sum(LENGTHS))[:37])
-    reads = Reads.of(positions, packed.cu_seqlens.numpy())
+    output_positions = OutputPositions.of(positions, packed.cu_seqlens.numpy())
     weights = torch.randn(37, WIDTH, dtype=torch.float64)
     gradients = []
-    for last in (encoder(packed).last[reads.positions_N], encoder(packed, reads=reads).last):
+    for last in (
+        encoder(packed).last[output_positions.positions_N],
+        encoder(packed, output_positions=output_positions).last,
+    ):
         encoder.zero_grad()
         (last * weights).sum().backward()
         gradients.append([p.grad.clone() for p in encoder.parameters() if p.grad is not None] + [last.detach()])

@@ -16,7 +16,7 @@ from lmtransfer.interop.families.roberta import (
     ROBERTA_PRE_NORM,
     with_published_tables,
 )
-from lmtransfer.models.base import Reads
+from lmtransfer.models.base import OutputPositions
 from lmtransfer.models.roberta import RobertaEncoder
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.learner import PretrainingLearner
@@ -134,7 +134,7 @@ def test_loss_and_gradients_of_masked_tokens_equal_the_peers(norm: str) -> None:
         uniform_M=torch.zeros(30),
         num_targets=30,
         labels={},
-        reads=Reads.of(positions, packed.cu_seqlens.numpy()),
+        output_positions=OutputPositions.of(positions, packed.cu_seqlens.numpy()),
         read_index={"masked": None},
         keys=tuple(str(i) for i in range(len(LENGTHS))),
     )

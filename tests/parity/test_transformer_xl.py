@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from lmtransfer.data.batch import PackedBatch, pack
-from lmtransfer.models.base import EncoderOutput, Reads
+from lmtransfer.models.base import EncoderOutput, OutputPositions
 from lmtransfer.models.transformer_xl import TransformerXlEncoder
 
 DIM, HEADS, LAYERS, VOCABULARY = 24, 3, 3, 61
@@ -118,8 +118,10 @@ def test_hidden_states_equal_the_equations(norm: str) -> None:
     batch = pack(tokens)
     with torch.no_grad():
         _assert_layers(encoder(batch), batch, [_reference(encoder, row)[0] for row in tokens])
-        reads = Reads.of(np.array([0, 6, 30, 52]), batch.cu_seqlens.numpy())
-        torch.testing.assert_close(encoder(batch, reads=reads).last, encoder(batch).last[reads.positions_N])
+        output_positions = OutputPositions.of(np.array([0, 6, 30, 52]), batch.cu_seqlens.numpy())
+        torch.testing.assert_close(
+            encoder(batch, output_positions=output_positions).last, encoder(batch).last[output_positions.positions_N]
+        )
 
 
 @pytest.mark.parametrize(
@@ -128,18 +130,20 @@ def test_hidden_states_equal_the_equations(norm: str) -> None:
 @pytest.mark.parametrize("lengths", [[6, 6, 6], [12, 5, 9]])
 def test_windows_with_memory_equal_the_equations(changes: dict[str, Any], lengths: list[int]) -> None:
     encoder = _encoder(**changes)
-    carry: Any = None
+    recurrent_state: Any = None
     memories: list[list[list[Tensor]] | None] = [None] * len(lengths)
     with torch.no_grad():
         for seed in range(3):  # the memory is empty, partly filled, full
             tokens = _tokens(seed, [6] * len(lengths) if seed < 2 else lengths)
             batch = pack(tokens)
-            output = encoder(batch, carry=carry)
+            output = encoder(batch, recurrent_state=recurrent_state)
             references = [_reference(encoder, row, memory) for row, memory in zip(tokens, memories, strict=True)]
             _assert_layers(output, batch, [layers for layers, _ in references])
-            carry, memories = output.carry, [left for _, left in references]
-            assert [tuple(rows.shape) for rows in carry] == [(len(lengths), min(10, 6 * seed + 6), DIM)] * LAYERS
-            for depth, rows in enumerate(carry):
+            recurrent_state, memories = output.recurrent_state, [left for _, left in references]
+            assert [tuple(rows.shape) for rows in recurrent_state] == [
+                (len(lengths), min(10, 6 * seed + 6), DIM)
+            ] * LAYERS
+            for depth, rows in enumerate(recurrent_state):
                 for mine, left in zip(rows, memories, strict=True):
                     torch.testing.assert_close(mine, torch.stack(left[depth]), **CLOSE)
 
@@ -147,11 +151,11 @@ def test_windows_with_memory_equal_the_equations(changes: dict[str, Any], length
 def test_losses_and_gradients_equal_the_equations() -> None:
     encoder = _encoder()
     before, tokens = _tokens(4, [9]), _tokens(5, [8])
-    carry, targets = encoder(pack(before)).carry, torch.from_numpy(_tokens(6, [8])[0])
+    recurrent_state, targets = encoder(pack(before)).recurrent_state, torch.from_numpy(_tokens(6, [8])[0])
     memory = [[row.detach() for row in of_layer] for of_layer in _reference(encoder, before[0])[1]]
     gradients = []
     for last in (
-        lambda: encoder(pack(tokens), carry=carry).last,
+        lambda: encoder(pack(tokens), recurrent_state=recurrent_state).last,
         lambda: torch.stack(_reference(encoder, tokens[0], memory)[0][-1]),
     ):
         encoder.zero_grad()
@@ -170,10 +174,10 @@ def test_full_memory_is_one_long_pass() -> None:
     (tokens,) = _tokens(7, [40])
     with torch.no_grad():
         whole = encoder(pack([tokens]))
-        carry, parts = None, []
+        recurrent_state, parts = None, []
         for start in (0, 8, 16, 24, 32):
-            output = encoder(pack([tokens[start : start + 8]]), carry=carry)
-            carry = output.carry
+            output = encoder(pack([tokens[start : start + 8]]), recurrent_state=recurrent_state)
+            recurrent_state = output.recurrent_state
             parts.append(output.layers)
     for depth, layer in enumerate(whole.layers):
         torch.testing.assert_close(torch.cat([part[depth] for part in parts]), layer, atol=1e-12, rtol=1e-12)
@@ -185,23 +189,25 @@ def test_filler_has_no_memory_and_changes_none() -> None:
     with torch.no_grad():
         plain = encoder(pack(first))
         filled = encoder(pack(first, capacity=32, max_length=10))
-        assert [tuple(rows.shape) for rows in filled.carry] == [(3, 6, DIM)] * LAYERS
-        for mine, other in zip(filled.carry, plain.carry, strict=True):
+        assert [tuple(rows.shape) for rows in filled.recurrent_state] == [(3, 6, DIM)] * LAYERS
+        for mine, other in zip(filled.recurrent_state, plain.recurrent_state, strict=True):
             torch.testing.assert_close(mine, other, **CLOSE)
-        after = encoder(pack(second), carry=plain.carry).last
+        after = encoder(pack(second), recurrent_state=plain.recurrent_state).last
         torch.testing.assert_close(
-            encoder(pack(second, capacity=32, max_length=10), carry=filled.carry).last[:18], after, **CLOSE
+            encoder(pack(second, capacity=32, max_length=10), recurrent_state=filled.recurrent_state).last[:18],
+            after,
+            **CLOSE,
         )
 
 
 def test_no_gradient_flows_into_the_memory() -> None:
     encoder = _encoder()
     first, second = _tokens(10, [8, 8]), _tokens(11, [8, 8])
-    carry = encoder(pack(first)).carry
-    assert not any(rows.requires_grad for rows in carry)
-    given = tuple(rows.clone().requires_grad_() for rows in carry)
-    output = encoder(pack(second), carry=given)
-    assert not any(rows.requires_grad for rows in output.carry)
+    recurrent_state = encoder(pack(first)).recurrent_state
+    assert not any(rows.requires_grad for rows in recurrent_state)
+    given = tuple(rows.clone().requires_grad_() for rows in recurrent_state)
+    output = encoder(pack(second), recurrent_state=given)
+    assert not any(rows.requires_grad for rows in output.recurrent_state)
     output.last.sum().backward()
     # Rows of the embedding that only the first window used get no gradient from the second's loss.
     only_first = sorted(set(np.concatenate(first)) - set(np.concatenate(second)))
@@ -211,18 +217,18 @@ def test_no_gradient_flows_into_the_memory() -> None:
 
 def test_no_token_sees_what_comes_after() -> None:
     encoder = _encoder()
-    carry = encoder(pack(_tokens(12, [10]))).carry
+    recurrent_state = encoder(pack(_tokens(12, [10]))).recurrent_state
     (tokens,) = _tokens(13, [20])
     edited = tokens.copy()
     edited[11:] = (edited[11:] + 5) % VOCABULARY
     with torch.no_grad():
-        before, after = (encoder(pack([row]), carry=carry).last for row in (tokens, edited))
+        before, after = (encoder(pack([row]), recurrent_state=recurrent_state).last for row in (tokens, edited))
     assert torch.equal(before[:11], after[:11])
     assert not torch.equal(before[11], after[11])
 
 
 def test_a_memory_of_other_rows_is_refused() -> None:
     encoder = _encoder()
-    carry = encoder(pack(_tokens(14, [8, 8]))).carry
+    recurrent_state = encoder(pack(_tokens(14, [8, 8]))).recurrent_state
     with pytest.raises(ValueError, match="2 sequences does not fit a batch of 3"):
-        encoder(pack(_tokens(15, [8, 8, 8])), carry=carry)
+        encoder(pack(_tokens(15, [8, 8, 8])), recurrent_state=recurrent_state)

@@ -12,7 +12,7 @@ from torch import Tensor
 from lmtransfer.data.batch import PackedBatch, pack
 from lmtransfer.interop.families.key_map import to_ours, to_theirs
 from lmtransfer.interop.families.xlnet import XLNET
-from lmtransfer.models.base import Reads
+from lmtransfer.models.base import OutputPositions
 from lmtransfer.models.xlnet import XlnetEncoder
 
 transformers = pytest.importorskip("transformers")
@@ -74,9 +74,9 @@ def test_a_second_window_with_memory_equals_the_peers(lengths: list[int]) -> Non
     first, second = _tokens(2, [16] * len(lengths)), _tokens(3, lengths)
     segments = _segments(lengths)
     with torch.no_grad():
-        memory = ours(pack(first)).carry
+        memory = ours(pack(first)).recurrent_state
         assert [tuple(rows.shape) for rows in memory] == [(len(lengths), 11, 48)] * 3
-        packed = ours(pack(second, segments), carry=memory)
+        packed = ours(pack(second, segments), recurrent_state=memory)
         for index in range(len(lengths)):
             mems = peer.transformer(_row(first[index]), use_mems=True).mems
             kwargs = {"token_type_ids": _row(segments[index]), "mems": mems, "use_mems": True}
@@ -84,7 +84,7 @@ def test_a_second_window_with_memory_equals_the_peers(lengths: list[int]) -> Non
             for mine, their in zip(packed.layers, theirs.hidden_states, strict=True):
                 torch.testing.assert_close(mine.split(lengths)[index], their[0], **CLOSE)
             if len(set(lengths)) == 1:
-                for mine, their in zip(packed.carry, theirs.mems, strict=True):
+                for mine, their in zip(packed.recurrent_state, theirs.mems, strict=True):
                     torch.testing.assert_close(mine[index], their[:, 0], **CLOSE)
 
 
@@ -100,8 +100,8 @@ def _orders(lengths: list[int]) -> list[np.ndarray]:
     return orders
 
 
-def _reads(orders: list[np.ndarray], batch: PackedBatch) -> Reads:
-    return Reads.of(np.flatnonzero(np.concatenate(orders)), batch.cu_seqlens.numpy())
+def _reads(orders: list[np.ndarray], batch: PackedBatch) -> OutputPositions:
+    return OutputPositions.of(np.flatnonzero(np.concatenate(orders)), batch.cu_seqlens.numpy())
 
 
 def _peers_masks(order: np.ndarray) -> dict[str, Tensor]:
@@ -123,11 +123,16 @@ def test_both_streams_and_the_loss_equal_the_peers(with_memory: bool) -> None:
     tokens, segments, orders = _tokens(5, LENGTHS), _segments(LENGTHS), _orders(LENGTHS)
     before = _tokens(6, [13] * len(LENGTHS))
     batch = pack(tokens, segments)
-    reads = _reads(orders, batch)
+    output_positions = _reads(orders, batch)
     targets = [torch.from_numpy(ids[order > 0]) for ids, order in zip(tokens, orders, strict=True)]
     with torch.no_grad():
-        memory = ours(pack(before)).carry if with_memory else None
-        packed = ours.two_stream(batch, order_T=torch.from_numpy(np.concatenate(orders)), reads=reads, carry=memory)
+        memory = ours(pack(before)).recurrent_state if with_memory else None
+        packed = ours.two_stream(
+            batch,
+            order_T=torch.from_numpy(np.concatenate(orders)),
+            output_positions=output_positions,
+            recurrent_state=memory,
+        )
         for index, (ids, segment, order) in enumerate(zip(tokens, segments, orders, strict=True)):
             mems = peer.transformer(_row(before[index]), use_mems=True).mems if with_memory else None
             theirs = peer(
@@ -142,7 +147,7 @@ def test_both_streams_and_the_loss_equal_the_peers(with_memory: bool) -> None:
             contents, queries = theirs.hidden_states[::2], theirs.hidden_states[1::2]
             for mine, their in zip(packed.layers[:-1], contents[:-1], strict=True):
                 torch.testing.assert_close(mine.split(LENGTHS)[index], their[0], **CLOSE)
-            mine = packed.last.split(list(reads.counts))[index]
+            mine = packed.last.split(list(output_positions.counts))[index]
             torch.testing.assert_close(mine, queries[-1][0], **CLOSE)
             logits = mine @ ours.token_embedding.weight.T + peer.lm_loss.bias
             loss = torch.nn.functional.cross_entropy(logits, targets[index])
@@ -154,8 +159,10 @@ def test_gradients_of_two_streams_equal_the_peers() -> None:
     (tokens,), (segments,), (order,) = _tokens(7, [17]), _segments([17]), _orders([17])
     batch = pack([tokens], [segments])
     weights = torch.randn(len(np.flatnonzero(order)), 48)
-    reads = _reads([order], batch)
-    (ours.two_stream(batch, order_T=torch.from_numpy(order), reads=reads).last * weights).sum().backward()
+    output_positions = _reads([order], batch)
+    (
+        ours.two_stream(batch, order_T=torch.from_numpy(order), output_positions=output_positions).last * weights
+    ).sum().backward()
     theirs = peer.transformer(_row(tokens), token_type_ids=_row(segments), **_peers_masks(order))
     (theirs.last_hidden_state[0] * weights).sum().backward()
     expected = {name: parameter.grad for name, parameter in peer.transformer.named_parameters()}

@@ -69,12 +69,12 @@ def compared(*words: str) -> dict[str, Any]:
 def test_labels_are_kept_with_what_the_file_says(world: Path) -> None:
     rows = [line.split("\t") for line in Path("data/dev.tsv").read_text().splitlines()[1:]]
     for seed in range(2):
-        for arm in ("", "control/"):
-            found = kept(f"runs/finetune/a/{arm}seed-{seed}")
+        for condition in ("", "control/"):
+            found = kept(f"runs/finetune/a/{condition}seed-{seed}")
             assert found.gold.tolist() == [int(label) for _, label in rows]
             assert found.lengths.tolist() == [len(text) for text, _ in rows]
             right = sum(int(label) == said for (_, label), said in zip(rows, found.predicted.tolist(), strict=True))
-            metrics = result(f"runs/finetune/a/{arm}seed-{seed}")["metrics"]
+            metrics = result(f"runs/finetune/a/{condition}seed-{seed}")["metrics"]
             assert metrics["accuracy"] == pytest.approx(right / len(rows))
 
 
@@ -135,7 +135,9 @@ def test_a_resumed_run_keeps_the_same_predictions(world: Path) -> None:
 def test_an_evaluation_keeps_those_of_every_seed_and_of_the_control(world: Path) -> None:
     assert lmtransfer("evaluate", "run=runs/finetune/a", "split=dev", "hardware=exact", "name=again") == 0
     files = sorted(path.name for path in Path("runs/evaluate/again/predictions").iterdir())
-    assert files == [f"dev-{arm}-seed-{seed}.npz" for arm in ("control", "pretraining-0") for seed in range(2)]
+    assert files == [
+        f"dev-{condition}-seed-{seed}.npz" for condition in ("control", "pretraining-0") for seed in range(2)
+    ]
     for seed in range(2):
         one = read_predictions(Path(f"runs/evaluate/again/predictions/dev-pretraining-0-seed-{seed}.npz"))
         assert one.examples.predicted.tolist() == kept(f"runs/finetune/a/seed-{seed}").predicted.tolist()
@@ -143,10 +145,10 @@ def test_an_evaluation_keeps_those_of_every_seed_and_of_the_control(world: Path)
         assert control.is_control
         assert control.examples.predicted.tolist() == kept(f"runs/finetune/a/control/seed-{seed}").predicted.tolist()
     entry = next(entry for entry in make_entries(collect(Path("runs"))) if entry.run.name == "again")
-    assert entry.arm is not None
-    assert entry.arm.examples is not None
-    assert entry.control_arm is not None
-    assert entry.control_arm.examples is not None
+    assert entry.condition is not None
+    assert entry.condition.examples is not None
+    assert entry.control_condition is not None
+    assert entry.control_condition.examples is not None
     # Fewer seeds in another evaluation of this name leave nothing of the ones before.
     words = ["evaluate", "run=runs/finetune/a/seed-0", "split=dev", "hardware=exact", "name=again", "overwrite=true"]
     assert lmtransfer(*words) == 0

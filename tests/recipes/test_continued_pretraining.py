@@ -145,10 +145,10 @@ def test_added_words_are_tokens_and_change_nothing_else(world: Path, capsys: pyt
     still = ["optimizer.learning_rate=1e-30", "optimizer.weight_decay=0.0"]
     assert go_on("tokenizer.add=words.txt", *still) == 0
     assert "heads: mlm came along" in capsys.readouterr().err
-    base, grown = (load_tokenizer(Path(f"runs/pretrain/{name}/tokenizer")) for name in ("base", "on"))
-    assert grown.num_pieces == base.num_pieces + 2
-    assert len(grown.encode_ids(["zyxotide"])[0]) == 1 < len(base.encode_ids(["zyxotide"])[0])
-    assert grown.encode_ids(["the old boat lay"])[0].tolist() == base.encode_ids(["the old boat lay"])[0].tolist()
+    base, resized = (load_tokenizer(Path(f"runs/pretrain/{name}/tokenizer")) for name in ("base", "on"))
+    assert resized.num_pieces == base.num_pieces + 2
+    assert len(resized.encode_ids(["zyxotide"])[0]) == 1 < len(base.encode_ids(["zyxotide"])[0])
+    assert resized.encode_ids(["the old boat lay"])[0].tolist() == base.encode_ids(["the old boat lay"])[0].tolist()
     before, after = weights("runs/pretrain/base"), weights("runs/pretrain/on")
     num = base.num_pieces
     with_rows = {"encoder.embeddings.token.weight", "objectives.mlm.bias"}

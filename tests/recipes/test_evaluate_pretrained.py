@@ -93,11 +93,11 @@ def _by_hand(encoder: Any, ids: list[int], *, memory: int, segment: int = 8, lon
     total, count = 0.0, 0
     with torch.no_grad():
         for lane in range(num_lanes):
-            carry = None
+            recurrent_state = None
             for window in range(in_lane):
                 start = (lane * in_lane + window) * segment
-                output = encoder(pack([np.array(text[start : start + segment])]), carry=carry)
-                carry = output.carry
+                output = encoder(pack([np.array(text[start : start + segment])]), recurrent_state=recurrent_state)
+                recurrent_state = output.recurrent_state
                 if window >= warm_up:
                     logits = output.last @ encoder.token_embedding.weight.T
                     targets = torch.tensor(text[start + 1 : start + segment + 1])

@@ -84,7 +84,7 @@ def result(path: Path) -> dict[str, Any]:
 
 
 def assert_alike(found: Any, wanted: Any, where: str = "") -> None:
-    """Equal, numbers up to what other processors round otherwise."""
+    """Equal, numbers up to what other CPUs round otherwise."""
     if isinstance(wanted, float):
         assert found == pytest.approx(wanted, rel=1e-4, abs=1e-4), where
     elif isinstance(wanted, dict):

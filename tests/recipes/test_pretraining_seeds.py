@@ -100,9 +100,9 @@ def test_each_pretraining_seed_is_transferred_with_each_finetuning_seed(world: P
     assert set(entries) == {"finetune/nested", "finetune/alone", "pretrain/base", "pretrain/two"}
     nested = entries["finetune/nested"]
     assert len(nested.seeds) == 4
-    assert nested.arm is not None
-    assert nested.arm.examples is not None
-    assert len(nested.arm.pretrainings) == 2
+    assert nested.condition is not None
+    assert nested.condition.examples is not None
+    assert len(nested.condition.pretrainings) == 2
     assert lmtransfer("evaluate", "run=runs/finetune/nested", "split=test", "hardware=exact", "name=test") == 0
     assert [seed["pretraining_seed"] for seed in result("runs/evaluate/test")["seeds"]] == [0, 0, 4, 4]
     assert len([*Path("runs/evaluate/test/predictions").iterdir()]) == 6
@@ -157,7 +157,7 @@ def test_a_study_pretrains_with_several_seeds(tmp_path: Path, monkeypatch: pytes
         "cache_dir": None,
     }
     jobs = {job.key: job for job in make_plan(OmegaConf.create(config)).jobs}
-    assert "seeds=3" in jobs["pretrain of one"].words
-    assert "seeds=5" in jobs["pretrain of two"].words
-    assert "seeds=3" not in jobs["pretrain of two"].words
-    assert f"init={jobs['pretrain of one'].run}" in jobs["probe of one"].words
+    assert "seeds=3" in jobs["pretrain of one"].overrides
+    assert "seeds=5" in jobs["pretrain of two"].overrides
+    assert "seeds=3" not in jobs["pretrain of two"].overrides
+    assert f"init={jobs['pretrain of one'].run}" in jobs["probe of one"].overrides

@@ -135,11 +135,17 @@ def test_learning_rates_are_chosen_on_held_out_labels_with_as_many_tries_for_the
     assert lmtransfer("finetune", *QUICK, *words) == 0
     found = result("runs/finetune/ft")
     tries = found["learning_rate_tries"]
-    for arm, part in (("pretrained", found), ("control", found["control"])):
-        of_arm = [tried for tried in tries if tried["arm"] == arm]
-        assert sorted((t["learning_rate"], t["seed"]) for t in of_arm) == [(1e-6, 0), (1e-6, 1), (2e-2, 0), (2e-2, 1)]
+    for condition, part in (("pretrained", found), ("control", found["control"])):
+        of_condition = [tried for tried in tries if tried["arm"] == condition]
+        assert sorted((t["learning_rate"], t["seed"]) for t in of_condition) == [
+            (1e-6, 0),
+            (1e-6, 1),
+            (2e-2, 0),
+            (2e-2, 1),
+        ]
         mean = {
-            rate: statistics.fmean(t["score"] for t in of_arm if t["learning_rate"] == rate) for rate in (1e-6, 2e-2)
+            rate: statistics.fmean(t["score"] for t in of_condition if t["learning_rate"] == rate)
+            for rate in (1e-6, 2e-2)
         }
         assert part["learning_rate"] == max(mean, key=lambda rate: mean[rate])
     assert "learning rate chosen by accuracy (ties: loss) on held-out training examples" in found["chosen_by"]

@@ -1,4 +1,4 @@
-"""Verdicts on scores of real runs: seeds of one arm against others of the same."""
+"""Verdicts on scores of real runs: seeds of one condition against others of the same."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from transfer_world import QUICK, lmtransfer, make_world, result
 
-from lmtransfer.verdicts.arms import arm
-from lmtransfer.verdicts.difference import compare_arms
+from lmtransfer.verdicts.conditions import condition
+from lmtransfer.verdicts.difference import compare_conditions
 
 
 @pytest.mark.slow
@@ -25,8 +25,8 @@ def test_halves_of_one_pool_of_seeds_are_seldom_told_apart(tmp_path: Path, monke
     rng, verdicts = np.random.default_rng(0), 0
     for _ in range(50):
         order = rng.permutation(list(pool)).tolist()
-        sides = [arm([pool[seed] for seed in half], seeds=half) for half in (order[:10], order[10:])]
-        found = compare_arms(*sides)
+        sides = [condition([pool[seed] for seed in half], seeds=half) for half in (order[:10], order[10:])]
+        found = compare_conditions(*sides)
         assert not found.paired
         assert found.p_value is not None
         verdicts += found.verdict in ("better", "worse")

@@ -11,7 +11,7 @@ from data_fakes import write_store
 
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.data.store.store import TokenStore
-from lmtransfer.models.base import EncoderOutput, Reads
+from lmtransfer.models.base import EncoderOutput, OutputPositions
 from lmtransfer.models.bert import BertEncoder
 from lmtransfer.models.electra import ElectraEncoder
 from lmtransfer.models.elmo import ElmoSubwordEncoder
@@ -114,8 +114,10 @@ class BackwardElmo(ElmoSubwordEncoder):
         super().__init__(vocab_size=96, dim=32, num_layers=2, cell_dim=32, max_length=64, dropout=0.0)
         self.dim = 16
 
-    def forward(self, batch: PackedBatch, carry: object = None, reads: Reads | None = None) -> EncoderOutput:
-        layers = super().forward(batch, reads=reads).layers
+    def forward(
+        self, batch: PackedBatch, recurrent_state: object = None, output_positions: OutputPositions | None = None
+    ) -> EncoderOutput:
+        layers = super().forward(batch, output_positions=output_positions).layers
         return EncoderOutput(tuple(layer[:, 16:] for layer in layers))
 
 

@@ -17,9 +17,10 @@ from objective_fakes import CasedTokenizer, NumberTokenizer, backward_elmo
 from omegaconf import OmegaConf
 
 from lmtransfer.config.build import build
+from lmtransfer.config.primary import group_config
 from lmtransfer.data.store.store import TokenStore
 from lmtransfer.objectives.fit import check_fit
-from lmtransfer.objectives.learner import PretrainingLearner, needed_reads
+from lmtransfer.objectives.learner import PretrainingLearner, needed_output_positions
 from lmtransfer.objectives.source import PretrainingSource
 
 CONF = Path(__file__).parents[2] / "conf"
@@ -90,7 +91,7 @@ def objective_node(name: str, *overrides: str) -> Any:
 
 def small_model(name: str, **changes: Any) -> Any:
     """A file of conf/model, built small for the vocabulary of ``NumberTokenizer``."""
-    node = OmegaConf.create({"model": OmegaConf.load(CONF / "model" / f"{name}.yaml")}).model
+    node = OmegaConf.create({"model": group_config("model", name, [CONF])}).model
     for key, value in {**SMALL, **changes}.items():
         if key in node:
             node[key] = value
@@ -108,5 +109,7 @@ def built(
     objectives = [build(loss, tokenizer=tokenizer) for loss in node.losses.values()]
     encoder = small_model(line.model, **(changes or {})) if isinstance(line.model, str) else line.model()
     check_fit(encoder=encoder, objectives=objectives, rows=rows, corruption=corruption)
-    source = PretrainingSource(store=store, rows=rows, corruption=corruption, seed=0, reads=needed_reads(objectives))
+    source = PretrainingSource(
+        store=store, rows=rows, corruption=corruption, seed=0, output_positions=needed_output_positions(objectives)
+    )
     return PretrainingLearner(encoder, objectives), source, node

@@ -22,7 +22,7 @@ from lmtransfer.objectives.bidirectional_lm import BidirectionalLanguageModel
 from lmtransfer.objectives.corruption.base import Corruption, NoCorruption
 from lmtransfer.objectives.corruption.token_masking import TokenMasking
 from lmtransfer.objectives.language_model import LanguageModel
-from lmtransfer.objectives.learner import PretrainingLearner, needed_reads
+from lmtransfer.objectives.learner import PretrainingLearner, needed_output_positions
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
 from lmtransfer.objectives.replaced_token import ReplacedTokenDetection
 from lmtransfer.objectives.rows.stream import LanguageStream
@@ -65,7 +65,7 @@ def batch_of(
         rows=LanguageStream(max_length=24, tokenizer=TOKENIZER),
         corruption=BESIDE[name][2](),
         seed=0,
-        reads=needed_reads(learner.listed()),
+        output_positions=needed_output_positions(learner.listed()),
         capacity=capacity,
     )
     return source.build(0, source.plan(0), rows)
@@ -152,7 +152,7 @@ def test_it_changes_nothing_of_the_other_loss(store: TokenStore) -> None:
     alone = PretrainingLearner(both.encoder, [MaskedLanguageModel()]).double()
     alone.objectives["mlm"].load_state_dict(both.objectives["mlm"].state_dict())
     batches = [batch_of(learner, store, "bert") for learner in (both, alone)]
-    assert (batches[0].reads is None, batches[1].reads is None) == (True, False)
+    assert (batches[0].output_positions is None, batches[1].output_positions is None) == (True, False)
     losses = [learner.losses(batch)[0]["mlm"].sum.item() for learner, batch in zip((both, alone), batches, strict=True)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-12)
 
@@ -178,7 +178,7 @@ def _as_batch(packed: Any) -> PretrainingBatch:
         uniform_M=nothing.float(),
         num_targets=0,
         labels={},
-        reads=None,
+        output_positions=None,
         read_index={"masked": nothing, "starts": packed.starts_B},
         keys=("",) * packed.num_real,
     )

@@ -20,8 +20,8 @@ from lmtransfer.reporting.comparison.task import compare_sides
 from lmtransfer.reporting.runs.collect import Run
 from lmtransfer.reporting.runs.entries import make_entries
 from lmtransfer.tasks.text.example import TextExample
-from lmtransfer.verdicts.arms import Arm, Examples, Score
-from lmtransfer.verdicts.difference import compare_arms
+from lmtransfer.verdicts.conditions import Condition, Examples, Score
+from lmtransfer.verdicts.difference import compare_conditions
 
 LABELS = ("no", "yes", "maybe")
 
@@ -64,12 +64,12 @@ def test_the_difference_is_that_of_the_rule_on_the_same_examples() -> None:
     found = compare_sides(side("a", one), side("b", other))
     assert found.num_examples == 80
 
-    def arm(answers: Sequence[Kept], base: str) -> Arm:
+    def condition(answers: Sequence[Kept], base: str) -> Condition:
         scores = np.stack([(a.examples.predicted == a.examples.gold).astype(float) for a in answers])
         made = tuple(Score(float(row.mean()), place, base) for place, row in enumerate(scores))
-        return Arm(made, Examples(scores, answers[0].examples.keys))
+        return Condition(made, Examples(scores, answers[0].examples.keys))
 
-    expected = compare_arms(arm(one, "a-base"), arm(other, "b-base"))
+    expected = compare_conditions(condition(one, "a-base"), condition(other, "b-base"))
     assert found.difference is not None
     assert found.difference.delta == pytest.approx(expected.delta)
     assert found.difference.standard_error == pytest.approx(expected.standard_error)

@@ -62,11 +62,11 @@ def test_elmo_pretrains_on_characters_and_resumes_exactly(
     run(*words, "name=whole")
     learn, passes = PretrainingLearner.losses, []
 
-    def killed(self: Any, batch: Any, carry: Any = None) -> Any:
-        passes.append(carry)
+    def killed(self: Any, batch: Any, recurrent_state: Any = None) -> Any:
+        passes.append(recurrent_state)
         if len(passes) == 6:
             raise RuntimeError("killed")
-        return learn(self, batch, carry)
+        return learn(self, batch, recurrent_state)
 
     with monkeypatch.context() as patch:
         patch.setattr(PretrainingLearner, "losses", killed)

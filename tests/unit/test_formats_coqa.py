@@ -80,7 +80,7 @@ def test_free_answers_other_kinds_and_history(tmp_path: Path) -> None:
     ]
     assert [example.kind for example in read.examples] == [None, None, 0, 2, 1]
     assert read.examples[2].history == (Turn("What 1?", "It was brown"), Turn("What 2?", "Three"))
-    assert read.examples[0].marks == (("source", "mctest"),)
+    assert read.examples[0].metadata == (("source", "mctest"),)
     other_order = read_coqa(path, kinds=("unknown", "no", "yes"))
     assert [example.kind for example in other_order.examples] == [None, None, 2, 0, 1]
 

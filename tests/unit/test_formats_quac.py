@@ -51,8 +51,8 @@ def test_dialogues_with_history_marks_and_disagreement(tmp_path: Path) -> None:
         Turn("Who 1?", "CANNOTANSWER"),
         Turn("Who 2?", "CANNOTANSWER"),
     )
-    assert [example.marks[0][1] for example in read.examples] == ["y", "x", "x", "x"]
-    assert second.marks == (("yesno", "x"), ("followup", "n"))
+    assert [example.metadata[0][1] for example in read.examples] == ["y", "x", "x", "x"]
+    assert second.metadata == (("yesno", "x"), ("followup", "n"))
 
 
 def test_hidden_answers(tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_hidden_answers(tmp_path: Path) -> None:
     read = read_quac(written(tmp_path, *hidden))
     assert [example.answers for example in read.examples] == [None, None]
     assert read.examples[1].history == (Turn("Who?", ""),)
-    assert read.examples[1].marks == ()
+    assert read.examples[1].metadata == ()
 
 
 def test_an_original_answer_of_its_own_is_one_more_reference(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_the_published_sample(data_root: Path, tmp_path: Path) -> None:
         assert all(example.passage[gold.start : gold.end] == gold.text for gold in example.answers)
         assert example.passage.endswith("signaling the birth of hip hop.")
     assert [len(example.history) for example in read.examples] == [*range(6)] * 2
-    marks = Counter(mark for example in read.examples for mark in example.marks)
+    marks = Counter(mark for example in read.examples for mark in example.metadata)
     assert marks == {
         ("followup", "m"): 6,
         ("followup", "n"): 2,

@@ -16,7 +16,7 @@ from lmtransfer.objectives.all_tokens import AllTokensMaskedLanguageModel
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
 from lmtransfer.objectives.replaced_token import ReplacedTokenDetection
-from lmtransfer.pretraining.going_on import take_heads
+from lmtransfer.pretraining.continued import take_heads
 from lmtransfer.training.weights import weights
 
 ENCODERS: dict[str, Callable[..., Any]] = {"electra": electra, "modern": modern}

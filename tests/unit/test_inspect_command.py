@@ -169,7 +169,7 @@ def measured(tmp_path: Path, rows: int) -> tuple[Cost, PretrainingLearner]:
         rows=LanguageStream(max_length=32, tokenizer=TOKENIZER),
         corruption=TokenMasking(tokenizer=TOKENIZER),
         seed=0,
-        reads=("masked",),
+        output_positions=("masked",),
     )
     learner = PretrainingLearner(bert(), [MaskedLanguageModel()])
     hardware = Hardware(device=torch.device("cpu"), precision=Precision(), reason="", threads=1, compile=False)

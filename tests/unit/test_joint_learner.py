@@ -145,7 +145,7 @@ def test_text_stops_at_its_share_of_the_budget(store: TokenStore) -> None:
     stream = JointStream(labelled, text, reads_text=lambda: learner.reads_text)
     steps, kinds, seen = stream.steps(), [], []
     for number in range(8):
-        learner.follow(number / 8)
+        learner.on_progress(number / 8)
         step = next(steps)
         kinds.append([type(batch).__name__ for batch in step.micro_batches])
         seen.append([batch.keys for batch in step.micro_batches])
@@ -153,7 +153,7 @@ def test_text_stops_at_its_share_of_the_budget(store: TokenStore) -> None:
     alone = [[next(steps_of).micro_batches for steps_of in (labelled.steps(k), text.steps(k))] for k in range(8)]
     assert seen[:4] == [[batch.keys for part in parts for batch in part] for parts in alone[:4]]
     assert seen[4:] == [[batch.keys for batch in parts[0]] for parts in alone[4:]]
-    learner.follow(2 / 8)
+    learner.on_progress(2 / 8)
     resumed = next(stream.steps(2))  # any step can be had by its number
     assert [batch.keys for batch in resumed.micro_batches] == seen[2]
     assert resumed.number == 2

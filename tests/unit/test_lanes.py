@@ -24,12 +24,12 @@ from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.objectives.rows.stream import LanguageStream
 from lmtransfer.objectives.source import PretrainingSource
 from lmtransfer.training.budget import Budget
-from lmtransfer.training.carry import recut
 from lmtransfer.training.checkpoint import Checkpoints
 from lmtransfer.training.evaluation import evaluate_losses
 from lmtransfer.training.loop import Trainer
 from lmtransfer.training.optim.optimizers import AdamW
 from lmtransfer.training.optim.schedules import Linear
+from lmtransfer.training.recurrent_state import redistribute
 
 TOKENIZER = NumberTokenizer()
 LENGTH = 8
@@ -224,15 +224,15 @@ class TestMemory:
         learner = _learner().double().eval()
         stream = _stream(tmp_path)
         in_epoch = stream.steps_in(0)
-        carry: Any = None
+        recurrent_state: Any = None
         for step in islice(stream.steps(), in_epoch + 1):
             (batch,) = step.micro_batches
-            with_memory, after = learner.losses(batch, carry)
+            with_memory, after = learner.losses(batch, recurrent_state)
             alone, _ = learner.losses(batch, None)
             same = torch.equal(with_memory["lm"].sum, alone["lm"].sum)
             assert same == (step.number in (0, in_epoch))
-            carry = after
-            assert [tuple(rows.shape) for rows in carry] == [(4, 12 if batch.follows else 8, 16)] * 2
+            recurrent_state = after
+            assert [tuple(rows.shape) for rows in recurrent_state] == [(4, 12 if batch.follows else 8, 16)] * 2
 
     @pytest.mark.parametrize("micro_batch_tokens", [None, 16])
     @pytest.mark.parametrize("stop", [3, 4, 13])
@@ -263,7 +263,7 @@ class TestMemory:
         resumed = trainer(tmp_path / "b", 17)
         resumed.resume()
         assert resumed.state.step == stop
-        assert resumed.updater.carries[0] is not None
+        assert resumed.updater.recurrent_states[0] is not None
         resumed.train()
         ours, theirs = resumed.learner.state_dict(), straight.learner.state_dict()
         assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
@@ -281,9 +281,9 @@ class TestMemory:
         optimizer = torch.optim.AdamW(learner.parameters(), lr=1e-2, weight_decay=0.0)
         mean, first = 9.9, None
         for _ in range(200):
-            carry, total, count, hits = None, torch.zeros(()), 0, 0.0
+            recurrent_state, total, count, hits = None, torch.zeros(()), 0, 0.0
             for batch in batches:
-                losses, carry = learner.losses(batch, carry)
+                losses, recurrent_state = learner.losses(batch, recurrent_state)
                 total, count = total + losses["lm"].sum, count + losses["lm"].count
                 hits += losses["lm_accuracy"].sum.item()
             mean = total.item() / count
@@ -304,17 +304,17 @@ class TestRecut:
     def test_rows_keep_their_order(self) -> None:
         memory = [torch.arange(12.0).view(6, 2), torch.arange(6.0).view(6, 1)]
         whole = {0: tuple(memory)}
-        parts = recut(whole, [2, 4])
+        parts = redistribute(whole, [2, 4])
         assert [[len(tensor) for tensor in parts[place]] for place in (0, 1)] == [[2, 2], [4, 4]]
-        again = recut(recut(parts, [1, 2, 3]), [6])
+        again = redistribute(redistribute(parts, [1, 2, 3]), [6])
         assert list(again) == [0]
         assert all(torch.equal(mine, tensor) for mine, tensor in zip(again[0], memory, strict=True))
-        assert recut({0: None, 1: None}, [3]) == {0: None, 1: None}
-        assert recut({}, [3]) == {}
+        assert redistribute({0: None, 1: None}, [3]) == {0: None, 1: None}
+        assert redistribute({}, [3]) == {}
 
     def test_another_number_of_rows_is_refused(self) -> None:
         with pytest.raises(TrainingError, match="micro_batch_tokens"):
-            recut({0: torch.zeros(6, 2)}, [3, 4])
+            redistribute({0: torch.zeros(6, 2)}, [3, 4])
 
     def test_a_smaller_micro_batch_in_the_middle_of_a_run_changes_no_loss(self, tmp_path: Path) -> None:
         weights = []

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from lmtransfer.layers.attention.layout import Layout
-from lmtransfer.layers.attention.long_attention import long_attention, row_ranges
 from lmtransfer.layers.attention.packed import _dense, attention
+from lmtransfer.layers.attention.per_sequence_attention import long_attention, row_ranges
 from lmtransfer.layers.cross_entropy import cross_entropy_sum
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]

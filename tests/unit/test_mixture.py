@@ -65,7 +65,7 @@ def source(store: MixedStore | TokenStore, rows: Rows | None = None) -> Pretrain
         rows=rows or LanguageStream(max_length=32, tokenizer=TOKENIZER),
         corruption=TokenMasking(mask_prob=0.15, tokenizer=TOKENIZER),
         seed=3,
-        reads={"masked"},
+        output_positions={"masked"},
     )
 
 

@@ -27,7 +27,7 @@ class Recurrent(Encoder):
         self.token_embedding = nn.Embedding(vocab_size, dim)
         self.cells = nn.ModuleList(nn.Linear(dim, dim) for _ in range(2))
 
-    def forward(self, batch, carry=None, reads=None):
+    def forward(self, batch, recurrent_state=None, output_positions=None):
         self.check_length(batch)
         layers = [self.token_embedding(batch.tokens_T)]
         for cell in self.cells:

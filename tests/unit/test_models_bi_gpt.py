@@ -10,7 +10,7 @@ import torch
 
 from lmtransfer.data.batch import pack
 from lmtransfer.errors import ConfigError
-from lmtransfer.models.base import Reads
+from lmtransfer.models.base import OutputPositions
 from lmtransfer.models.bi_gpt import BiGptEncoder
 from lmtransfer.objectives.bidirectional_lm import BidirectionalLanguageModel
 from lmtransfer.objectives.learner import PretrainingLearner
@@ -90,8 +90,10 @@ def test_no_prediction_of_bilm_sees_its_target() -> None:
 def test_reads_select_and_the_embedding_is_one() -> None:
     encoder = bi_gpt()
     batch = pack(rows())
-    reads = Reads.of(np.array([0, 8, 20, 60, 106]), batch.cu_seqlens.numpy())
-    torch.testing.assert_close(encoder(batch, reads=reads).last, encoder(batch).last[reads.positions_N])
+    output_positions = OutputPositions.of(np.array([0, 8, 20, 60, 106]), batch.cu_seqlens.numpy())
+    torch.testing.assert_close(
+        encoder(batch, output_positions=output_positions).last, encoder(batch).last[output_positions.positions_N]
+    )
     learner = PretrainingLearner(encoder, [BidirectionalLanguageModel()])
     for module in (learner, copy.deepcopy(learner)):
         assert aliases(module) == {

@@ -31,7 +31,7 @@ def source_of(folder: Path, *, capacity: int | None = None) -> PretrainingSource
         rows=FullSentences(max_length=32, tokenizer=TOKENIZER),
         corruption=TokenMasking(mask_share=0.85, random_share=0.0, tokenizer=TOKENIZER),
         seed=0,
-        reads={"masked"},
+        output_positions={"masked"},
         capacity=capacity,
     )
 
@@ -150,7 +150,7 @@ def test_sixteen_micro_batches_of_one_row_have_the_gradients_of_one_of_sixteen(t
         learner = learner_of().train()
         batches = [source.build(1, plan, range(start, start + size)) for start in range(0, 16, size)]
         step = Step(number=3, epoch=1.0, micro_batches=batches, first_micro_batch=50)
-        accumulate(learner, step, carries={}, seed=0, device="cpu", precision=Precision())
+        accumulate(learner, step, recurrent_states={}, seed=0, device="cpu", precision=Precision())
         found.append({name: p.grad for name, p in learner.named_parameters() if p.grad is not None})
     assert len(found[0]) > 20
     for name, gradient in found[0].items():

@@ -32,7 +32,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
 
 
 def source_of(store: TokenStore, *, corruption: Corruption | None = None, **changes: Any) -> PretrainingSource:
-    settings: dict[str, Any] = {"seed": 3, "reads": ("masked", "starts")}
+    settings: dict[str, Any] = {"seed": 3, "output_positions": ("masked", "starts")}
     return PretrainingSource(
         store=store,
         rows=SentencePairs(max_length=40, tokenizer=TOKENIZER),
@@ -138,30 +138,34 @@ def test_editing_one_row_changes_no_other(tmp_path: Path) -> None:
     assert 0 < sum(holds_edit) < len(holds_edit) / 2
 
 
-@pytest.mark.parametrize("reads", [("masked",), ("starts",), ("masked", "starts"), ("all",), ("all", "starts")])
+@pytest.mark.parametrize(
+    "output_positions", [("masked",), ("starts",), ("masked", "starts"), ("all",), ("all", "starts")]
+)
 @pytest.mark.parametrize("capacity", [None, 1024])
 def test_reads_name_the_positions_that_are_needed(
-    store: TokenStore, reads: tuple[str, ...], capacity: int | None
+    store: TokenStore, output_positions: tuple[str, ...], capacity: int | None
 ) -> None:
-    source = source_of(store, reads=reads, capacity=capacity)
+    source = source_of(store, output_positions=output_positions, capacity=capacity)
     batch = source.build(0, source.plan(0), range(20))
     marks_T = torch.arange(len(batch.inputs.tokens_T))[:, None]
     whole = EncoderOutput((marks_T,))
-    if batch.reads is None:
-        assert "all" in reads
+    if batch.output_positions is None:
+        assert "all" in output_positions
         read = whole
     else:
-        read = EncoderOutput((marks_T[batch.reads.positions_N],))
-        assert (batch.reads.positions_N.diff() >= 0).all()
-        for b, count in enumerate(batch.reads.counts):
+        read = EncoderOutput((marks_T[batch.output_positions.positions_N],))
+        assert (batch.output_positions.positions_N.diff() >= 0).all()
+        for b, count in enumerate(batch.output_positions.counts):
             first, last = batch.inputs.cu_seqlens[b], batch.inputs.cu_seqlens[b + 1]
-            assert ((batch.reads.positions_N >= first) & (batch.reads.positions_N < last)).sum() == count
-        needed = set(batch.positions_M.tolist()) if "masked" in reads else set()
-        needed |= set(batch.inputs.starts_B.tolist()) if "starts" in reads else set()
+            assert (
+                (batch.output_positions.positions_N >= first) & (batch.output_positions.positions_N < last)
+            ).sum() == count
+        needed = set(batch.positions_M.tolist()) if "masked" in output_positions else set()
+        needed |= set(batch.inputs.starts_B.tolist()) if "starts" in output_positions else set()
         assert set(read.last[:, 0].tolist()) - {len(marks_T) - 1} == needed - {len(marks_T) - 1}
-    if "masked" in reads or "all" in reads:
+    if "masked" in output_positions or "all" in output_positions:
         assert torch.equal(batch.read("masked", read)[:, 0], batch.positions_M)
-    if "starts" in reads or "all" in reads:
+    if "starts" in output_positions or "all" in output_positions:
         assert torch.equal(batch.read("starts", read)[:, 0], batch.inputs.starts_B)
 
 
@@ -171,7 +175,7 @@ def test_static_shapes_hold_the_same_rows_in_one_shape(store: TokenStore) -> Non
     shapes = set()
     for ids in ([0, 1, 2], range(20), range(3, 27)):
         batch, expected = source.build(0, plan, ids), loose.build(0, plan, ids)
-        shapes.add((len(batch.inputs.tokens_T), len(batch.positions_M), len(batch.reads.positions_N)))
+        shapes.add((len(batch.inputs.tokens_T), len(batch.positions_M), len(batch.output_positions.positions_N)))
         assert rows_of(batch) == rows_of(expected)
         assert batch.num_tokens == expected.num_tokens
         assert batch.num_targets == expected.num_targets == int(batch.weights_M.sum())
@@ -186,15 +190,15 @@ def test_rows_without_anything_to_hide_make_an_empty_prediction(tmp_path: Path) 
         rows=LanguageStream(max_length=10, tokenizer=TOKENIZER),
         corruption=TokenMasking(tokenizer=TOKENIZER),
         seed=0,
-        reads=("masked",),
+        output_positions=("masked",),
     )
     batch = source.build(0, source.plan(0), [0, 1])
     assert batch.num_targets == len(batch.positions_M) == 0
-    assert batch.reads is None
+    assert batch.output_positions is None
 
 
 def test_without_corruption_inputs_are_the_original(store: TokenStore) -> None:
-    source = source_of(store, corruption=NoCorruption(), reads=("all",))
+    source = source_of(store, corruption=NoCorruption(), output_positions=("all",))
     batch = source.build(0, source.plan(0), [0, 1])
     assert batch.inputs is batch.original
     moved = batch.to("cpu")
@@ -216,7 +220,7 @@ def test_moving_a_batch_keeps_everything(store: TokenStore) -> None:
         moved.targets_M,
         moved.weights_M,
         moved.labels["nsp"],
-        moved.reads.positions_N,
+        moved.output_positions.positions_N,
         *moved.read_index.values(),
     ]
     assert {tensor.device.type for tensor in tensors} == {"meta"}
@@ -245,8 +249,8 @@ def test_few_shapes_fill_up_and_change_no_row(tmp_path: Path) -> None:
     ids = [3, 1, 4, 15, 9, 2]
     batch, reference = filled.build(0, plan, ids), own.build(0, plan, ids)
     assert len(batch.inputs.tokens_T) % 32 == len(batch.positions_M) % 32 == 0
-    assert batch.reads is not None
-    assert len(batch.reads.positions_N) % 32 == 0
+    assert batch.output_positions is not None
+    assert len(batch.output_positions.positions_N) % 32 == 0
     assert batch.num_tokens == reference.num_tokens
     assert batch.num_targets == reference.num_targets == int(batch.weights_M.sum())
     assert rows_of(batch) == rows_of(reference)

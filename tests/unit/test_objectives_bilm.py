@@ -83,8 +83,8 @@ def test_losses_equal_a_loop_over_rows_and_positions(
     source = source_of(store, lanes=lanes, capacity=capacity, characters=CHARACTERS if characters else None)
     learner = learner_of(char_elmo() if characters else elmo())
     batch = source.build(0, source.plan(0), [3, 1, 7, 5], follows=False if lanes else None)
-    losses, carry = learner.losses(batch)
-    assert (carry is None) == (not lanes)
+    losses, recurrent_state = learner.losses(batch)
+    assert (recurrent_state is None) == (not lanes)
     assert {name: loss.count for name, loss in losses.items()} == learner.counts(batch)
     assert {name: loss.weight for name, loss in losses.items() if loss.weight} == {"bilm": 1.0}
     head: Any = learner.objectives["bilm"]
@@ -115,10 +115,10 @@ def test_backward_lm_is_the_backward_half(store: TokenStore) -> None:
     source = source_of(store)
     batch = source.build(0, source.plan(0), range(5))
     learner = PretrainingLearner(backward_elmo(), [BackwardLanguageModel()])
-    twin: Any = PretrainingLearner(elmo(), [BidirectionalLanguageModel()])
-    twin.encoder.load_state_dict(learner.encoder.state_dict())
+    generator: Any = PretrainingLearner(elmo(), [BidirectionalLanguageModel()])
+    generator.encoder.load_state_dict(learner.encoder.state_dict())
     losses, _ = learner.losses(batch)
-    expected, _ = twin.losses(batch)
+    expected, _ = generator.losses(batch)
     assert losses["backward_lm"].sum.item() == pytest.approx(expected["bilm_backward"].sum.item(), rel=1e-6)
     assert losses["backward_lm"].count == expected["bilm_backward"].count == batch.num_tokens - 5
     losses["backward_lm"].sum.backward()
@@ -160,14 +160,14 @@ def test_the_forward_direction_over_windows_is_one_long_pass(store: TokenStore, 
     encoder = make()
     source = source_of(store, lanes=True, max_length=12, characters=CHARACTERS)
     plan = source.plan(0)
-    carry, windows = None, []
-    for window in range(4):  # two lanes of four windows; a capacity adds filler, which has no carry
+    recurrent_state, windows = None, []
+    for window in range(4):  # two lanes of four windows; a capacity adds filler, which has no recurrent state
         batch = source.build(0, plan, [window, 10 + window], follows=window > 0)
         with torch.no_grad():
-            output = encoder(batch.original, carry=carry)
-        carry = output.carry
-        assert all(part.shape[0] == 2 for state in carry for part in state)
-        assert not any(part.requires_grad for state in carry for part in state)
+            output = encoder(batch.original, recurrent_state=recurrent_state)
+        recurrent_state = output.recurrent_state
+        assert all(part.shape[0] == 2 for state in recurrent_state for part in state)
+        assert not any(part.requires_grad for state in recurrent_state for part in state)
         windows.append([layer.view(2, 12, 32) for layer in output.layers])
     for lane in range(2):
         tokens = np.concatenate([plan.row(10 * lane + window).tokens for window in range(4)])
@@ -185,10 +185,10 @@ def test_the_learner_passes_the_carry_on_and_drops_it(store: TokenStore) -> None
     source = source_of(store, lanes=True, max_length=12)
     learner = learner_of(elmo()).eval()
     batch = source.build(0, source.plan(0), [1, 11], follows=True)
-    _, carry = learner.losses(source.build(0, source.plan(0), [0, 10], follows=False))
+    _, recurrent_state = learner.losses(source.build(0, source.plan(0), [0, 10], follows=False))
     with torch.no_grad():
-        fresh, carried = learner.losses(batch)[0], learner.losses(batch, carry)[0]
-        afresh = learner.losses(replace(batch, follows=False), carry)[0]
+        fresh, carried = learner.losses(batch)[0], learner.losses(batch, recurrent_state)[0]
+        afresh = learner.losses(replace(batch, follows=False), recurrent_state)[0]
     assert carried["bilm_forward"].sum != fresh["bilm_forward"].sum == afresh["bilm_forward"].sum
     assert carried["bilm_backward"].sum == fresh["bilm_backward"].sum
 
@@ -199,7 +199,7 @@ def test_filler_takes_no_part_in_a_carry() -> None:
     with torch.no_grad():
         plain, filled = encoder(pack(rows)), encoder(pack(rows, capacity=32, max_length=8))
         after = [
-            encoder(batch, carry=output.carry).last[:20]
+            encoder(batch, recurrent_state=output.recurrent_state).last[:20]
             for batch, output in ((pack(rows), filled), (pack(rows, capacity=32, max_length=8), plain))
         ]
     torch.testing.assert_close(after[0], after[1])

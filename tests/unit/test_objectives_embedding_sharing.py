@@ -22,7 +22,7 @@ from lmtransfer.objectives.masked_lm import MaskedLanguageModel
 from lmtransfer.objectives.replaced_token import ReplacedTokenDetection
 from lmtransfer.objectives.rows.stream import LanguageStream
 from lmtransfer.objectives.source import PretrainingSource
-from lmtransfer.pretraining.going_on import take_heads
+from lmtransfer.pretraining.continued import take_heads
 from lmtransfer.training.learner import Step
 from lmtransfer.training.micro_batches import accumulate
 from lmtransfer.training.optim.parameters import classify
@@ -44,7 +44,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> PretrainingSource:
         rows=LanguageStream(max_length=32, tokenizer=tokenizer),
         corruption=TokenMasking(mask_share=0.85, random_share=0.0, tokenizer=tokenizer),
         seed=0,
-        reads={"masked"},
+        output_positions={"masked"},
     )
 
 
@@ -204,7 +204,7 @@ def test_sixteen_micro_batches_of_one_row_have_the_gradients_of_one_of_sixteen(s
         learner = learner_of("disentangled").train()
         batches = [batch_of(source, range(start, start + size)) for start in range(0, 16, size)]
         step = Step(number=3, epoch=1.0, micro_batches=batches, first_micro_batch=50)
-        accumulate(learner, step, carries={}, seed=0, device="cpu", precision=Precision())
+        accumulate(learner, step, recurrent_states={}, seed=0, device="cpu", precision=Precision())
         found.append({name: p.grad for name, p in learner.named_parameters() if p.grad is not None})
     assert DIFFERENCE in found[0]
     for name, gradient in found[0].items():

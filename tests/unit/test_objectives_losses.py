@@ -21,7 +21,7 @@ from lmtransfer.objectives.corruption.base import NoCorruption
 from lmtransfer.objectives.corruption.token_masking import TokenMasking
 from lmtransfer.objectives.fit import check_fit
 from lmtransfer.objectives.language_model import LanguageModel
-from lmtransfer.objectives.learner import PretrainingLearner, needed_reads
+from lmtransfer.objectives.learner import PretrainingLearner, needed_output_positions
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
 from lmtransfer.objectives.pair_label import NextSentencePrediction
 from lmtransfer.objectives.rows.sentence_pairs import SentencePairs
@@ -49,7 +49,7 @@ def source_of(name: str, store: TokenStore, **changes: Any) -> PretrainingSource
         rows=(SentencePairs if pairs else LanguageStream)(max_length=32, tokenizer=TOKENIZER),
         corruption=TokenMasking(tokenizer=TOKENIZER) if "mlm" in name else NoCorruption(),
         seed=0,
-        reads=needed_reads(objectives_of(name)),
+        output_positions=needed_output_positions(objectives_of(name)),
         **changes,
     )
 
@@ -114,8 +114,8 @@ def test_losses_equal_a_loop_over_rows_and_positions(store: TokenStore, name: st
     learner, source = learner_of(name), source_of(name, store, capacity=capacity)
     batch = source.build(0, source.plan(0), [3, 1, 11, 20, 7])
     counts = learner.counts(batch)
-    losses, carry = learner.losses(batch)
-    assert carry is None
+    losses, recurrent_state = learner.losses(batch)
+    assert recurrent_state is None
     assert {kind: loss.count for kind, loss in losses.items()} == counts
     with torch.no_grad():
         expected = losses_by_hand(learner, name, batch)

@@ -15,7 +15,7 @@ from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.corruption.token_masking import TokenMasking
 from lmtransfer.objectives.fit import check_fit
 from lmtransfer.objectives.language_model import LanguageModel
-from lmtransfer.objectives.learner import PretrainingLearner, needed_reads
+from lmtransfer.objectives.learner import PretrainingLearner, needed_output_positions
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
 from lmtransfer.objectives.pair_label import NextSentencePrediction
 from lmtransfer.objectives.rows.stream import LanguageStream
@@ -47,7 +47,7 @@ def source_of(store: TokenStore, *, share: float = 0.4, capacity: int | None = N
         rows=LanguageStream(max_length=16, tokenizer=TOKENIZER),
         corruption=TokenMasking(tokenizer=TOKENIZER, mask_prob=0.3, causal_share=share),
         seed=0,
-        reads=needed_reads([MaskedLanguageModel(), LanguageModel()]),
+        output_positions=needed_output_positions([MaskedLanguageModel(), LanguageModel()]),
         capacity=capacity,
     )
 

@@ -16,7 +16,7 @@ from lmtransfer.data.batch import PackedBatch, pack
 from lmtransfer.data.store.store import TokenStore
 from lmtransfer.data.stream.evaluation_batches import evaluation_batches
 from lmtransfer.errors import ConfigError
-from lmtransfer.models.twin import twin_shape
+from lmtransfer.models.generator import generator_shape
 from lmtransfer.objectives import generator
 from lmtransfer.objectives.base import masked_loss
 from lmtransfer.objectives.batch import PretrainingBatch
@@ -53,7 +53,7 @@ def batch_of(store: TokenStore, *, capacity: int | None = None, epoch: int = 0, 
         rows=LanguageStream(max_length=32, tokenizer=TOKENIZER),
         corruption=TokenMasking(mask_share=0.85, random_share=0.0, tokenizer=TOKENIZER),
         seed=0,
-        reads={"masked"},
+        output_positions={"masked"},
         capacity=capacity,
     )
     return source.build(epoch, source.plan(epoch), range(num_rows))
@@ -188,17 +188,17 @@ def test_every_trainable_parameter_gets_a_gradient(store: TokenStore, name: str)
 
 
 @pytest.mark.parametrize("name", ENCODERS)
-def test_the_generator_is_a_smaller_twin_over_the_same_embeddings(name: str) -> None:
+def test_the_generator_is_a_smaller_encoder_over_the_same_embeddings(name: str) -> None:
     encoder = ENCODERS[name](dim=256, num_heads=8, hidden_dim=320)
     before = copy.deepcopy(encoder.state_dict())
-    twin = encoder.generator(size=0.5)
-    assert twin.token_embedding is encoder.token_embedding
-    assert (twin.dim, twin.num_layers, len(twin.stack.layers)) == (128, 2, 2)
-    assert twin.stack.layers[0].attention.num_heads == 2
-    assert twin.stack.layers[0].feed_forward.contract.in_features == 160
+    generator = encoder.generator(size=0.5)
+    assert generator.token_embedding is encoder.token_embedding
+    assert (generator.dim, generator.num_layers, len(generator.stack.layers)) == (128, 2, 2)
+    assert generator.stack.layers[0].attention.num_heads == 2
+    assert generator.stack.layers[0].feed_forward.contract.in_features == 160
     assert all(torch.equal(before[key], tensor) for key, tensor in encoder.state_dict().items())
     shared = {id(p) for p in encoder.parameters()}
-    assert not [key for key, p in twin.named_parameters() if id(p) in shared]  # they are the encoder's to keep
+    assert not [key for key, p in generator.named_parameters() if id(p) in shared]  # they are the encoder's to keep
 
 
 @pytest.mark.parametrize(
@@ -212,8 +212,8 @@ def test_the_generator_is_a_smaller_twin_over_the_same_embeddings(name: str) -> 
         (64, 1.0, (64, 1, 256)),
     ],
 )
-def test_shapes_of_twins(dim: int, size: float, shape: tuple[int, int, int]) -> None:
-    assert twin_shape(dim=dim, hidden_dim=4 * dim, size=size) == shape
+def test_shapes_of_generators(dim: int, size: float, shape: tuple[int, int, int]) -> None:
+    assert generator_shape(dim=dim, hidden_dim=4 * dim, size=size) == shape
 
 
 @pytest.mark.parametrize("name", ENCODERS)
@@ -276,7 +276,7 @@ def source_of(store: TokenStore) -> PretrainingSource:
         rows=FullSentences(max_length=32, tokenizer=TOKENIZER),
         corruption=TokenMasking(mask_share=0.85, random_share=0.0, tokenizer=TOKENIZER),
         seed=0,
-        reads={"masked"},
+        output_positions={"masked"},
     )
 
 
@@ -303,7 +303,7 @@ def test_sixteen_micro_batches_of_one_row_have_the_gradients_of_four_of_four(sto
         learner = learner_of(electra()).double().train()
         batches = [source.build(1, plan, range(start, start + size)) for start in range(0, 16, size)]
         step = Step(number=3, epoch=1.0, micro_batches=batches, first_micro_batch=50)
-        accumulate(learner, step, carries={}, seed=0, device="cpu", precision=Precision())
+        accumulate(learner, step, recurrent_states={}, seed=0, device="cpu", precision=Precision())
         gradients.append({name: p.grad for name, p in learner.named_parameters() if p.grad is not None})
     assert len(gradients[0]) > 20
     for other in gradients[1:]:

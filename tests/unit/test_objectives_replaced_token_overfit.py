@@ -33,7 +33,7 @@ def _batches(folder: Path, *, num_epochs: int) -> list[PretrainingBatch]:
         rows=FullSentences(max_length=24, tokenizer=TOKENIZER),
         corruption=TokenMasking(mask_share=0.85, random_share=0.0, tokenizer=TOKENIZER),
         seed=0,
-        reads={"masked"},
+        output_positions={"masked"},
     )
     plan = source.plan(0)
     return [source.build(epoch, plan, range(32)) for epoch in range(num_epochs)]

@@ -12,7 +12,7 @@ from objective_fakes import NumberTokenizer, bert, gpt, random_documents, store_
 from lmtransfer.objectives.corruption.base import NoCorruption
 from lmtransfer.objectives.corruption.token_masking import TokenMasking
 from lmtransfer.objectives.language_model import LanguageModel
-from lmtransfer.objectives.learner import PretrainingLearner, needed_reads
+from lmtransfer.objectives.learner import PretrainingLearner, needed_output_positions
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
 from lmtransfer.objectives.rows.stream import LanguageStream
 from lmtransfer.objectives.source import PretrainingSource
@@ -32,7 +32,7 @@ def _batch(folder: Path, learner: PretrainingLearner) -> Any:
         rows=LanguageStream(max_length=32, tokenizer=TOKENIZER),
         corruption=TokenMasking(tokenizer=TOKENIZER) if masked else NoCorruption(),
         seed=0,
-        reads=needed_reads(learner.listed()),
+        output_positions=needed_output_positions(learner.listed()),
     )
     return source.build(0, source.plan(0), [3, 1, 11])
 

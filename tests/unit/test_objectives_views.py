@@ -23,7 +23,7 @@ def test_views_are_the_rows_of_the_batch(tmp_path: Path, capacity: int | None) -
         rows=SentencePairs(max_length=40, tokenizer=TOKENIZER),
         corruption=TokenMasking(mask_prob=0.3, tokenizer=TOKENIZER),
         seed=0,
-        reads=("masked", "starts"),
+        output_positions=("masked", "starts"),
         capacity=capacity,
     )
     plan = source.plan(0)

@@ -12,7 +12,7 @@ from objective_fakes import NumberTokenizer, bert, random_documents, store_of
 
 from lmtransfer.data.batch import pack
 from lmtransfer.errors import ConfigError
-from lmtransfer.models.base import Reads
+from lmtransfer.models.base import OutputPositions
 from lmtransfer.models.xlnet import XlnetEncoder
 from lmtransfer.objectives.corruption.base import NoCorruption
 from lmtransfer.objectives.corruption.permutation import PermutationTargets
@@ -150,9 +150,11 @@ class TestLeaks:
             order[rng.permutation(len(row))[:5]] = np.arange(1, 6)
             orders.append(order)
         batch = pack(rows)
-        carry = encoder(pack([rng.integers(4, 90, 6), rng.integers(4, 90, 6)])).carry if with_memory else None
+        recurrent_state = (
+            encoder(pack([rng.integers(4, 90, 6), rng.integers(4, 90, 6)])).recurrent_state if with_memory else None
+        )
         order_T = torch.from_numpy(np.concatenate(orders))
-        reads = Reads.of(np.flatnonzero(np.concatenate(orders)), batch.cu_seqlens.numpy())
+        output_positions = OutputPositions.of(np.flatnonzero(np.concatenate(orders)), batch.cu_seqlens.numpy())
         embedded: list[torch.Tensor] = []
 
         def keep(module: Any, arguments: Any, result: torch.Tensor) -> torch.Tensor:
@@ -160,10 +162,12 @@ class TestLeaks:
             return embedded[-1]
 
         handle = encoder.token_embedding.register_forward_hook(keep)
-        output = encoder.two_stream(batch, order_T=order_T, reads=reads, carry=carry)
+        output = encoder.two_stream(
+            batch, order_T=order_T, output_positions=output_positions, recurrent_state=recurrent_state
+        )
         handle.remove()
         sequence_T = np.repeat([0, 1], batch.lengths)
-        for place, position in enumerate(reads.positions_N.tolist()):
+        for place, position in enumerate(output_positions.positions_N.tolist()):
             (gradient,) = torch.autograd.grad(output.last[place].sum(), embedded[0], retain_graph=True)
             depends = gradient.abs().sum(-1).numpy() > 0
             expected = (sequence_T == sequence_T[position]) & (order_T.numpy() < order_T[position].item())
@@ -182,11 +186,13 @@ class TestLeaks:
         batch = pack([tokens])
         with torch.no_grad():
             every = encoder.two_stream(
-                batch, order_T=order, reads=Reads.of(np.array([3, 9, 15]), batch.cu_seqlens.numpy())
+                batch,
+                order_T=order,
+                output_positions=OutputPositions.of(np.array([3, 9, 15]), batch.cu_seqlens.numpy()),
             )
             for place, position in enumerate((3, 9, 15)):
-                reads = Reads.of(np.array([position]), batch.cu_seqlens.numpy())
-                alone = encoder.two_stream(batch, order_T=order, reads=reads)
+                output_positions = OutputPositions.of(np.array([position]), batch.cu_seqlens.numpy())
+                alone = encoder.two_stream(batch, order_T=order, output_positions=output_positions)
                 torch.testing.assert_close(alone.last[0], every.last[place], atol=1e-5, rtol=1e-5)
 
 
@@ -199,7 +205,7 @@ def _source(tmp_path: Path, *, contiguous: bool = False, static: bool = False) -
         rows=rows,
         corruption=PermutationTargets(static_masking=static, tokenizer=TOKENIZER),
         seed=0,
-        reads={"masked"},
+        output_positions={"masked"},
     )
 
 
@@ -223,9 +229,9 @@ def test_a_memory_is_carried_where_rows_follow(tmp_path: Path) -> None:
     plan = source.plan(0)
     first = source.build(0, plan, [0, 4], follows=False)
     second = source.build(0, plan, [1, 5], follows=True)
-    _, carry = learner.losses(first)
-    assert [tuple(rows.shape) for rows in carry] == [(2, 8, 32)] * 2
-    without, with_memory = learner.losses(second, None)[0]["plm"], learner.losses(second, carry)[0]["plm"]
+    _, recurrent_state = learner.losses(first)
+    assert [tuple(rows.shape) for rows in recurrent_state] == [(2, 8, 32)] * 2
+    without, with_memory = learner.losses(second, None)[0]["plm"], learner.losses(second, recurrent_state)[0]["plm"]
     assert without.sum.item() != pytest.approx(with_memory.sum.item(), rel=1e-6)
     assert learner.losses(source.build(0, plan, [1, 5]), None)[1] is None
 

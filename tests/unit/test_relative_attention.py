@@ -10,7 +10,7 @@ import torch
 
 from lmtransfer.data.batch import pack
 from lmtransfer.layers.relative.attention import add_shifted, sinusoids
-from lmtransfer.models.base import Reads
+from lmtransfer.models.base import OutputPositions
 from lmtransfer.models.transformer_xl import TransformerXlEncoder
 from lmtransfer.models.xlnet import XlnetEncoder
 
@@ -65,12 +65,12 @@ def test_bfloat16_is_near_float32(kind: Any, lengths: list[int]) -> None:
     encoder = kind(**SIZES, memory_length=9, norm="pre", dropout=0.0)
     segments = [(np.arange(n) >= n // 2).astype(np.int64) for n in lengths]
     before, batch = pack(_rows(0, [12] * len(lengths))), pack(_rows(1, lengths), segments)
-    exact = encoder(batch, carry=encoder(before).carry)
+    exact = encoder(batch, recurrent_state=encoder(before).recurrent_state)
     exact.last.square().sum().backward()
     gradients = [parameter.grad.clone() for parameter in encoder.parameters()]
     encoder.zero_grad()
     with torch.autocast("cpu", torch.bfloat16):
-        rounded = encoder(batch, carry=encoder(before).carry)
+        rounded = encoder(batch, recurrent_state=encoder(before).recurrent_state)
     rounded.last.float().square().sum().backward()
     assert (rounded.last.float() - exact.last).norm() < 0.02 * exact.last.norm()
     for parameter, gradient in zip(encoder.parameters(), gradients, strict=True):
@@ -93,8 +93,8 @@ def test_no_query_at_all_gives_no_state() -> None:
     torch.manual_seed(0)
     encoder = XlnetEncoder(**SIZES, dropout=0.0)
     batch = pack(_rows(0, [3, 4]))
-    reads = Reads.of(np.zeros(0, dtype=np.int64), batch.cu_seqlens.numpy())
-    output = encoder.two_stream(batch, order_T=torch.zeros(7, dtype=torch.int64), reads=reads)
+    output_positions = OutputPositions.of(np.zeros(0, dtype=np.int64), batch.cu_seqlens.numpy())
+    output = encoder.two_stream(batch, order_T=torch.zeros(7, dtype=torch.int64), output_positions=output_positions)
     assert output.last.shape == (0, 32)
     assert output.layers[1].shape == (7, 32)
 
@@ -102,8 +102,11 @@ def test_no_query_at_all_gives_no_state() -> None:
 def test_xlnets_memory_may_be_read_at_some_positions_only() -> None:
     torch.manual_seed(0)
     encoder = XlnetEncoder(**SIZES, memory_length=9, dropout=0.0).eval()
-    carry = encoder(pack(_rows(0, [12] * 5))).carry
+    recurrent_state = encoder(pack(_rows(0, [12] * 5))).recurrent_state
     batch = pack(_rows(1, LENGTHS))
-    reads = Reads.of(np.array([0, 4, 30, 45, 46, 91]), batch.cu_seqlens.numpy())
-    everywhere = encoder(batch, carry=carry).last
-    torch.testing.assert_close(encoder(batch, carry=carry, reads=reads).last, everywhere[reads.positions_N])
+    output_positions = OutputPositions.of(np.array([0, 4, 30, 45, 46, 91]), batch.cu_seqlens.numpy())
+    everywhere = encoder(batch, recurrent_state=recurrent_state).last
+    torch.testing.assert_close(
+        encoder(batch, recurrent_state=recurrent_state, output_positions=output_positions).last,
+        everywhere[output_positions.positions_N],
+    )

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from lmtransfer.reporting.runs.scores import difference_in, scored
-from lmtransfer.verdicts.difference import compare_arms
+from lmtransfer.verdicts.difference import compare_conditions
 
 
 def seeds(values: list[float], **more: Any) -> list[dict[str, Any]]:
@@ -19,13 +19,13 @@ def test_seeds_and_pretrainings_are_told_apart() -> None:
     found = scored(node, "accuracy", pretraining="runs/pretrain/x")
     assert found is not None
     assert found.spread.values == (0.7, 0.72, 0.6, 0.65)
-    assert [(one.seed, one.pretraining) for one in found.arm.scores] == [
+    assert [(one.seed, one.pretraining) for one in found.condition.scores] == [
         (0, "runs/pretrain/x/0"),
         (1, "runs/pretrain/x/0"),
         (0, "runs/pretrain/x/1"),
         (1, "runs/pretrain/x/1"),
     ]
-    assert found.arm.collapsed == 1
+    assert found.condition.collapsed == 1
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_scores_without_their_seeds_are_compared_unpaired(node: dict[str, Any]) 
     assert control is not None
     assert found.spread.mean == pytest.approx(0.72)
     assert found.spread.deviation == pytest.approx(0.02)
-    difference = compare_arms(found.arm, control.arm)
+    difference = compare_conditions(found.condition, control.condition)
     assert not difference.paired
     assert difference.standard_error == pytest.approx((0.02**2 / 3 + 0.0007 / 3 / 3) ** 0.5, rel=1e-6)
 

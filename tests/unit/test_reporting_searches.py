@@ -29,8 +29,8 @@ def test_a_search_is_drawn_with_its_control(tmp_path: Path) -> None:
     folder = transfer(tmp_path / "finetune" / "ft", [0.7, 0.72], controls=[0.6, 0.63])
     result = json.loads((folder / "result.json").read_text())
     result["learning_rate_tries"] = [
-        {"arm": arm, "seed": seed, "learning_rate": rate, "score": base + gain + 0.01 * seed}
-        for arm, base in (("pretrained", 0.6), ("control", 0.5))
+        {"arm": condition, "seed": seed, "learning_rate": rate, "score": base + gain + 0.01 * seed}
+        for condition, base in (("pretrained", 0.6), ("control", 0.5))
         for rate, gain in ((0.001, 0.0), (0.01, 0.08), (0.1, 0.02))
         for seed in (0, 1)
     ] + ["damaged", {"arm": "pretrained", "learning_rate": None, "score": "x"}]

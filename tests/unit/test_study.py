@@ -51,7 +51,7 @@ def test_the_words_of_each_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     plan = make_plan(config())
     folder = tmp_path / "out/study/mine"
     end = [f"output_root={folder}", "resume=true"]
-    jobs = {job.key: list(job.words) for job in plan.jobs}
+    jobs = {job.key: list(job.overrides) for job in plan.jobs}
     assert list(jobs) == [
         f"{stage} of {recipe}" for recipe in ("small", "other") for stage in ("pretrain", "probe", "few")
     ]

@@ -31,7 +31,7 @@ def _trainer(newest: Any, *, learner: ToyLearner | None = None, **settings: Any)
 
 
 class _Watching:
-    """A watcher that keeps the weights after each step that changed them."""
+    """A callback that keeps the weights after each step that changed them."""
 
     name = "watching"
 
@@ -39,7 +39,7 @@ class _Watching:
         self.learner = learner
         self.seen: list[dict[str, torch.Tensor]] = []
 
-    def observe(self, outcome: Any, state: Any, *, used: float) -> tuple[str, ...]:
+    def on_step_end(self, outcome: Any, state: Any, *, fraction: float) -> tuple[str, ...]:
         if outcome.updated:
             self.seen.append(weights_of(self.learner))
         return ()
@@ -54,7 +54,7 @@ def _seen_and_averaged(newest: Any, **settings: Any) -> tuple[list[dict[str, tor
     """The weights after each update, and the average at the end."""
     learner = ToyLearner()
     watching = _Watching(learner)
-    trainer = _trainer(newest, learner=learner, watchers=[watching], **settings)
+    trainer = _trainer(newest, learner=learner, callbacks=[watching], **settings)
     trainer.train()
     assert trainer.average is not None
     with trainer.average.in_place():
@@ -129,10 +129,10 @@ def test_what_is_measured_is_the_average_and_the_weights_come_back_whatever_happ
     before = weights_of(learner)
     with average.in_place():  # it has not begun
         assert same(weights_of(learner), before)
-    average.follow(used=0.5)
+    average.on_progress(fraction=0.5)
     with torch.no_grad():
         learner.out.weight.add_(2.0)
-    average.follow(used=1.0)
+    average.on_progress(fraction=1.0)
     after = weights_of(learner)
     with average.in_place():
         torch.testing.assert_close(learner.out.weight.detach(), before["out.weight"] + 1.0)

@@ -10,8 +10,8 @@ from training_toys import ToyStream, toy_trainer
 from lmtransfer.models.bert import BertEncoder
 from lmtransfer.pretraining.diagnostics import TABLE, block_weights, meaning
 from lmtransfer.training.budget import Budget
+from lmtransfer.training.callbacks import TokenForecast, millions
 from lmtransfer.training.progress import Progress
-from lmtransfer.training.watchers import TokenForecast, millions
 
 
 class _Clock:
@@ -47,7 +47,7 @@ def test_the_tokens_of_a_budget_in_seconds_are_told_from_the_steps_after_the_fir
         stream=ToyStream(per_step=4),
         progress=notes,
         budget=Budget(seconds=400),
-        watchers=[TokenForecast(seconds=400, meaning=told)],
+        callbacks=[TokenForecast(seconds=400, meaning=told)],
         clock=_Clock(),
     ).train()
     assert len(asked) == 1
@@ -60,7 +60,7 @@ def test_the_tokens_of_a_budget_in_seconds_are_told_from_the_steps_after_the_fir
 
 def test_a_run_that_is_over_before_its_tenth_step_foretells_nothing() -> None:
     notes = _Notes()
-    toy_trainer(progress=notes, budget=Budget(seconds=3), watchers=[TokenForecast(seconds=3)], clock=_Clock()).train()
+    toy_trainer(progress=notes, budget=Budget(seconds=3), callbacks=[TokenForecast(seconds=3)], clock=_Clock()).train()
     assert notes.notes == []
 
 

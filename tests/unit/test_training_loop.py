@@ -16,6 +16,7 @@ from training_toys import Recorder, ToyBatch, ToyLearner, ToyStream, rows, same,
 
 from lmtransfer.errors import CheckpointError, ConfigError, Interrupted, TrainingError
 from lmtransfer.training.budget import Budget
+from lmtransfer.training.callbacks import UnigramPlateau
 from lmtransfer.training.checkpoint import Checkpoints
 from lmtransfer.training.evaluation import evaluate_losses
 from lmtransfer.training.learner import Learner, Loss, Step
@@ -23,7 +24,6 @@ from lmtransfer.training.model_selection import ModelSelection
 from lmtransfer.training.optim.optimizers import AdamW
 from lmtransfer.training.precision import LossScale, Precision
 from lmtransfer.training.state import TrainState
-from lmtransfer.training.watchers import UnigramPlateau
 
 
 def test_records_hold_what_people_script_against() -> None:
@@ -170,8 +170,8 @@ class _Carried(Learner):
     def counts(self, batch: ToyBatch) -> dict[str, int]:
         return {"age": 1}
 
-    def losses(self, batch: ToyBatch, carry: Any = None) -> tuple[dict[str, Loss], Any]:
-        age = torch.zeros(()) if carry is None else carry["age"][0]
+    def losses(self, batch: ToyBatch, recurrent_state: Any = None) -> tuple[dict[str, Loss], Any]:
+        age = torch.zeros(()) if recurrent_state is None else recurrent_state["age"][0]
         return {"age": Loss(self.weight * 0 + age, 1)}, {"age": (age + 1 + 0 * self.weight, None)}
 
 
@@ -210,11 +210,11 @@ class _Sick(ToyLearner):
         super().__init__()
         self.bad, self.value = bad, value
 
-    def losses(self, batch: ToyBatch, carry: Any = None) -> tuple[dict[str, Loss], Any]:
-        losses, carry = super().losses(batch, carry)
+    def losses(self, batch: ToyBatch, recurrent_state: Any = None) -> tuple[dict[str, Loss], Any]:
+        losses, recurrent_state = super().losses(batch, recurrent_state)
         if batch.keys[0] in self.bad:
             losses["square"] = Loss(losses["square"].sum * self.value, losses["square"].count)
-        return losses, carry
+        return losses, recurrent_state
 
 
 class _Notes:
@@ -243,8 +243,8 @@ def test_a_step_that_is_not_finite_is_shown_with_its_keys_and_skipped(value: flo
     class Watch:
         name = "watch"
 
-        def observe(self, outcome: Any, state: Any, *, used: float) -> tuple[str, ...]:
-            held[state.step] = (weights_of(learner), outcome.updated, used)
+        def on_step_end(self, outcome: Any, state: Any, *, fraction: float) -> tuple[str, ...]:
+            held[state.step] = (weights_of(learner), outcome.updated, fraction)
             return ()
 
         def state_dict(self) -> dict[str, Any]:
@@ -252,7 +252,7 @@ def test_a_step_that_is_not_finite_is_shown_with_its_keys_and_skipped(value: flo
 
         def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
-    trainer.watchers.append(Watch())
+    trainer.callbacks.append(Watch())
     state = trainer.train()
     assert state.skipped == 1
     assert state.step == 7, "six updates were planned and made"
@@ -286,12 +286,12 @@ def test_two_bad_steps_between_good_ones_are_survived() -> None:
 
 def test_a_gradient_that_is_not_finite_is_skipped_though_the_loss_is() -> None:
     class Root(ToyLearner):
-        def losses(self, batch: ToyBatch, carry: Any = None) -> tuple[dict[str, Loss], Any]:
-            losses, carry = super().losses(batch, carry)
+        def losses(self, batch: ToyBatch, recurrent_state: Any = None) -> tuple[dict[str, Loss], Any]:
+            losses, recurrent_state = super().losses(batch, recurrent_state)
             if batch.keys[0] == "2.0":
                 square = losses["square"]
                 losses["square"] = Loss(square.sum + (square.sum * 0).sqrt(), square.count)
-            return losses, carry
+            return losses, recurrent_state
 
     learner, notes = Root(), _Notes()
     state = toy_trainer(learner, progress=notes).train()
@@ -359,10 +359,10 @@ def test_an_overflow_without_any_scale_left_ends_training() -> None:
     precision = _fp16(2.0)
 
     class Huge(ToyLearner):
-        def losses(self, batch: ToyBatch, carry: Any = None) -> tuple[dict[str, Loss], Any]:
-            losses, carry = super().losses(batch, carry)
+        def losses(self, batch: ToyBatch, recurrent_state: Any = None) -> tuple[dict[str, Loss], Any]:
+            losses, recurrent_state = super().losses(batch, recurrent_state)
             square = losses["square"]
-            return {**losses, "square": Loss(square.sum + (square.sum * 0).sqrt(), square.count)}, carry
+            return {**losses, "square": Loss(square.sum + (square.sum * 0).sqrt(), square.count)}, recurrent_state
 
     with pytest.raises(TrainingError, match=r"loss scale of 0\.5.*fp32"):
         toy_trainer(Huge(), precision=precision).train()
@@ -464,7 +464,7 @@ def test_the_unigram_plateau_is_warned_of_once_and_its_end_is_logged() -> None:
         def counts(self, batch: ToyBatch) -> dict[str, int]:
             return {"mlm": 1}
 
-        def losses(self, batch: ToyBatch, carry: Any = None) -> tuple[dict[str, Loss], Any]:
+        def losses(self, batch: ToyBatch, recurrent_state: Any = None) -> tuple[dict[str, Loss], Any]:
             self.seen += 1
             value = 2.0 if self.seen <= self.fall_at else 1.0
             return {"mlm": Loss(self.out.bias.sum() * 0 + value, 1)}, None
@@ -477,7 +477,7 @@ def test_the_unigram_plateau_is_warned_of_once_and_its_end_is_logged() -> None:
             progress=notes,
             trackers=[recorder],
             budget=Budget(steps=200),
-            watchers=[UnigramPlateau(entropy=2.0)],
+            callbacks=[UnigramPlateau(entropy=2.0)],
         ).train()
         return notes.notes, recorder.records
 
@@ -552,10 +552,10 @@ class _Shrinking(ToyStream):
 class _Greedy(ToyLearner):
     """Runs out of memory at more rows than a few, after some of the step's gradients are there."""
 
-    def losses(self, batch: ToyBatch, carry: Any = None) -> tuple[dict[str, Loss], Any]:
+    def losses(self, batch: ToyBatch, recurrent_state: Any = None) -> tuple[dict[str, Loss], Any]:
         if len(batch.x) > 3:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return super().losses(batch, carry)
+        return super().losses(batch, recurrent_state)
 
 
 def test_out_of_memory_halves_the_micro_batch_and_changes_nothing_that_is_learnt() -> None:

@@ -23,8 +23,8 @@ from lmtransfer.runs.result import JointResult, RunResult, SeedResult
 from lmtransfer.runs.run_directory import RunDirectory
 from lmtransfer.runs.versions import versions
 from lmtransfer.training import flops, hardware, precision
-from lmtransfer.training.carry import detached, flatten, unflatten
 from lmtransfer.training.progress import Progress
+from lmtransfer.training.recurrent_state import detached, flatten, unflatten
 from lmtransfer.training.trackers import Jsonl, TensorBoard
 
 RESULT = RunResult(command="pretrain", metrics={"loss": 1.5}, seconds=4.0, tokens=10)
@@ -194,7 +194,7 @@ RECORD = {
 
 
 def test_the_progress_line_says_everything() -> None:
-    line = Progress(flops_per_token=1e6, peak_flops=1e11).line(RECORD | {"validation/loss": 4.8}, used=0.25)
+    line = Progress(flops_per_token=1e6, peak_flops=1e11).line(RECORD | {"validation/loss": 4.8}, fraction=0.25)
     for part in ("1,200", "25 %", "loss 5.000", "mlm 4.500", "nsp 0.500", "validation loss 4.800", "1.00e-03"):
         assert part in line
     for part in ("17,000 tokens/s", "MFU 17 %", "GB", "3:00 left"):
@@ -203,7 +203,7 @@ def test_the_progress_line_says_everything() -> None:
 
 def test_a_loss_that_is_the_total_is_shown_once() -> None:
     record = {key: value for key, value in RECORD.items() if key != "loss/nsp"} | {"loss": 4.5}
-    assert Progress().line(record, used=0.5).count("4.500") == 1
+    assert Progress().line(record, fraction=0.5).count("4.500") == 1
 
 
 def test_without_a_terminal_there_is_a_line_every_ten_seconds(
@@ -214,8 +214,8 @@ def test_without_a_terminal_there_is_a_line_every_ten_seconds(
     with Progress() as progress:
         for step in range(100):
             now[0] += 0.5
-            progress.show(RECORD | {"step": step}, used=step / 100)
-        progress.show(RECORD | {"step": 100}, used=1.0, last=True)
+            progress.show(RECORD | {"step": step}, fraction=step / 100)
+        progress.show(RECORD | {"step": 100}, fraction=1.0, last=True)
         progress.note("something to say")
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 5 + 1 + 1
@@ -225,20 +225,25 @@ def test_without_a_terminal_there_is_a_line_every_ten_seconds(
 
 def test_a_quiet_progress_still_passes_on_notes(capsys: pytest.CaptureFixture[str]) -> None:
     progress = Progress(quiet=True)
-    progress.show(RECORD, used=0.5, last=True)
+    progress.show(RECORD, fraction=0.5, last=True)
     progress.note("a warning")
     assert capsys.readouterr().err == "a warning\n"
 
 
 def test_a_carry_comes_back_as_it_was() -> None:
-    carry = {"lstm": (torch.ones(2, requires_grad=True), [None, torch.zeros(1)]), "age": 3, "on": True, "name": "x"}
-    tensors, structure = flatten(carry)
+    recurrent_state = {
+        "lstm": (torch.ones(2, requires_grad=True), [None, torch.zeros(1)]),
+        "age": 3,
+        "on": True,
+        "name": "x",
+    }
+    tensors, structure = flatten(recurrent_state)
     back = unflatten(tensors, json.loads(json.dumps(structure)))
-    assert torch.equal(back["lstm"][0], carry["lstm"][0])
+    assert torch.equal(back["lstm"][0], recurrent_state["lstm"][0])
     assert isinstance(back["lstm"], tuple)
     assert isinstance(back["lstm"][1], list)
     assert (back["lstm"][1][0], back["age"], back["on"], back["name"]) == (None, 3, True, "x")
-    assert not detached(carry)["lstm"][0].requires_grad
+    assert not detached(recurrent_state)["lstm"][0].requires_grad
     with pytest.raises(TypeError, match="a carry may hold"):
         flatten({"thing": object()})
 

@@ -29,9 +29,9 @@ def _factors(schedule: Factor, steps: int) -> list[float]:
     budget = Budget(steps=steps)
     found = []
     for step in range(steps):
-        used = budget.used(steps=step, tokens=0, seconds=0.0)
-        after = budget.used_after(used, step, tokens=0, seconds=0.0)
-        found.append(schedule(step=step, used=used, used_after=after))
+        fraction = budget.fraction(steps=step, tokens=0, seconds=0.0)
+        after = budget.fraction_after(fraction, step, tokens=0, seconds=0.0)
+        found.append(schedule(step=step, fraction=fraction, fraction_after=after))
     return found
 
 

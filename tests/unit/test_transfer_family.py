@@ -31,12 +31,12 @@ class _Encoder(Encoder):
         self.layers = nn.ModuleList(nn.Linear(6, 6) for _ in range(2))
         self.pooler = nn.Linear(6, 6) if pooler else None
 
-    def forward(self, batch, carry=None, reads=None):
+    def forward(self, batch, recurrent_state=None, output_positions=None):
         outputs = [self.token_embedding(batch.tokens_T) + batch.positions_T[:, None] / 7]
         for layer in self.layers:
             outputs.append(torch.tanh(layer(outputs[-1])))
-        if reads is not None:
-            outputs[-1] = outputs[-1][reads.positions_N]
+        if output_positions is not None:
+            outputs[-1] = outputs[-1][output_positions.positions_N]
         return EncoderOutput(tuple(outputs))
 
 

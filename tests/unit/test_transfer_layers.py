@@ -44,7 +44,7 @@ class _Shared(Encoder):
         self.project = nn.Linear(4, 8)
         self.token = nn.Embedding(128, 4)
 
-    def forward(self, batch, carry=None, reads=None):
+    def forward(self, batch, recurrent_state=None, output_positions=None):
         layers = [self.project(self.token(batch.tokens_T))]
         for _ in range(3):
             layers.append(torch.tanh(self.layer(layers[-1])))
@@ -186,7 +186,7 @@ def _trainer(learner: TaskLearner, method: TransferMethod, make: type[Optimizer]
 
 
 class _Recorder:
-    """A watcher that hashes every layer after every step."""
+    """A callback that hashes every layer after every step."""
 
     name = "recorder"
 
@@ -194,7 +194,7 @@ class _Recorder:
         self.learner = learner
         self.hashes = [_hashes(learner)]
 
-    def observe(self, outcome, state, *, used):
+    def on_step_end(self, outcome, state, *, fraction):
         self.hashes.append(_hashes(self.learner))
         return ()
 
@@ -210,7 +210,7 @@ def test_a_layer_is_frozen_until_its_time(make: type[Optimizer], tmp_path: Path)
     """Twenty steps, share 0.4, three layers and embeddings: they join before steps 2, 4, 6 and 8 (counted from 0)."""
     method, learner = _arranged("gradual", unfreeze_share=0.4)
     recorder = _Recorder(learner)
-    _trainer(learner, method, make, tmp_path, watchers=[recorder]).train()
+    _trainer(learner, method, make, tmp_path, callbacks=[recorder]).train()
     hashes = recorder.hashes
     for depth, first_step in {0: 0, 1: 2, 2: 4, 3: 6, 4: 8}.items():
         of_layer = [found[depth] for found in hashes]
@@ -221,7 +221,7 @@ def test_a_layer_is_frozen_until_its_time(make: type[Optimizer], tmp_path: Path)
 def test_a_frozen_layer_has_no_optimiser_state(tmp_path: Path) -> None:
     method, learner = _arranged("gradual", unfreeze_share=0.4)
     trainer = _trainer(learner, method, AdamW, tmp_path)
-    learner.follow(used=0.1)  # the first layer joins
+    learner.on_progress(fraction=0.1)  # the first layer joins
     trainer.updater.step(next(iter(trainer.stream.steps(0))), factor=lambda tokens: 1.0)
     with_state = {key.rpartition("/")[0] for key in trainer.optimizer.state_dict()}
     expected = {n for n, _ in learner.named_parameters() if learner.depths.get(n.removeprefix("encoder."), 0) <= 1}

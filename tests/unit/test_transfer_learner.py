@@ -71,10 +71,10 @@ class _Counting(nn.Module):
         self.dim, self.num_layers, self.attention = self.inner.dim, self.inner.num_layers, self.inner.attention
         self.pooler, self.family_head = None, FamilyHead(token="mean")
 
-    def forward(self, batch, carry=None, reads=None):
+    def forward(self, batch, recurrent_state=None, output_positions=None):
         if self.training:
             self.seen += 1
-        return self.inner(batch, carry, reads)
+        return self.inner(batch, recurrent_state, output_positions)
 
 
 @pytest.mark.parametrize("pooling", ["mean", "bilstm", "family"])
@@ -183,11 +183,11 @@ def test_the_loss_is_a_sum_and_a_count() -> None:
     learner = _learner().eval()
     source = TaskSource(ENCODED)
     batch = source.build(0, source.plan(0), [2, 5, 6])
-    losses, carry = learner.losses(batch)
+    losses, recurrent_state = learner.losses(batch)
     expected = -torch.log_softmax(learner.predict(batch), dim=1)[torch.arange(3), batch.targets.labels].sum()
     torch.testing.assert_close(losses["classification"].sum, expected)
     assert losses["classification"].count == learner.counts(batch)["classification"] == 3
-    assert carry is None
+    assert recurrent_state is None
 
 
 @pytest.mark.parametrize("folder", [None, "cache"])

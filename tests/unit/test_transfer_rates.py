@@ -36,7 +36,7 @@ def _train(method: TransferMethod, learner: TaskLearner, make: type[Optimizer] =
     optimizer = make(learner=learner, learning_rate=0.01, lr_scales=method.lr_scales(learner))  # type: ignore[call-arg]
     learner.train()
     for step in range(steps):
-        learner.follow(step / steps)
+        learner.on_progress(step / steps)
         losses, _ = learner.losses(_batch(step))
         optimizer.zero_grad()
         (losses["classification"].sum / losses["classification"].count).backward()

@@ -54,7 +54,7 @@ def test_a_tokens_arithmetic_is_what_is_counted_in_a_step(tmp_path: Path, name: 
         rows=LanguageStream(max_length=48, tokenizer=TOKENIZER),
         corruption=TokenMasking(mask_share=0.85, random_share=0.0, tokenizer=TOKENIZER) if masked else NoCorruption(),
         seed=0,
-        reads={"all", "masked"},
+        output_positions={"all", "masked"},
     )
     learner = PretrainingLearner(make(), [objective()])
     batch = source.build(0, source.plan(0), range(8))

@@ -10,21 +10,21 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lmtransfer.verdicts.arms import Arm, Examples, Score, arm, arm_of_summary
-from lmtransfer.verdicts.difference import Difference, compare_arms, score_interval
+from lmtransfer.verdicts.conditions import Condition, Examples, Score, condition, condition_of_summary
+from lmtransfer.verdicts.difference import Difference, compare_conditions, score_interval
 from lmtransfer.verdicts.holm import corrected
 from lmtransfer.verdicts.spread import Spread, spread
 from lmtransfer.verdicts.student import critical, two_sided
 
 
-def unpaired(one: Arm) -> Arm:
+def unpaired(one: Condition) -> Condition:
     return replace(one, design=None)
 
 
-def crossed(table: np.ndarray, name: str = "run") -> Arm:
-    """An arm of P pretrainings by F finetuning seeds."""
+def crossed(table: np.ndarray, name: str = "run") -> Condition:
+    """A condition of P pretrainings by F finetuning seeds."""
     rows, columns = table.shape
-    return Arm(tuple(Score(float(table[p, f]), f, f"{name}/{p}") for p in range(rows) for f in range(columns)))
+    return Condition(tuple(Score(float(table[p, f]), f, f"{name}/{p}") for p in range(rows) for f in range(columns)))
 
 
 def test_spread_is_the_closed_form() -> None:
@@ -42,7 +42,7 @@ def test_a_paired_difference_is_students_test_of_the_pairs() -> None:
     # "Student" 1908, hours of sleep gained: t = 4.0621 with 9 degrees of freedom, p = 0.002833
     drug_a = [0.7, -1.6, -0.2, -1.2, -0.1, 3.4, 3.7, 0.8, 0.0, 2.0]
     drug_b = [1.9, 0.8, 1.1, 0.1, -0.1, 4.4, 5.5, 1.6, 4.6, 3.4]
-    found = compare_arms(arm(drug_b, pretraining="b"), arm(drug_a))
+    found = compare_conditions(condition(drug_b, pretraining="b"), condition(drug_a))
     assert found.paired
     assert found.delta == pytest.approx(1.58)
     assert found.standard_error is not None
@@ -51,7 +51,7 @@ def test_a_paired_difference_is_students_test_of_the_pairs() -> None:
     assert found.p_value == pytest.approx(0.002833, abs=1e-6)
     assert found.interval == pytest.approx((0.7001142, 2.4598858), abs=1e-6)
     assert found.verdict == "better"
-    backwards = compare_arms(arm(drug_b, pretraining="b"), arm(drug_a), higher_is_better=False)
+    backwards = compare_conditions(condition(drug_b, pretraining="b"), condition(drug_a), higher_is_better=False)
     assert backwards.verdict == "worse"
 
 
@@ -59,7 +59,7 @@ def test_an_unpaired_difference_is_welchs_test() -> None:
     # The same data as two groups: t = 1.8608 with 17.776 degrees of freedom, p = 0.07939
     drug_a = [0.7, -1.6, -0.2, -1.2, -0.1, 3.4, 3.7, 0.8, 0.0, 2.0]
     drug_b = [1.9, 0.8, 1.1, 0.1, -0.1, 4.4, 5.5, 1.6, 4.6, 3.4]
-    found = compare_arms(unpaired(arm(drug_b)), unpaired(arm(drug_a)))
+    found = compare_conditions(unpaired(condition(drug_b)), unpaired(condition(drug_a)))
     assert not found.paired
     assert found.degrees_of_freedom == pytest.approx(17.776, abs=1e-3)
     assert found.p_value == pytest.approx(0.07939, abs=1e-5)
@@ -67,9 +67,9 @@ def test_an_unpaired_difference_is_welchs_test() -> None:
     by_hand = math.sqrt(np.var(drug_a, ddof=1) / 10 + np.var(drug_b, ddof=1) / 10)
     assert found.standard_error == pytest.approx(by_hand)
     # seeds that no pair shares are compared in the same way, and so are statistics alone
-    apart = compare_arms(arm(drug_b), arm(drug_a, seeds=range(100, 110)))
+    apart = compare_conditions(condition(drug_b), condition(drug_a, seeds=range(100, 110)))
     known = Spread(mean=0.75, median=0.0, deviation=float(np.std(drug_a, ddof=1)), n=10)
-    stated = compare_arms(arm(drug_b), arm_of_summary(known))
+    stated = compare_conditions(condition(drug_b), condition_of_summary(known))
     for other in (apart, stated):
         assert other.p_value == pytest.approx(found.p_value)
         assert not other.paired
@@ -82,13 +82,13 @@ def test_the_chance_is_near_that_of_all_permutations() -> None:
     signs = np.array(list(itertools.product((-1, 1), repeat=12)))
     exact = (np.abs(signs @ differences) >= abs(differences.sum()) - 1e-12).mean()
     assert 0.05 < exact < 0.9
-    assert compare_arms(arm(list(one)), arm(list(other))).p_value == pytest.approx(exact, abs=0.03)
+    assert compare_conditions(condition(list(one)), condition(list(other))).p_value == pytest.approx(exact, abs=0.03)
 
 
 def test_pairs_are_matched_by_seed_and_the_rest_is_left_out() -> None:
-    one = arm([0.9, 0.5, 0.7, 0.6], seeds=[3, 1, 2, 9])
-    other = arm([0.65, 0.4, 0.8], seeds=[2, 1, 3])
-    found = compare_arms(one, other)
+    one = condition([0.9, 0.5, 0.7, 0.6], seeds=[3, 1, 2, 9])
+    other = condition([0.65, 0.4, 0.8], seeds=[2, 1, 3])
+    found = compare_conditions(one, other)
     assert found.delta == pytest.approx(np.mean([0.1, 0.1, 0.05]))
     assert (found.num_seeds, found.paired) == ((3, 3), True)
     assert any("1 seeds left out" in note for note in found.notes)
@@ -97,23 +97,28 @@ def test_pairs_are_matched_by_seed_and_the_rest_is_left_out() -> None:
 @pytest.mark.parametrize(
     ("one", "other", "options", "verdict"),
     [
-        (arm([0.9]), arm([0.5, 0.6]), {}, "one seed, no spread"),
-        (arm([0.9]), arm([0.5]), {}, "one seed, no spread"),
-        (arm([0.5] * 3), arm([0.5] * 3), {}, "seeds all alike"),
-        (arm([0.7, 0.71, 0.72]), arm([0.5] * 3), {}, "seeds all alike"),
-        (arm([0.5] * 3), arm([0.7, 0.71, 0.72]), {}, "seeds all alike"),
-        (arm([0.7, 0.71, 0.72]), arm([0.6, 0.61, 0.62]), {}, "seeds all alike"),  # each pair differs by the same
-        (arm([0.7, 0.71, 0.72]), arm([0.5] * 3), {"majority": 0.5}, "control collapsed"),
-        (arm([0.5] * 3), arm([0.7, 0.71, 0.72]), {"majority": 0.5}, "collapsed"),
-        (arm([0.7, 0.71, 0.72]), arm([0.5, 0.49, 0.51]), {"majority": 0.5}, "better"),
-        (arm([0.7, 0.71, 0.72]), replace(arm([0.5, 0.49, 0.51]), collapsed=3), {}, "control collapsed"),
-        (replace(arm([0.509, 0.5, 0.51]), collapsed=3), arm([0.4, 0.45, 0.41]), {}, "collapsed"),
-        (replace(arm([0.7, 0.71, 0.73]), collapsed=2), arm([0.4, 0.42, 0.41]), {}, "better"),
-        (arm([0.7, 0.71, 0.73]), arm([0.4, 0.42, 0.41]), {"settings_differ": True}, "settings differ"),
+        (condition([0.9]), condition([0.5, 0.6]), {}, "one seed, no spread"),
+        (condition([0.9]), condition([0.5]), {}, "one seed, no spread"),
+        (condition([0.5] * 3), condition([0.5] * 3), {}, "seeds all alike"),
+        (condition([0.7, 0.71, 0.72]), condition([0.5] * 3), {}, "seeds all alike"),
+        (condition([0.5] * 3), condition([0.7, 0.71, 0.72]), {}, "seeds all alike"),
+        (
+            condition([0.7, 0.71, 0.72]),
+            condition([0.6, 0.61, 0.62]),
+            {},
+            "seeds all alike",
+        ),  # each pair differs by the same
+        (condition([0.7, 0.71, 0.72]), condition([0.5] * 3), {"majority": 0.5}, "control collapsed"),
+        (condition([0.5] * 3), condition([0.7, 0.71, 0.72]), {"majority": 0.5}, "collapsed"),
+        (condition([0.7, 0.71, 0.72]), condition([0.5, 0.49, 0.51]), {"majority": 0.5}, "better"),
+        (condition([0.7, 0.71, 0.72]), replace(condition([0.5, 0.49, 0.51]), collapsed=3), {}, "control collapsed"),
+        (replace(condition([0.509, 0.5, 0.51]), collapsed=3), condition([0.4, 0.45, 0.41]), {}, "collapsed"),
+        (replace(condition([0.7, 0.71, 0.73]), collapsed=2), condition([0.4, 0.42, 0.41]), {}, "better"),
+        (condition([0.7, 0.71, 0.73]), condition([0.4, 0.42, 0.41]), {"settings_differ": True}, "settings differ"),
     ],
 )
-def test_what_is_no_verdict(one: Arm, other: Arm, options: dict, verdict: str) -> None:
-    found = compare_arms(one, other, **options)
+def test_what_is_no_verdict(one: Condition, other: Condition, options: dict, verdict: str) -> None:
+    found = compare_conditions(one, other, **options)
     assert found.verdict == verdict
     assert (found.p_value is None) == (found.interval is None) == (verdict not in ("better", "settings differ"))
     assert found.delta == pytest.approx(one.spread.mean - other.spread.mean)
@@ -125,7 +130,7 @@ def test_the_interval_decides() -> None:
     # A paired difference with 2 degrees of freedom just below and just above its critical value.
     for factor, verdict in ((0.999, "no difference shown"), (1.001, "better"), (-1.001, "worse")):
         center = factor * critical(0.05, 2) / math.sqrt(3)
-        found = compare_arms(arm([center - 1, center, center + 1]), arm([0.0, 1e-9, 0.0]))
+        found = compare_conditions(condition([center - 1, center, center + 1]), condition([0.0, 1e-9, 0.0]))
         assert found.verdict == verdict
         assert found.interval is not None
         assert (found.interval[0] <= 0 <= found.interval[1]) == (verdict == "no difference shown")
@@ -143,11 +148,11 @@ def test_the_interval_decides() -> None:
     ],
 )
 def test_a_verdict_names_what_it_is_of(one: list, other: list, scope: str) -> None:
-    def side(names: list, value: float) -> Arm:
+    def side(names: list, value: float) -> Condition:
         rng = np.random.default_rng(0)
-        return Arm(tuple(Score(value + rng.normal(), seed, name) for name in names for seed in range(4)))
+        return Condition(tuple(Score(value + rng.normal(), seed, name) for name in names for seed in range(4)))
 
-    found = compare_arms(side(one, 5.0), side(other, 0.0))
+    found = compare_conditions(side(one, 5.0), side(other, 0.0))
     assert found.scope == scope
     assert found.num_pretrainings == (sum(map(bool, one)), sum(map(bool, other)))
 
@@ -157,7 +162,7 @@ def test_the_luck_of_pretraining_is_that_of_an_analysis_of_variance() -> None:
     rng = np.random.default_rng(1)
     table = rng.normal(size=(4, 1)) + rng.normal(size=(1, 5)) + 0.3 * rng.normal(size=(4, 5))
     control = rng.normal(size=5)
-    found = compare_arms(crossed(table), arm(list(control)))
+    found = compare_conditions(crossed(table), condition(list(control)))
     differences = table - control
     pretraining = 5 * ((table.mean(axis=1) - table.mean()) ** 2).sum() / 3
     seeds = 4 * ((differences.mean(axis=0) - differences.mean()) ** 2).sum() / 4
@@ -172,8 +177,8 @@ def test_the_luck_of_pretraining_is_that_of_an_analysis_of_variance() -> None:
 def test_pretrainings_with_seeds_of_their_own_are_one_draw_each() -> None:
     rng = np.random.default_rng(2)
     values, controls = rng.normal(size=(3, 2)), rng.normal(size=6)
-    nested = Arm(tuple(Score(values[p, f], 2 * p + f, f"run/{p}") for p in range(3) for f in range(2)))
-    found = compare_arms(nested, arm(list(controls)))
+    nested = Condition(tuple(Score(values[p, f], 2 * p + f, f"run/{p}") for p in range(3) for f in range(2)))
+    found = compare_conditions(nested, condition(list(controls)))
     differences = values.mean(axis=1) - controls.reshape(3, 2).mean(axis=1)
     assert found.paired
     assert found.standard_error == pytest.approx(differences.std(ddof=1) / math.sqrt(3))
@@ -181,19 +186,19 @@ def test_pretrainings_with_seeds_of_their_own_are_one_draw_each() -> None:
 
 
 def test_pretrainings_that_share_one_finetuning_seed_have_no_verdict() -> None:
-    found = compare_arms(crossed(np.array([[0.7], [0.8], [0.9]])), arm([0.5, 0.6]))
+    found = compare_conditions(crossed(np.array([[0.7], [0.8], [0.9]])), condition([0.5, 0.6]))
     assert found.verdict == "one seed, no spread"
-    partly = Arm((Score(0.7, 0, "a"), Score(0.8, 1, "a"), Score(0.75, 1, "b"), Score(0.9, 2, "b")))
-    assert compare_arms(partly, arm([0.5, 0.6])).verdict == "one seed, no spread"
+    partly = Condition((Score(0.7, 0, "a"), Score(0.8, 1, "a"), Score(0.75, 1, "b"), Score(0.9, 2, "b")))
+    assert compare_conditions(partly, condition([0.5, 0.6])).verdict == "one seed, no spread"
     with pytest.raises(ValueError, match="two scores"):
-        Arm((Score(0.1, 0, "a"), Score(0.2, 0, "a")))
+        Condition((Score(0.1, 0, "a"), Score(0.2, 0, "a")))
 
 
 def with_examples(
     scores: np.ndarray, name: str | None, *, clusters: np.ndarray | None = None, ids: np.ndarray | None = None
-) -> Arm:
+) -> Condition:
     made = tuple(Score(float(row.mean()), seed, name) for seed, row in enumerate(scores))
-    return Arm(made, Examples(scores, np.arange(scores.shape[1]) if ids is None else ids, clusters))
+    return Condition(made, Examples(scores, np.arange(scores.shape[1]) if ids is None else ids, clusters))
 
 
 def test_the_luck_of_the_examples_is_what_a_bootstrap_over_them_comes_to() -> None:
@@ -201,7 +206,7 @@ def test_the_luck_of_the_examples_is_what_a_bootstrap_over_them_comes_to() -> No
     num = 300
     hardness = rng.normal(size=num)
     one, other = (hardness + rng.normal(size=num) + 1e-3 * rng.normal(size=(5, num)) for _ in range(2))
-    found = compare_arms(with_examples(one, "a"), with_examples(other, None))
+    found = compare_conditions(with_examples(one, "a"), with_examples(other, None))
     draws = rng.integers(num, size=(20_000, num))
     bootstrap = (one - other).mean(axis=0)[draws].mean(axis=1).std()
     assert found.standard_error == pytest.approx(bootstrap, rel=0.03)
@@ -209,7 +214,7 @@ def test_the_luck_of_the_examples_is_what_a_bootstrap_over_them_comes_to() -> No
     assert found.degrees_of_freedom > 250
     assert found.counts_examples
     # unpaired seeds change nothing in it: the examples are the same
-    apart = compare_arms(unpaired(with_examples(one, "a")), unpaired(with_examples(other, None)))
+    apart = compare_conditions(unpaired(with_examples(one, "a")), unpaired(with_examples(other, None)))
     assert apart.standard_error == pytest.approx(bootstrap, rel=0.03)
 
 
@@ -219,8 +224,10 @@ def test_examples_of_one_passage_are_drawn_together() -> None:
     num = len(clusters)
     one = rng.normal(size=40)[clusters] + 0.2 * rng.normal(size=num) + 1e-3 * rng.normal(size=(3, num))
     other = 1e-3 * rng.normal(size=(3, num))
-    found = compare_arms(with_examples(one, "a", clusters=clusters), with_examples(other, None, clusters=clusters))
-    apart = compare_arms(with_examples(one, "a"), with_examples(other, None))
+    found = compare_conditions(
+        with_examples(one, "a", clusters=clusters), with_examples(other, None, clusters=clusters)
+    )
+    apart = compare_conditions(with_examples(one, "a"), with_examples(other, None))
     members = [np.flatnonzero(clusters == name) for name in range(40)]
     means = (one - other).mean(axis=0)
     drawn = [means[np.concatenate([members[name] for name in rng.integers(40, size=40)])].mean() for _ in range(4000)]
@@ -236,7 +243,7 @@ def test_the_luck_of_examples_in_one_run_is_counted_once() -> None:
     errors = []
     for _ in range(200):
         one, other = rng.normal(size=(5, 400)), rng.normal(size=(5, 400))
-        errors.append(compare_arms(with_examples(one, "a"), with_examples(other, None)).standard_error)
+        errors.append(compare_conditions(with_examples(one, "a"), with_examples(other, None)).standard_error)
     assert 1.0 < np.mean(np.square(errors)) / (2 / (5 * 400)) < 1.3
 
 
@@ -244,36 +251,36 @@ def test_columns_are_matched_by_id_and_what_cannot_be_counted_is_said() -> None:
     rng = np.random.default_rng(7)
     one, other = rng.normal(size=(3, 50)), rng.normal(size=(3, 50))
     order = rng.permutation(50)
-    wanted = compare_arms(with_examples(one, "a"), with_examples(other, None))
+    wanted = compare_conditions(with_examples(one, "a"), with_examples(other, None))
     shuffled = with_examples(other[:, order], None, ids=np.arange(50)[order])
-    assert compare_arms(with_examples(one, "a"), shuffled).standard_error == pytest.approx(wanted.standard_error)
+    assert compare_conditions(with_examples(one, "a"), shuffled).standard_error == pytest.approx(wanted.standard_error)
     assert wanted.notes == ()
-    elsewhere = compare_arms(with_examples(one, "a"), with_examples(other, None, ids=np.arange(50) + 7))
+    elsewhere = compare_conditions(with_examples(one, "a"), with_examples(other, None, ids=np.arange(50) + 7))
     assert elsewhere.notes == ("the luck of the examples is not counted: the sides were scored on different ones",)
-    none = compare_arms(with_examples(one, "a"), replace(with_examples(other, None), examples=None))
+    none = compare_conditions(with_examples(one, "a"), replace(with_examples(other, None), examples=None))
     assert none.notes == ("the luck of the examples is not counted: no predictions are kept",)
     assert not none.counts_examples
     assert none.standard_error == pytest.approx(elsewhere.standard_error)
     off = replace(with_examples(one, "a"), scores=tuple(Score(0.5 + seed, seed, "a") for seed in range(3)))
-    assert "no mean over them" in compare_arms(off, with_examples(other, None)).notes[0]
+    assert "no mean over them" in compare_conditions(off, with_examples(other, None)).notes[0]
 
 
 def test_misshapen_arms_are_refused() -> None:
     with pytest.raises(ValueError, match="at least one score"):
-        Arm(())
+        Condition(())
     with pytest.raises(ValueError, match="ids of shape"):
         Examples(np.zeros((2, 3)), np.arange(4))
     with pytest.raises(ValueError, match="clusters of shape"):
         Examples(np.zeros((2, 3)), np.arange(3), np.arange(2))
     with pytest.raises(ValueError, match="examples of 2 scores for 1"):
-        Arm((Score(0.1, 0),), Examples(np.zeros((2, 3)), np.arange(3)))
+        Condition((Score(0.1, 0),), Examples(np.zeros((2, 3)), np.arange(3)))
 
 
 def of_chance(p_value: float) -> Difference:
     """A difference of four pairs with this chance."""
     center = critical(p_value, 3) / 2  # times the standard error of deviation 1 over root 4
     offsets = np.array([-1.0, 1.0, -1.0, 1.0]) * math.sqrt(3 / 4)
-    return compare_arms(arm(list(center + offsets)), arm([0.0, 0.0, 1e-12, 0.0]))
+    return compare_conditions(condition(list(center + offsets)), condition([0.0, 0.0, 1e-12, 0.0]))
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -294,7 +301,7 @@ def test_holm_is_the_procedure_of_all_intersections(seed: int) -> None:
 
 
 def test_what_has_nothing_to_judge_does_not_count_in_a_column() -> None:
-    found = corrected([of_chance(0.04), compare_arms(arm([0.9]), arm([0.5])), of_chance(0.9)])
+    found = corrected([of_chance(0.04), compare_conditions(condition([0.9]), condition([0.5])), of_chance(0.9)])
     assert [one.verdict for one in found] == ["no difference shown", "one seed, no spread", "no difference shown"]
     assert [one.num_comparisons for one in found] == [2, 1, 2]
     assert of_chance(0.04).verdict == "better"
@@ -306,7 +313,7 @@ def test_values_are_plain_and_read_back() -> None:
     for one in found:
         written = json.loads(json.dumps(one.as_values(), allow_nan=False))
         assert Difference.from_values(written) == one
-    alone = compare_arms(arm([0.9]), arm([0.5]))
+    alone = compare_conditions(condition([0.9]), condition([0.5]))
     assert Difference.from_values(json.loads(json.dumps(alone.as_values()))) == alone
     written = alone.as_values()
     earlier = {"difference": 0.1, "standard_error": 0.1, "verdict": "better"}
@@ -319,8 +326,8 @@ def test_values_are_plain_and_read_back() -> None:
 def test_the_interval_of_a_score() -> None:
     values = [1.0, 2.0, 4.0, 5.0]
     reach = critical(0.05, 3) * np.std(values, ddof=1) / 2
-    assert score_interval(arm(values)) == pytest.approx((3 - reach, 3 + reach))
-    assert score_interval(arm([1.0])) is None
+    assert score_interval(condition(values)) == pytest.approx((3 - reach, 3 + reach))
+    assert score_interval(condition([1.0])) is None
 
 
 def test_two_sided_agrees_with_the_interval() -> None:

@@ -21,7 +21,7 @@ from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.corruption.base import NoCorruption
 from lmtransfer.objectives.corruption.windows import ContextWindows
 from lmtransfer.objectives.fit import check_fit
-from lmtransfer.objectives.learner import PretrainingLearner, needed_reads
+from lmtransfer.objectives.learner import PretrainingLearner, needed_output_positions
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
 from lmtransfer.objectives.rows.base import Row
 from lmtransfer.objectives.rows.stream import LanguageStream
@@ -46,7 +46,7 @@ def source_of(folder: Path, **changes: Any) -> PretrainingSource:
         rows=LanguageStream(max_length=24, frame="none", tokenizer=TOKENIZER),
         corruption=ContextWindows(**settings, tokenizer=TOKENIZER),
         seed=0,
-        reads=needed_reads([SkipGram()]),
+        output_positions=needed_output_positions([SkipGram()]),
     )
 
 

@@ -69,14 +69,14 @@ class ToyLearner(Learner):
     def counts(self, batch: ToyBatch) -> dict[str, int]:
         return {"square": len(batch.x), "masked": int(batch.mask.sum())}
 
-    def losses(self, batch: ToyBatch, carry: Any = None) -> tuple[dict[str, Loss], Any]:
+    def losses(self, batch: ToyBatch, recurrent_state: Any = None) -> tuple[dict[str, Loss], Any]:
         hidden = self.dropout(torch.tanh(self.layers[0](batch.x)))
         error = (self.out(self.norm(hidden)).squeeze(-1) - batch.y) ** 2
         counts = self.counts(batch)
         return {
             "square": Loss(error.sum(), counts["square"]),
             "masked": Loss(error[batch.mask].abs().sum(), counts["masked"], weight=0.5),
-        }, carry
+        }, recurrent_state
 
 
 class FindsLarge(ToyLearner):
@@ -84,11 +84,11 @@ class FindsLarge(ToyLearner):
 
     limit = 1.0
 
-    def losses(self, batch: ToyBatch, carry: Any = None) -> tuple[dict[str, Loss], Any]:
-        losses, carry = super().losses(batch, carry)
+    def losses(self, batch: ToyBatch, recurrent_state: Any = None) -> tuple[dict[str, Loss], Any]:
+        losses, recurrent_state = super().losses(batch, recurrent_state)
         error = self.errors(batch)
         large = error > self.limit
-        return losses | {"large": Loss(error[large].sum(), large.sum(), 0.0)}, carry
+        return losses | {"large": Loss(error[large].sum(), large.sum(), 0.0)}, recurrent_state
 
     def errors(self, batch: ToyBatch) -> torch.Tensor:
         with torch.no_grad():

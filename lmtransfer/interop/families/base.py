@@ -59,15 +59,15 @@ class PretrainingHead:
 
 
 @dataclass(frozen=True, slots=True)
-class TwinFormat:
+class GeneratorFormat:
     """A smaller model that an objective owns, published in a subfolder as one of the same family: ELECTRA's generator.
 
     Attributes:
         objective: its class.
         folder: the subfolder.
-        layers: prefix of the tensors of the twin's layers among the objective's.
+        layers: prefix of the tensors of the generator's layers among the objective's.
         head: prefix of those of its head, which published is one of ``mlm``.
-        shared: prefix of the encoder's tensors that the twin reads too, unless it has its own.
+        shared: prefix of the encoder's tensors that the generator reads too, unless it has its own.
         unpublished: those of the objective's that are for training alone.
     """
 
@@ -186,7 +186,7 @@ class Family:
         pretraining: its classes with such heads.
         tasks: its classes with a task's head, or the reason why there is none.
         specials: keys of config.json that hold ids of special tokens, and their role.
-        twin: of the objective that has one.
+        generator: of the objective that has one.
         goes_on: its models go on with text: what begins and ends it has a name of its own in their tokenizers' files.
         pads_left: its classifier reads the last place of a row, so that padding has to come first.
         no_class: why transformers cannot load what would be written; empty where it can.
@@ -207,7 +207,7 @@ class Family:
     pretraining: Sequence[PretrainingArchitecture] = ()
     tasks: Mapping[TaskKind, TaskArchitecture | str] = field(default_factory=dict)
     specials: Mapping[str, str] = field(default_factory=dict)
-    twin: TwinFormat | None = None
+    generator: GeneratorFormat | None = None
     goes_on: bool = False
     pads_left: bool = False
     no_class: str = ""

@@ -1,18 +1,18 @@
 """ELECTRA in the layout of Hugging Face transformers.
 
-The encoder's names are ours under ``ElectraEncoder``, and those of its generator under ``Twin`` (which has no
-embeddings of its own); the heads' names are those of the objective ``rtd``, and of ``mlm`` for a generator that is
-an encoder by itself.
+The encoder's names are ours under ``ElectraEncoder``, and those of its generator under ``GeneratorEncoder``
+(which has no embeddings of its own); the heads' names are those of the objective ``rtd``, and of ``mlm`` for a
+generator that is an encoder by itself.
 """
 
 from __future__ import annotations
 
 from lmtransfer.interop.families.base import (
     Family,
+    GeneratorFormat,
     PretrainingArchitecture,
     PretrainingHead,
     TaskArchitecture,
-    TwinFormat,
 )
 from lmtransfer.interop.families.bert import BERT, DROPOUTS, FIXED, HIDDEN_ACT, NORM_EPS, SEGMENTS, SIZES, OneSegmentRow
 from lmtransfer.interop.families.bert import IGNORED as IGNORED
@@ -89,7 +89,7 @@ ELECTRA_FAMILY = Family(
         ),
         "span": TaskArchitecture(name="ElectraForQuestionAnswering", key_map=linear("output", "qa_outputs")),
     },
-    twin=TwinFormat(
+    generator=GeneratorFormat(
         objective=ReplacedTokenDetection,
         folder="generator",
         layers="generator.",

@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lmtransfer.layers.attention.bin_packed_attention import JoinedRows
 from lmtransfer.layers.attention.blocks import Block, DenseBlocks, Slots
-from lmtransfer.layers.attention.joined_attention import JoinedRows
-from lmtransfer.layers.attention.long_attention import RowRange, row_ranges
+from lmtransfer.layers.attention.per_sequence_attention import RowRange, row_ranges
 
-#: A processor computes sequences one by one where the longest is longer than this and the mean at least half of it;
+#: A CPU computes sequences one by one where the longest is longer than this and the mean at least half of it;
 #: shorter ones share rows. On two AVX512-BF16 cores both take as long at 60 to 200 tokens, 32 sequences.
 _LONG = 192
 

@@ -6,7 +6,7 @@ slots.
 Backends, one meaning:
 
 * CUDA with bfloat16 or float16 on sm80 and newer: PyTorch's variable-length flash kernel.
-* A processor, where sequences differ in length and no weight is dropped: short ones several to a row
+* A CPU, where sequences differ in length and no weight is dropped: short ones several to a row
   (``joined_attention``), long ones each by itself (``long_attention``).
 * Anything else: dense blocks of sequences of like length (``blocks``), as matrix products and a softmax. On two
   AVX512-BF16 cores, 32 x 64 tokens, 4 heads of 64, forward and backward in bfloat16: 2.9 ms, against 13.9 ms for
@@ -18,11 +18,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from lmtransfer.layers.attention.bin_packed_attention import joined_attention
 from lmtransfer.layers.attention.blocks import Block, from_blocks, to_blocks
-from lmtransfer.layers.attention.joined_attention import joined_attention
 from lmtransfer.layers.attention.layout import Layout
-from lmtransfer.layers.attention.long_attention import long_attention
-from lmtransfer.layers.attention.visibility import hiding, unseen_keys
+from lmtransfer.layers.attention.per_sequence_attention import long_attention
+from lmtransfer.layers.attention.visibility import attention_mask, unseen_keys
 from lmtransfer.layers.dropout import dropout as drop
 
 
@@ -116,7 +116,7 @@ def _dense(
         scores_GHQS = q_GHQK @ k_GHKS
         hidden = _hidden(block, causal, reach)
         if hidden is not None:
-            scores_GHQS = scores_GHQS + hiding(hidden, scores_GHQS.dtype)
+            scores_GHQS = scores_GHQS + attention_mask(hidden, scores_GHQS.dtype)
         weights_GHQS = scores_GHQS.softmax(-1)
         if dropout:
             weights_GHQS = drop(weights_GHQS, dropout)

@@ -26,10 +26,10 @@ def unseen_keys(positions_S: Tensor, *, causal: bool, reach: int | None) -> Tens
     return unseen
 
 
-def hiding(hidden: Tensor, dtype: torch.dtype) -> Tensor:
+def attention_mask(hidden: Tensor, dtype: torch.dtype) -> Tensor:
     """What hides keys when it is added to their scores: a large negative number where ``hidden``, else 0.
 
-    Adding is several times as fast on a processor as filling by a mask. The number is finite, since a query may see
+    Adding is several times as fast on a CPU as filling by a mask. The number is finite, since a query may see
     nothing at all, and 0/0 would get into the gradients; such a query weighs all keys alike.
 
     Args:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from lmtransfer.layers.attention.base import AttentionLayer
 from lmtransfer.layers.attention.blocks import from_blocks, to_blocks
-from lmtransfer.layers.attention.visibility import hiding
+from lmtransfer.layers.attention.visibility import attention_mask
 from lmtransfer.layers.dropout import dropout as drop
 from lmtransfer.layers.relative.layout import RelativeBlock, RelativeLayout
 from lmtransfer.layers.stacked_linear import StackedLinear
@@ -120,7 +120,7 @@ class RelativeAttention(AttentionLayer):
                 more_GHQ1 = (slotted_s[place] * (different - same)).view(shape).sum(-1).transpose(1, 2)[..., None]
                 scores_GHQS = scores_GHQS + more_GHQ1 * relative.differs
             if relative.hidden is not None:
-                scores_GHQS = scores_GHQS + hiding(relative.hidden, scores_GHQS.dtype)
+                scores_GHQS = scores_GHQS + attention_mask(relative.hidden, scores_GHQS.dtype)
             weights_GHQS = scores_GHQS.softmax(-1)
             if self.training and self.attention_dropout:
                 weights_GHQS = drop(weights_GHQS, self.attention_dropout)

@@ -15,7 +15,7 @@ from lmtransfer.tokenizers.base import Tokenizer
 class LanguageStream(Rows):
     """Contiguous windows of ``max_length`` tokens, across sentences and documents ([SEP] after each document).
 
-    Every row but the last has the same length, which is what a processor likes best. The documents form a ring that
+    Every row but the last has the same length, which is what a CPU likes best. The documents form a ring that
     is cut at a random place of each epoch, so the windows differ between epochs while each token is seen once in
     each of them. The last row holds what is left.
 

@@ -13,7 +13,7 @@ from lmtransfer.reporting.comparison.common_answers import only
 from lmtransfer.reporting.comparison.comparison import GroupDifference, judged_together
 from lmtransfer.reporting.comparison.sides import Side
 from lmtransfer.reporting.runs.kept_answers import examples_of
-from lmtransfer.verdicts.difference import compare_arms
+from lmtransfer.verdicts.difference import compare_conditions
 
 #: Groups of lengths, of about as many examples each.
 _LENGTHS = 4
@@ -92,9 +92,9 @@ def compare_groups(
         if any(value is None for side in values for value in side):
             continue
         one, other = (
-            side.arm([value for value in of_side if value is not None], examples_of(part, metric))
+            side.condition([value for value in of_side if value is not None], examples_of(part, metric))
             for side, part, of_side in zip(sides, parts, values, strict=True)
         )
-        found = compare_arms(one, other, settings_differ=settings_differ)
+        found = compare_conditions(one, other, settings_differ=settings_differ)
         made.append(GroupDifference(group.name, group.num, metric, one.spread.mean, other.spread.mean, found))
     return judged_together(made)

@@ -19,8 +19,8 @@ from lmtransfer.reporting.runs.collect import Run
 from lmtransfer.reporting.runs.entry import Entry
 from lmtransfer.reporting.runs.labels import flatten
 from lmtransfer.reporting.runs.settings import TOKENIZER, differences_text, differing
-from lmtransfer.verdicts.arms import Arm
-from lmtransfer.verdicts.difference import compare_arms
+from lmtransfer.verdicts.conditions import Condition
+from lmtransfer.verdicts.difference import compare_conditions
 from lmtransfer.verdicts.variance import NO_PREDICTIONS
 
 _TEXT, _LOSSES = "corpus", "losses"
@@ -61,8 +61,8 @@ def compare_pretrainings(one: Side, other: Side) -> Comparison:
     if one.metric in not_shared:
         missing.append(f"no difference of the {one.metric}: {not_shared[one.metric]}")
     else:
-        arms = [_arm(side) for side in (one, other)]
-        difference = compare_arms(*arms, higher_is_better=False, settings_differ=bool(mixed))
+        conditions = [_condition(side) for side in (one, other)]
+        difference = compare_conditions(*conditions, higher_is_better=False, settings_differ=bool(mixed))
         missing += [note for note in difference.notes if note != NO_PREDICTIONS]
         missing.append("the luck of the held-out text is not counted: losses of its documents are not kept")
     losses = _losses(one, other, not_shared, settings_differ=bool(mixed))
@@ -138,15 +138,15 @@ def _losses(
         sides = [_by(side, metric) for side in (one, other)]
         if any(len(by.members) < len(side.members) for by, side in zip(sides, (one, other), strict=True)):
             continue
-        arms = [_arm(side) for side in sides]
+        conditions = [_condition(side) for side in sides]
         higher = metric.partition("/")[0].endswith("_accuracy")
-        found = compare_arms(*arms, higher_is_better=higher, settings_differ=settings_differ)
-        made.append(GroupDifference(metric, None, metric, arms[0].spread.mean, arms[1].spread.mean, found))
+        found = compare_conditions(*conditions, higher_is_better=higher, settings_differ=settings_differ)
+        made.append(GroupDifference(metric, None, metric, conditions[0].spread.mean, conditions[1].spread.mean, found))
     return judged_together(made)
 
 
-def _arm(side: Side) -> Arm:
-    return side.arm([member.value for member in side.members], collapsed=side.num_collapsed)
+def _condition(side: Side) -> Condition:
+    return side.condition([member.value for member in side.members], collapsed=side.num_collapsed)
 
 
 def _by(side: Side, metric: str) -> Side:

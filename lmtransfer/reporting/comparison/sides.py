@@ -10,7 +10,7 @@ from lmtransfer.kept_predictions.scored import Kept
 from lmtransfer.reporting.runs import scores
 from lmtransfer.reporting.runs.entry import Entry
 from lmtransfer.reporting.runs.labels import flatten, node_label
-from lmtransfer.verdicts.arms import Arm, Examples, Score
+from lmtransfer.verdicts.conditions import Condition, Examples, Score
 
 #: Keys of pretraining that say nothing of what is learnt.
 _OF_NO_ACCOUNT = ("name", "resume", "output_root", "cache_dir", "data_root", "seeds", "hardware", "tracker", "run")
@@ -98,8 +98,8 @@ class Side:
         names = {(member.pretraining, member.seed) for member in self.members}
         return len(names) == len(self.members) and all(member.seed is not None for member in self.members)
 
-    def arm(self, values: Sequence[float], examples: Examples | None = None, *, collapsed: int = 0) -> Arm:
-        """An arm of the rule of verdicts.
+    def condition(self, values: Sequence[float], examples: Examples | None = None, *, collapsed: int = 0) -> Condition:
+        """A condition of the rule of verdicts.
 
         Args:
             values: a score of each member.
@@ -111,4 +111,4 @@ class Side:
             Score(value, member.seed if apart and member.seed is not None else f"{place}", member.pretraining)
             for place, (member, value) in enumerate(zip(self.members, values, strict=True))
         )
-        return Arm(found, examples, collapsed, design="" if apart else None)
+        return Condition(found, examples, collapsed, design="" if apart else None)

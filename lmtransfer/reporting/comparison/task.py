@@ -15,8 +15,8 @@ from lmtransfer.reporting.comparison.sides import Side
 from lmtransfer.reporting.runs import scores
 from lmtransfer.reporting.runs.kept_answers import examples_of
 from lmtransfer.reporting.runs.settings import TOKENIZER, differing
-from lmtransfer.verdicts.arms import Arm
-from lmtransfer.verdicts.difference import compare_arms
+from lmtransfer.verdicts.conditions import Condition
+from lmtransfer.verdicts.difference import compare_conditions
 
 
 def compare_sides(one: Side, other: Side) -> Comparison:
@@ -34,15 +34,17 @@ def compare_sides(one: Side, other: Side) -> Comparison:
     if num == 0:
         return Comparison((one, other), values, settings, tuple(missing), num_examples=0)
     metric = one.metric
-    arms = [_arm(side, None if kept is None else kept[place], metric) for place, side in enumerate((one, other))]
-    difference = compare_arms(
-        *arms,
+    conditions = [
+        _condition(side, None if kept is None else kept[place], metric) for place, side in enumerate((one, other))
+    ]
+    difference = compare_conditions(
+        *conditions,
         higher_is_better=scores.higher_is_better(metric, one.first.run.result),
         majority=one.first.majority,
         settings_differ=bool(judged_apart),
     )
     missing += difference.notes
-    values = tuple(s.value for s in arms[0].scores), tuple(s.value for s in arms[1].scores)
+    values = tuple(s.value for s in conditions[0].scores), tuple(s.value for s in conditions[1].scores)
     found = Comparison((one, other), values, settings, tuple(dict.fromkeys(missing)), difference, num)
     return found if kept is None else _by_example(found, kept, settings_differ=bool(judged_apart))
 
@@ -81,13 +83,13 @@ def _judged_apart(one: Side, other: Side) -> str:
     return f"no verdict: more than the weights is different ({', '.join(keys[:3])}{more})"
 
 
-def _arm(side: Side, kept: Sequence[Kept] | None, metric: str) -> Arm:
-    """A side as an arm; on the examples of ``kept`` where they are known."""
+def _condition(side: Side, kept: Sequence[Kept] | None, metric: str) -> Condition:
+    """A side as a condition; on the examples of ``kept`` where they are known."""
     values = [member.value for member in side.members]
     if kept is not None:
         anew = [metric_value(one.examples, metric) for one in kept]
         values = [value if found is None else found for value, found in zip(values, anew, strict=True)]
-    return side.arm(values, None if kept is None else examples_of(kept, metric), collapsed=side.num_collapsed)
+    return side.condition(values, None if kept is None else examples_of(kept, metric), collapsed=side.num_collapsed)
 
 
 def _by_example(found: Comparison, kept: tuple[list[Kept], list[Kept]], *, settings_differ: bool) -> Comparison:

@@ -20,8 +20,8 @@ def search_figures(entries: Sequence[Entry], folder: Path) -> list[SavedFigure]:
     for entry in entries:
         metric = entry.metric or ""
         series: list[Series] = []
-        for arm, is_control in (("pretrained", False), ("control", True)):
-            tried = tried_rates(entry.run, arm)
+        for condition, is_control in (("pretrained", False), ("control", True)):
+            tried = tried_rates(entry.run, condition)
             if len(tried) > 2:
                 best = _best_of(tried, higher_is_better=higher_is_better(metric, entry.run.result))
                 points = tuple((float(k), score) for k, score in enumerate(best, start=1))

@@ -16,7 +16,7 @@ from lmtransfer.verdicts.spread import Spread
 
 def answer(entries: Sequence[Entry]) -> str:
     """Whether pretraining helped, over all comparisons with a control, and whether going on with it did."""
-    return " ".join([_helped(entries), *_not_compared(entries), *map(_going_on, before_and_after(entries))])
+    return " ".join([_helped(entries), *_not_compared(entries), *map(_continued, before_and_after(entries))])
 
 
 def _not_compared(entries: Sequence[Entry]) -> list[str]:
@@ -77,7 +77,7 @@ def comparison(entry: Entry) -> str:
     return f"{lead[entry.difference.verdict]}: {_measured(entry)}"
 
 
-def _going_on(pair: BeforeAfter) -> str:
+def _continued(pair: BeforeAfter) -> str:
     """Whether going on with pretraining helped, in a sentence."""
     before, after, found = pair.before, pair.after, pair.difference
     lead = {

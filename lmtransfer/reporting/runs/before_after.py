@@ -9,7 +9,7 @@ from lmtransfer.reporting.runs.entry import Entry
 from lmtransfer.reporting.runs.lineage import PRETRAINED, lineage
 from lmtransfer.reporting.runs.scores import higher_is_better
 from lmtransfer.reporting.runs.settings import TOKENIZER, differing
-from lmtransfer.verdicts.difference import Difference, compare_arms
+from lmtransfer.verdicts.difference import Difference, compare_conditions
 from lmtransfer.verdicts.holm import corrected
 
 
@@ -68,11 +68,11 @@ def _is_alike(entry: Entry, other: Entry) -> bool:
 
 
 def _difference(before: Entry, after: Entry) -> Difference:
-    assert before.arm is not None
-    assert after.arm is not None
-    return compare_arms(
-        after.arm,
-        before.arm,
+    assert before.condition is not None
+    assert after.condition is not None
+    return compare_conditions(
+        after.condition,
+        before.condition,
         higher_is_better=higher_is_better(after.metric or "", after.run.result),
         majority=after.majority,
     )

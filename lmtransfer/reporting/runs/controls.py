@@ -12,8 +12,8 @@ from lmtransfer.reporting.runs.entry import Entry
 from lmtransfer.reporting.runs.kept_answers import examples_behind
 from lmtransfer.reporting.runs.scores import Scored, scored
 from lmtransfer.reporting.runs.settings import differences_text, differing
-from lmtransfer.verdicts.arms import Arm
-from lmtransfer.verdicts.difference import compare_arms
+from lmtransfer.verdicts.conditions import Condition
+from lmtransfer.verdicts.difference import compare_conditions
 from lmtransfer.verdicts.holm import corrected
 from lmtransfer.verdicts.spread import Spread
 
@@ -48,7 +48,7 @@ def _compared(entry: Entry, others: Sequence[Entry]) -> Entry:
     if entry.metric is None or entry.score is None or entry.is_pretraining or entry.is_control:
         return entry
     if entry.control is not None:
-        return _judged(entry, entry.control, entry.control_arm)
+        return _judged(entry, entry.control, entry.control_condition)
     if entry.transfer == "zero-shot":
         return entry
     candidates = [other for other in others if other.is_control and _scores_the_same(entry, other)]
@@ -56,7 +56,7 @@ def _compared(entry: Entry, others: Sequence[Entry]) -> Entry:
     alike = [other for other, differs in zip(candidates, keys, strict=True) if not differs]
     if len(alike) == 1:
         assert alike[0].score is not None
-        return _judged(entry, alike[0].score, alike[0].arm)
+        return _judged(entry, alike[0].score, alike[0].condition)
     if alike:
         names = " and ".join(other.run.name for other in alike)
         return replace(entry, without_control=f"{names} could each be its control: none is taken")
@@ -75,13 +75,13 @@ def _scores_the_same(entry: Entry, other: Entry) -> bool:
     )
 
 
-def _judged(entry: Entry, control: Spread | None, control_arm: Arm | None) -> Entry:
-    assert entry.arm is not None
-    assert control_arm is not None
+def _judged(entry: Entry, control: Spread | None, control_condition: Condition | None) -> Entry:
+    assert entry.condition is not None
+    assert control_condition is not None
     assert entry.metric is not None
-    found = compare_arms(
-        entry.arm,
-        control_arm,
+    found = compare_conditions(
+        entry.condition,
+        control_condition,
         higher_is_better=scores.higher_is_better(entry.metric, entry.run.result),
         majority=entry.majority,
     )

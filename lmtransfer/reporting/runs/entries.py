@@ -112,8 +112,8 @@ def _entry(run: Run, seeds: tuple[Run, ...], controls: tuple[Run, ...], runs: Se
         num_parameters=_first([run.result, *results], "num_parameters"),
         tokens_per_second=_first([run.result, *results], "tokens_per_second"),
         settings={} if of_pretraining else task_settings(adapted or run, None if adapted is None else run),
-        arm=None if own_score is None else own_score.arm,
-        control_arm=None if control is None else control.arm,
+        condition=None if own_score is None else own_score.condition,
+        control_condition=None if control is None else control.condition,
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from lmtransfer.reporting.runs.collect import COMMANDS, Run
 from lmtransfer.reporting.runs.lineage import is_pretraining
-from lmtransfer.verdicts.arms import Arm
+from lmtransfer.verdicts.conditions import Condition
 from lmtransfer.verdicts.difference import Difference
 from lmtransfer.verdicts.spread import Spread
 
@@ -40,8 +40,8 @@ class Entry:
         tokens_per_second: real tokens a second of this run.
         settings: what a run of a task was trained with (see ``settings.task_settings``); empty for pretraining.
         without_control: why a run that looks like its control is none, in words; empty where there is nothing to say.
-        arm: ``score`` as a side of a comparison, each with its seeds.
-        control_arm: likewise of the control that was made with the run.
+        condition: ``score`` as a side of a comparison, each with its seeds.
+        control_condition: likewise of the control that was made with the run.
     """
 
     run: Run
@@ -66,8 +66,8 @@ class Entry:
     tokens_per_second: float | None
     settings: Mapping[str, Any] = field(default_factory=dict)
     without_control: str = ""
-    arm: Arm | None = None
-    control_arm: Arm | None = None
+    condition: Condition | None = None
+    control_condition: Condition | None = None
 
     @property
     def is_pretraining(self) -> bool:

@@ -13,7 +13,7 @@ from lmtransfer.kept_predictions.file import prediction_files, read_predictions
 from lmtransfer.kept_predictions.scored import Kept
 from lmtransfer.kept_predictions.values import contributions
 from lmtransfer.reporting.runs import scores
-from lmtransfer.verdicts.arms import Examples
+from lmtransfer.verdicts.conditions import Examples
 
 
 def kept_answers(run: Path, problems: list[str] | None = None) -> list[Kept]:

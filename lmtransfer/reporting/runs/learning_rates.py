@@ -42,12 +42,12 @@ def searched_text(grid: Any) -> str:
     return f"learning rate: best of {len(tried)}" if len(tried) > 1 else ""
 
 
-def tried_rates(run: Run, arm: str) -> dict[float, Spread]:
+def tried_rates(run: Run, condition: str) -> dict[float, Spread]:
     """What each learning rate scored, seed by seed, on the examples to choose by; none where it is damaged.
 
     Args:
         run: of a task.
-        arm: "pretrained" or "control".
+        condition: "pretrained" or "control".
 
     Returns:
         By rate, ascending, over the seeds that tried all of them, in one order; where none did, the mean alone.
@@ -55,7 +55,7 @@ def tried_rates(run: Run, arm: str) -> dict[float, Spread]:
     tries = run.result.get("learning_rate_tries")
     found: dict[float, dict[object, float]] = {}
     for place, one in enumerate(tries if isinstance(tries, list) else []):
-        if isinstance(one, Mapping) and one.get("arm") == arm:
+        if isinstance(one, Mapping) and one.get("arm") == condition:
             rate, score = number(one.get("learning_rate")), number(one.get("score"))
             seeds = number(one.get("pretraining_seed")), number(one.get("seed"))
             if rate is not None and score is not None:

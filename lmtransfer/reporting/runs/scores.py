@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lmtransfer.verdicts.arms import Arm, Examples, Score, arm_of_summary
-from lmtransfer.verdicts.difference import Difference, compare_arms
+from lmtransfer.verdicts.conditions import Condition, Examples, Score, condition_of_summary
+from lmtransfer.verdicts.difference import Difference, compare_conditions
 from lmtransfer.verdicts.spread import Spread, spread
 
 #: Metrics that are better when smaller, by the end of their name.
@@ -114,11 +114,11 @@ class Scored:
 
     Attributes:
         spread: the metric over its seeds.
-        arm: the same as a side of a comparison.
+        condition: the same as a side of a comparison.
     """
 
     spread: Spread
-    arm: Arm
+    condition: Condition
 
 
 def scored(
@@ -144,9 +144,13 @@ def scored(
     collapsed = num_collapsed(node)
     found = seed_values(node, metric, seeds)
     if found:
-        return Scored(spread([one.value for one in found]), _arm(found, pretraining, collapsed, examples))
+        return Scored(spread([one.value for one in found]), _condition(found, pretraining, collapsed, examples))
     whole = stated(node, metric)
-    return None if whole is None else Scored(whole, arm_of_summary(whole, pretraining=pretraining, collapsed=collapsed))
+    return (
+        None
+        if whole is None
+        else Scored(whole, condition_of_summary(whole, pretraining=pretraining, collapsed=collapsed))
+    )
 
 
 def difference_in(result: Mapping[str, Any]) -> Difference | None:
@@ -158,16 +162,18 @@ def difference_in(result: Mapping[str, Any]) -> Difference | None:
     own, control = scored(result, metric, pretraining="its weights"), scored(result.get("control"), metric)
     if own is None or control is None:
         return None
-    return compare_arms(
-        own.arm,
-        control.arm,
+    return compare_conditions(
+        own.condition,
+        control.condition,
         higher_is_better=higher_is_better(metric, result),
         majority=majority(result, metric),
     )
 
 
-def _arm(found: Sequence[SeedValue], pretraining: str | None, collapsed: int, examples: Examples | None) -> Arm:
-    """An arm of single values; where a seed is not stated, or stated twice, it is paired with nothing."""
+def _condition(
+    found: Sequence[SeedValue], pretraining: str | None, collapsed: int, examples: Examples | None
+) -> Condition:
+    """A condition of single values; where a seed is not stated, or stated twice, it is paired with nothing."""
     known = [
         Score(
             one.value,
@@ -182,7 +188,7 @@ def _arm(found: Sequence[SeedValue], pretraining: str | None, collapsed: int, ex
     if len({(score.pretraining, score.seed) for score in known}) < len(known):
         known = [Score(one.value, f"unknown {place}", pretraining) for place, one in enumerate(found)]
         certain = False
-    return Arm(tuple(known), examples, collapsed, "" if certain else None)
+    return Condition(tuple(known), examples, collapsed, "" if certain else None)
 
 
 def _value(child: Any, metric: str) -> float | None:

@@ -63,7 +63,7 @@ def read_coqa(path: Path, *, bad_answers: BadAnswersPolicy = "refuse", kinds: Se
         story_id = conversation.field("id").name()
         story = conversation.field("story").filled_text()
         source = conversation.maybe("source")
-        marks = () if source is None else (("source", source.text()),)
+        metadata = () if source is None else (("source", source.text()),)
         questions = conversation.field("questions").items()
         turns = [question.field("turn_id").number() for question in questions]
         given = _answers_by_person(conversation, turns)
@@ -83,7 +83,7 @@ def read_coqa(path: Path, *, bad_answers: BadAnswersPolicy = "refuse", kinds: Se
                     _golds(answers, question_id, places) if answers else None,
                     history,
                     None if first is None else first.kind,
-                    marks,
+                    metadata,
                 )
             )
             history = (*history, Turn(question, "" if first is None else first.text))

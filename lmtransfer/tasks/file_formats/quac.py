@@ -32,7 +32,7 @@ def read_quac(path: Path, *, bad_answers: BadAnswersPolicy = "refuse") -> Questi
       others as ``GoldSpan("CANNOTANSWER")`` without a span, since the official scorer counts them.
     - The history is all earlier turns, each with the text of its ``orig_answer``; empty where that is hidden.
     - A dialogue that is there twice, word for word, is read once.
-    - ``yesno`` and ``followup`` are ``marks``. Titles and background are not read.
+    - ``yesno`` and ``followup`` are ``metadata``. Titles and background are not read.
 
     Args:
         path: the file, plain or compressed.
@@ -69,7 +69,9 @@ def read_quac(path: Path, *, bad_answers: BadAnswersPolicy = "refuse") -> Questi
                         passage,
                         None if texts is None else _answers(texts, passage, question_id, places),
                         history,
-                        marks=tuple((mark, node.text()) for mark in MARKS if (node := asked.maybe(mark)) is not None),
+                        metadata=tuple(
+                            (mark, node.text()) for mark in MARKS if (node := asked.maybe(mark)) is not None
+                        ),
                     )
                 )
                 history = (*history, Turn(question, texts[0][0] if texts else ""))

@@ -39,7 +39,7 @@ class QuestionExample:
         answers: gold answers, the one to train on first; empty where there is none in the passage; None where hidden.
         history: earlier turns of the dialogue, the first one first.
         kind: index into the task's ``labels`` of another kind of answer than a span (yes, no, unknown); None: a span.
-        marks: further gold labels of the source, such as QuAC's followup, by name.
+        metadata: further gold labels of the source, such as QuAC's followup, by name.
     """
 
     id: str
@@ -48,7 +48,7 @@ class QuestionExample:
     answers: tuple[GoldSpan, ...] | None = None
     history: tuple[Turn, ...] = ()
     kind: int | None = None
-    marks: tuple[tuple[str, str], ...] = ()
+    metadata: tuple[tuple[str, str], ...] = ()
 
     @property
     def has_gold(self) -> bool:

@@ -49,7 +49,7 @@ class Answered:
             spans={name: answer.best or answer.text for name, answer in given.items()},
             null_odds={name: answer.null_score - answer.score for name, answer in given.items()},
             references={example.id: [gold.text for gold in example.answers or ()] for example in examples},
-            domains={example.id: dict(example.marks).get("source", "") for example in examples},
+            domains={example.id: dict(example.metadata).get("source", "") for example in examples},
         )
 
 

@@ -104,11 +104,11 @@ class Optimizer:
             for group in part.param_groups
             for p in group["params"]
         }
-        strangers = sorted({key.rpartition("/")[0] for key in state} - set(holders))
-        if strangers:
+        unknown = sorted({key.rpartition("/")[0] for key in state} - set(holders))
+        if unknown:
             raise CheckpointError(
-                f"the saved optimiser state has {len(strangers)} parameters that are not trained here, such as "
-                f"{strangers[0]!r}: resume with the model, objective and optimizer the run was started with"
+                f"the saved optimiser state has {len(unknown)} parameters that are not trained here, such as "
+                f"{unknown[0]!r}: resume with the model, objective and optimizer the run was started with"
             )
         entries: dict[int, set[str]] = {}
         for key, value in state.items():

@@ -19,7 +19,7 @@ from lmtransfer.errors import ConfigError
 class Factor(Protocol):
     """A factor on the learning rates."""
 
-    def __call__(self, *, step: int, used: float, used_after: float) -> float:
+    def __call__(self, *, step: int, fraction: float, fraction_after: float) -> float:
         """The factor of one update; see ``Schedule``."""
         ...
 
@@ -52,30 +52,30 @@ class Schedule(ABC):
         self.warmup_fraction = warmup_fraction
         self.final_factor = final_factor
 
-    def __call__(self, *, step: int, used: float, used_after: float) -> float:
+    def __call__(self, *, step: int, fraction: float, fraction_after: float) -> float:
         """The factor of one update.
 
         Args:
             step: number of the update, from 0.
-            used: share of the budget used before it, in [0, 1].
-            used_after: share of the budget used after it, in [0, 1].
+            fraction: share of the budget used before it, in [0, 1].
+            fraction_after: share of the budget used after it, in [0, 1].
         """
         warmup = 1.0
         if self.warmup_steps is not None:
             warmup = min(1.0, (step + 1) / max(1, self.warmup_steps))
         elif self.warmup_fraction:
-            warmup = min(1.0, used_after / self.warmup_fraction)
-        return warmup * (self.final_factor + (1 - self.final_factor) * self.decay(step=step, used=used))
+            warmup = min(1.0, fraction_after / self.warmup_fraction)
+        return warmup * (self.final_factor + (1 - self.final_factor) * self.decay(step=step, fraction=fraction))
 
     @abstractmethod
-    def decay(self, *, step: int, used: float) -> float:
+    def decay(self, *, step: int, fraction: float) -> float:
         """The decay alone, from 1 at the start towards 0 (or wherever it goes) at the end of the budget."""
 
 
 class Constant(Schedule):
     """No decay."""
 
-    def decay(self, *, step: int, used: float) -> float:
+    def decay(self, *, step: int, fraction: float) -> float:
         """1."""
         return 1.0
 
@@ -83,17 +83,17 @@ class Constant(Schedule):
 class Linear(Schedule):
     """A straight line to 0 (BERT, RoBERTa, ELECTRA)."""
 
-    def decay(self, *, step: int, used: float) -> float:
+    def decay(self, *, step: int, fraction: float) -> float:
         """1 - used."""
-        return 1.0 - used
+        return 1.0 - fraction
 
 
 class Cosine(Schedule):
     """Half a cosine to 0 (Loshchilov & Hutter 2017, without restarts)."""
 
-    def decay(self, *, step: int, used: float) -> float:
+    def decay(self, *, step: int, fraction: float) -> float:
         """(1 + cos(pi used)) / 2."""
-        return 0.5 * (1.0 + math.cos(math.pi * used))
+        return 0.5 * (1.0 + math.cos(math.pi * fraction))
 
 
 class WarmupStableDecay(Schedule):
@@ -119,9 +119,9 @@ class WarmupStableDecay(Schedule):
         super().__init__(warmup_steps=warmup_steps, warmup_fraction=warmup_fraction, final_factor=final_factor)
         self.decay_fraction = decay_fraction
 
-    def decay(self, *, step: int, used: float) -> float:
+    def decay(self, *, step: int, fraction: float) -> float:
         """1, then (1 - used) / decay_fraction."""
-        return min(1.0, (1.0 - used) / self.decay_fraction)
+        return min(1.0, (1.0 - fraction) / self.decay_fraction)
 
 
 class InverseSqrt(Schedule):
@@ -138,7 +138,7 @@ class InverseSqrt(Schedule):
         super().__init__(warmup_steps=warmup_steps)
         self.peak_step = warmup_steps
 
-    def decay(self, *, step: int, used: float) -> float:
+    def decay(self, *, step: int, fraction: float) -> float:
         """sqrt(warmup_steps / n) at update n, and 1 before."""
         return math.sqrt(self.peak_step / max(self.peak_step, step + 1))
 
@@ -159,11 +159,11 @@ class PartOfBudget:
     ends: float = 1.0
     first_update: int = 0
 
-    def __call__(self, *, step: int, used: float, used_after: float) -> float:
+    def __call__(self, *, step: int, fraction: float, fraction_after: float) -> float:
         """The factor of one update; see ``Schedule``."""
         return self.schedule(
-            step=step - self.first_update, used=self._within(used), used_after=self._within(used_after)
+            step=step - self.first_update, fraction=self._within(fraction), fraction_after=self._within(fraction_after)
         )
 
-    def _within(self, used: float) -> float:
-        return min(1.0, max(0.0, (used - self.begins) / (self.ends - self.begins)))
+    def _within(self, fraction: float) -> float:
+        return min(1.0, max(0.0, (fraction - self.begins) / (self.ends - self.begins)))

@@ -28,10 +28,10 @@ from lmtransfer.training.progress import Progress
 from lmtransfer.transfer.experiment.learning_rates import LearningRates
 from lmtransfer.transfer.experiment.messages import next_commands, print_result
 from lmtransfer.transfer.experiment.results import joint_result, majority_of, run_result
-from lmtransfer.transfer.experiment.setting import Arm, Member, Setting
+from lmtransfer.transfer.experiment.setting import Condition, Member, Setting
 from lmtransfer.transfer.experiment.settling import check_transfer, open_start, settle
 from lmtransfer.transfer.experiment.training_run import Outcome, train_once
-from lmtransfer.verdicts.arms import Examples
+from lmtransfer.verdicts.conditions import Examples
 
 
 def run_transfer(cfg: DictConfig, *, command: str) -> Path:
@@ -108,7 +108,7 @@ class Experiment:
         return range(self.config["seed"], self.config["seed"] + self.config["seeds"])
 
     @property
-    def arms(self) -> Sequence[Arm]:
+    def conditions(self) -> Sequence[Condition]:
         """The pretrained one, and its control where it is asked for."""
         return ("pretrained", "control") if self.config["control"] else ("pretrained",)
 
@@ -118,15 +118,18 @@ class Experiment:
         rates = self.config["learning_rates"] or [self.config["optimizer"]["learning_rate"]]
         return LearningRates([float(rate) for rate in rates], self.directory.path / "learning_rate_tries.json")
 
-    def members(self, arm: Arm, learning_rate: float) -> list[Member]:
-        """The runs of an arm; random weights are of no pretraining seed."""
-        settings = self.settings if arm == "pretrained" else self.settings[:1]
-        return [Member(setting, arm, seed, learning_rate) for setting in settings for seed in self.seeds]
+    def members(self, condition: Condition, learning_rate: float) -> list[Member]:
+        """The runs of a condition; random weights are of no pretraining seed."""
+        settings = self.settings if condition == "pretrained" else self.settings[:1]
+        return [Member(setting, condition, seed, learning_rate) for setting in settings for seed in self.seeds]
 
     def result(self) -> JointResult:
         """Train whatever is not there yet, and put it together."""
-        rates = {arm: self._learning_rate(arm) for arm in self.arms}
-        trained = {arm: [self._run(member) for member in self.members(arm, rates[arm])] for arm in self.arms}
+        rates = {condition: self._learning_rate(condition) for condition in self.conditions}
+        trained = {
+            condition: [self._run(member) for member in self.members(condition, rates[condition])]
+            for condition in self.conditions
+        }
         tries, controls = self.learning_rates.tries(), trained.get("control", [])
         return joint_result(
             trained["pretrained"],
@@ -138,11 +141,11 @@ class Experiment:
             **({"learning_rate_tries": tries} if tries else {}),
         )
 
-    def _learning_rate(self, arm: Arm) -> float:
-        """The arm's own choice."""
-        who, where = _WHO[arm], self._chosen_on
+    def _learning_rate(self, condition: Condition) -> float:
+        """The condition's own choice."""
+        who, where = _WHO[condition], self._chosen_on
         return self.learning_rates.choose(
-            lambda rate: self.members(arm, rate),
+            lambda rate: self.members(condition, rate),
             lambda rate, mean: self._say(f"{who}, learning rate {rate:g}: {self._shown(mean)} on {where}"),
         )
 
@@ -160,14 +163,18 @@ class Experiment:
                 directory.path.mkdir(parents=True, exist_ok=True)
             distributed.barrier()
             _write_files(directory, self._own_config(member), member.setting)
-        alone = len(self.seeds) * len(self.settings) * len(self.arms) == 1
+        alone = len(self.seeds) * len(self.settings) * len(self.conditions) == 1
         outcome = train_once(member, run=directory, progress=Progress(quiet=not alone))
         self._keep(directory, member, outcome)
         result = run_result(member, outcome, command=self.command, rule=self._rule)
         if parts:
             directory.write_result(result)
         scored = f"{self._shown(result.score)} on {self.setting.data.split}"
-        which = f"{_WHO[member.arm]}, pretraining seed {member.pretraining_seed}" if nested else _WHO[member.arm]
+        which = (
+            f"{_WHO[member.condition]}, pretraining seed {member.pretraining_seed}"
+            if nested
+            else _WHO[member.condition]
+        )
         rate = f"learning rate {member.learning_rate:g}"
         steps, passes = result.more["steps"], result.more["epochs"]
         longer = f", {steps:,} steps in {passes:.1f} epochs for train.min_steps" if outcome.stretched else ""
@@ -207,7 +214,7 @@ class Experiment:
         distributed.barrier()
 
     def _examples(self, results: Sequence[SeedResult], *, is_control: bool = False) -> Examples | None:
-        """What each example contributed to the scores of an arm; None where that was not kept."""
+        """What each example contributed to the scores of a condition; None where that was not kept."""
         seeds = [(result.seed, result.pretraining_seed) for result in results]
         split, metric = self.setting.data.split, self.setting.task.main_metric
         kept = kept_of(kept_answers(self.directory.path), seeds, split=split, is_control=is_control)
@@ -239,5 +246,5 @@ class Experiment:
         self.console.print(line, soft_wrap=True)
 
 
-#: What the user is told of each arm.
-_WHO: dict[Arm, str] = {"pretrained": "run", "control": "control"}
+#: What the user is told of each condition.
+_WHO: dict[Condition, str] = {"pretrained": "run", "control": "control"}

@@ -1,4 +1,4 @@
-"""The search of a learning rate: an arm's own choice by held-out examples, remembered for ``resume``."""
+"""The search of a learning rate: a condition's own choice by held-out examples, remembered for ``resume``."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ class LearningRates:
         return len(self.rates) > 1
 
     def choose(self, members: Callable[[float], Sequence[Member]], say: Callable[[float, float], None]) -> float:
-        """The rate whose main metric is best in the mean over an arm's runs, on held-out examples.
+        """The rate whose main metric is best in the mean over a condition's runs, on held-out examples.
 
         Args:
-            members: the runs of the arm at a rate.
+            members: the runs of the condition at a rate.
             say: told each rate and its mean.
         """
         if not self.are_searched:
@@ -67,7 +67,7 @@ class LearningRates:
     def _try(self, member: Member, *, nested: bool) -> float:
         """The main metric on held-out examples of a run that is not kept."""
         tries = self.tries()
-        which: dict[str, Any] = {"arm": member.arm, "seed": member.seed, "learning_rate": member.learning_rate}
+        which: dict[str, Any] = {"arm": member.condition, "seed": member.seed, "learning_rate": member.learning_rate}
         if nested:
             which["pretraining_seed"] = member.pretraining_seed
         for tried in tries:

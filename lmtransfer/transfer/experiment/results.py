@@ -13,11 +13,11 @@ from lmtransfer.training.weights import num_parameters
 from lmtransfer.transfer.experiment.setting import Member, Setting
 from lmtransfer.transfer.experiment.training_run import Outcome
 from lmtransfer.transfer.learner import TaskLearner
-from lmtransfer.verdicts import arms
-from lmtransfer.verdicts.difference import compare_arms
+from lmtransfer.verdicts import conditions
+from lmtransfer.verdicts.difference import compare_conditions
 from lmtransfer.verdicts.spread import spread
 
-BothExamples = tuple[arms.Examples | None, arms.Examples | None]
+BothExamples = tuple[conditions.Examples | None, conditions.Examples | None]
 
 
 def run_result(member: Member, outcome: Outcome, *, command: str, rule: str) -> SeedResult:
@@ -91,8 +91,8 @@ def joint_result(
         more: further entries.
     """
 
-    def rate_of(arm: Sequence[SeedResult]) -> dict[str, Any]:
-        rate = arm[0].learning_rate
+    def rate_of(condition: Sequence[SeedResult]) -> dict[str, Any]:
+        rate = condition[0].learning_rate
         edge, tried = edge_of_grid(rate, learning_rates), list(learning_rates or [])
         return {"learning_rate": rate, "learning_rate_edge": edge, "learning_rates": tried}
 
@@ -145,7 +145,7 @@ def compare(
         majority: metrics of the answers that need no input; None where there are none.
         examples: what each example contributed to the results, and to the controls.
     """
-    return compare_arms(
+    return compare_conditions(
         arm_of(results, pretraining="its weights", examples=examples[0]),
         arm_of(controls, examples=examples[1]),
         higher_is_better=results[0].higher_is_better,
@@ -154,8 +154,8 @@ def compare(
 
 
 def arm_of(
-    results: Sequence[SeedResult], *, pretraining: str | None = None, examples: arms.Examples | None = None
-) -> arms.Arm:
+    results: Sequence[SeedResult], *, pretraining: str | None = None, examples: conditions.Examples | None = None
+) -> conditions.Condition:
     """The main metric over seeds, as a side of a comparison.
 
     Args:
@@ -164,14 +164,14 @@ def arm_of(
         examples: what each example contributed to each.
     """
     scores = tuple(
-        arms.Score(
+        conditions.Score(
             result.score,
             "unknown" if result.seed is None else result.seed,
             None if pretraining is None else f"{pretraining} {result.pretraining_seed}",
         )
         for result in results
     )
-    return arms.Arm(scores, examples, collapsed=sum(bool(result.collapsed) for result in results))
+    return conditions.Condition(scores, examples, collapsed=sum(bool(result.collapsed) for result in results))
 
 
 def majority_of(setting: Setting) -> dict[str, float] | None:

@@ -173,8 +173,8 @@ def _joint(
     }
     if controls:
         whole = len(kept) == len(results) + len(controls)
-        arms = (kept[: len(results)], kept[len(results) :]) if whole else ([], [])
-        examples = (examples_of(arms[0], first.main_metric), examples_of(arms[1], first.main_metric))
+        conditions = (kept[: len(results)], kept[len(results) :]) if whole else ([], [])
+        examples = (examples_of(conditions[0], first.main_metric), examples_of(conditions[1], first.main_metric))
         joint["difference"] = compare(results, controls, majority, examples=examples)
     return JointResult.of(joint)
 

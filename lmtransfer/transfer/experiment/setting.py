@@ -22,7 +22,7 @@ from lmtransfer.transfer.learner import TaskLearner
 from lmtransfer.transfer.method import TransferMethod
 
 #: "pretrained" starts from the run's weights (or from none, without ``init``); "control" from others, at random.
-Arm = Literal["pretrained", "control"]
+Condition = Literal["pretrained", "control"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Setting:
         cache_dir: where large features may lie.
         init: the run that the weights are of; None: random initialisation.
         pretraining_seed: of that run; None where it is not known.
-        features: what frozen encoders gave, by arm (and seed, for controls).
+        features: what frozen encoders gave, by condition (and seed, for controls).
         text: what is learnt from beside the examples; None: nothing.
     """
 
@@ -66,20 +66,20 @@ class Member:
 
     Attributes:
         setting: what all of them share, and the weights that this one starts from.
-        arm: pretrained, or from random initialisation.
+        condition: pretrained, or from random initialisation.
         seed: of the subset, the head, the order, dropout, and a control's weights.
         learning_rate: peak rate.
     """
 
     setting: Setting
-    arm: Arm
+    condition: Condition
     seed: int
     learning_rate: float
 
     @property
     def is_control(self) -> bool:
         """Whether it starts from random weights as the control of the others."""
-        return self.arm == "control"
+        return self.condition == "control"
 
     @property
     def weights(self) -> Mapping[str, Tensor] | None:

@@ -109,7 +109,7 @@ def train_once(member: Member, *, run: RunDirectory | None, progress: Progress) 
         optimizer=_optimizer(member, learner, trained, source),
         plan=plan,
         validation=validation if choose else None,
-        output=setup.output(run, progress=progress, watchers=[] if trained is learner else [last]),
+        output=setup.output(run, progress=progress, callbacks=[] if trained is learner else [last]),
     )
     if hardware.compile and not learner.freezing.frozen:
         compile_blocks(trained)
@@ -196,7 +196,7 @@ class Examples:
         shared = member.weights is not None
         every = np.arange(len(setting.data.train.examples))
         self.rows = every if shared else setting.data.whole[member.seed].train
-        key = "pretrained" if shared else f"{member.arm} {member.seed}"
+        key = "pretrained" if shared else f"{member.condition} {member.seed}"
         if self.frozen and key not in setting.features:
             for stale in [other for other in setting.features if other != "pretrained"]:
                 del setting.features[stale]

@@ -21,8 +21,8 @@ class LastLosses:
     def __init__(self) -> None:
         self.losses: dict[str, float] = {}
 
-    def observe(self, outcome: Outcome, state: TrainState, *, used: float) -> Sequence[str]:
-        """See ``training.watchers.Watcher``."""
+    def on_step_end(self, outcome: Outcome, state: TrainState, *, fraction: float) -> Sequence[str]:
+        """See ``training.callbacks.Callback``."""
         self.losses.update(outcome.losses)
         return ()
 

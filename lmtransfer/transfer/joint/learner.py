@@ -25,7 +25,7 @@ class JointLearner(Learner):
         share: how much they count, and how long.
 
     Attributes:
-        reads_text: whether text counts in the step to come; ``follow`` says so.
+        reads_text: whether text counts in the step to come; ``on_progress`` says so.
     """
 
     def __init__(self, task: TaskLearner, text: PretrainingLearner, share: TextShare) -> None:
@@ -50,20 +50,20 @@ class JointLearner(Learner):
             if name not in self.task.depths and id(parameter) not in unread:
                 parameter.requires_grad_(True)
 
-    def follow(self, used: float) -> None:
+    def on_progress(self, fraction: float) -> None:
         """See ``training.learner.Learner``: text counts until its share of the budget is used up.
 
         Args:
-            used: share of the budget that is used up, in [0, 1].
+            fraction: share of the budget that is used up, in [0, 1].
         """
-        self.task.follow(used)
-        self.reads_text = used < self.share.until - 1e-9
+        self.task.on_progress(fraction)
+        self.reads_text = fraction < self.share.until - 1e-9
 
     def counts(self, batch: TaskBatch | PretrainingBatch) -> dict[str, int]:
         """See ``training.learner.Learner``."""
         return self.text.counts(batch) if isinstance(batch, PretrainingBatch) else self.task.counts(batch)
 
-    def losses(self, batch: TaskBatch | PretrainingBatch, carry: Any = None) -> tuple[dict[str, Loss], None]:
+    def losses(self, batch: TaskBatch | PretrainingBatch, recurrent_state: Any = None) -> tuple[dict[str, Loss], None]:
         """The task's loss, or those of the objectives times the weight of text; rows of text stand alone."""
         if not isinstance(batch, PretrainingBatch):
             return self.task.losses(batch)

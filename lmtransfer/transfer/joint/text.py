@@ -15,9 +15,9 @@ from lmtransfer.config.plain import resolved
 from lmtransfer.data.stream.stream import PlannedStream
 from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import Encoder
-from lmtransfer.objectives.learner import PretrainingLearner, needed_reads
+from lmtransfer.objectives.learner import PretrainingLearner, needed_output_positions
 from lmtransfer.objectives.source import PretrainingSource
-from lmtransfer.pretraining.going_on import TakenHeads, take_heads
+from lmtransfer.pretraining.continued import TakenHeads, take_heads
 from lmtransfer.pretraining.parts import Parts, parts_over
 from lmtransfer.pretraining.text import Text, absolute_corpus, read_text
 from lmtransfer.randomness import derived_seed
@@ -121,7 +121,7 @@ class JointText:
             rows=parts.rows,
             corruption=parts.corruption,
             seed=drawn,
-            reads=needed_reads(parts.objectives),
+            output_positions=needed_output_positions(parts.objectives),
             capacity=(train.micro_batch_tokens or self.share.tokens) if hardware.compile else None,
             few_shapes=hardware.device.type == "cpu",
             characters=characters_of(self.text.tokenizer),

@@ -1,6 +1,6 @@
-"""A smaller twin of an encoder that may share its embeddings: ELECTRA's generator (Clark et al. 2020, section 3.2).
+"""A smaller encoder that may share the embeddings of another: ELECTRA's generator (Clark et al. 2020, section 3.2).
 
-Shape legend: T tokens, D width of the encoder, E width of its embeddings, W width of the twin.
+Shape legend: T tokens, D width of the encoder, E width of its embeddings, W width of the generator.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from torch import nn
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.errors import ConfigError
 from lmtransfer.layers.initialisation import truncated_normal_
-from lmtransfer.models.base import Encoder, EncoderOutput, FamilyHead, Reads
+from lmtransfer.models.base import Encoder, EncoderOutput, FamilyHead, OutputPositions
 from lmtransfer.models.transformer import Stack, TokenEmbeddings
 
-#: Width of a head, so long as the twin has as much (google-research/electra, pretrain/pretrain_helpers.py).
+#: Width of a head, so long as the generator has as much (google-research/electra, pretrain/pretrain_helpers.py).
 _HEAD_DIM = 64
 
 
-class TwinShape(NamedTuple):
-    """Size of a twin.
+class GeneratorShape(NamedTuple):
+    """Size of a generator.
 
     Attributes:
         dim: width W.
@@ -36,8 +36,8 @@ class TwinShape(NamedTuple):
     hidden_dim: int
 
 
-def twin_shape(*, dim: int, hidden_dim: int, size: float) -> TwinShape:
-    """The shape of the twin of an encoder of width ``dim``.
+def generator_shape(*, dim: int, hidden_dim: int, size: float) -> GeneratorShape:
+    """The shape of the generator of an encoder of width ``dim``.
 
     The width is ``size * dim``, rounded to an even number; the heads are as many as are 64 wide or a little wider, at
     least one, so that they divide it evenly; the feed-forward layers keep their proportion.
@@ -49,18 +49,18 @@ def twin_shape(*, dim: int, hidden_dim: int, size: float) -> TwinShape:
     """
     width = max(2, 2 * round(dim * size / 2))
     heads = next(n for n in range(max(1, width // _HEAD_DIM), 0, -1) if width % (2 * n) == 0)
-    return TwinShape(width, heads, max(1, hidden_dim * width // dim))
+    return GeneratorShape(width, heads, max(1, hidden_dim * width // dim))
 
 
-def check_copied(shape: TwinShape, encoder: TwinShape) -> None:
-    """Refuse to copy an encoder's layers into a twin where they are not of one shape.
+def check_copied(shape: GeneratorShape, encoder: GeneratorShape) -> None:
+    """Refuse to copy an encoder's layers into a generator where they are not of one shape.
 
     Raises:
         ConfigError: telling what differs.
     """
     differ = [
         f"{name}={own} where the encoder has {other}"
-        for name, own, other in zip(TwinShape._fields, shape, encoder, strict=True)
+        for name, own, other in zip(GeneratorShape._fields, shape, encoder, strict=True)
         if own != other
     ]
     if differ:
@@ -77,15 +77,15 @@ def copy_weights(modules: Mapping[nn.Module, nn.Module]) -> None:
         module.load_state_dict(other.state_dict())
 
 
-class Twin(Encoder):
+class GeneratorEncoder(Encoder):
     """An encoder over the embeddings of another: its own projection of them, and its own layers.
 
     Shared embeddings are not this module's own: they are trained, saved and moved with the encoder they belong to.
 
     Args:
-        encoder: whose twin it is.
+        encoder: that it belongs to.
         embeddings: that encoder's, a module (batch) -> (T, E).
-        stack: the twin's layers, a module over (T, W).
+        stack: the generator's layers, a module over (T, W).
         dim: W.
         bias: add a bias to the projection.
         own_embeddings: take a copy of the embeddings, as they are now, for its own.
@@ -126,8 +126,10 @@ class Twin(Encoder):
         """The input embedding: the encoder's, unless it has one of its own."""
         return self._embeddings[0].token
 
-    def forward(self, batch: PackedBatch, carry: Any = None, reads: Reads | None = None) -> EncoderOutput:
+    def forward(
+        self, batch: PackedBatch, recurrent_state: Any = None, output_positions: OutputPositions | None = None
+    ) -> EncoderOutput:
         """Encode; see ``models.base.Encoder``."""
         self.check_length(batch)
         embedded_TD = self.project(self._embeddings[0](batch))
-        return EncoderOutput(layers=self.stack(embedded_TD, batch, reads, causal=self.is_causal))
+        return EncoderOutput(layers=self.stack(embedded_TD, batch, output_positions, causal=self.is_causal))

@@ -1,6 +1,6 @@
-"""What is compared: the scores of an arm, each with its seeds, and what each example contributed to them.
+"""What is compared: the scores of a condition, each with its seeds, and what each example contributed to them.
 
-Shape letters: ``S`` scores (training runs) of an arm, ``N`` examples that were scored.
+Shape letters: ``S`` scores (training runs) of a condition, ``N`` examples that were scored.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Score:
     Attributes:
         value: the metric, in its own unit (an accuracy is a fraction).
         seed: of finetuning or of the probe: it decides subset, order and the head's first weights. Two scores of
-            different arms with one seed are a pair (see ``Arm.design``).
+            different conditions with one seed are a pair (see ``Condition.design``).
         pretraining: which pretraining the weights are of, such as ``runs/pretrain/imdb/seed-1``; equal strings are one
             checkpoint. None: random initialisation, drawn anew with each seed.
     """
@@ -32,13 +32,13 @@ class Score:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Examples:
-    """What each example contributed to each score of an arm.
+    """What each example contributed to each score of a condition.
 
     Attributes:
-        scores: float, shape (S, N), rows in the order of ``Arm.scores``. The mean of a row is the score: 0 and 1 for
-            an accuracy, an example's F1 for an F1 that is their mean. Of another metric (Matthews, F1 of chunks) there
-            are none, or the pseudo-values of a jackknife, whose mean is the score to within 0.001.
-        ids: which example each column is, shape (N,), each once; columns of two arms are matched by it.
+        scores: float, shape (S, N), rows in the order of ``Condition.scores``. The mean of a row is the score: 0 and 1
+            for an accuracy, an example's F1 for an F1 that is their mean. Of another metric (Matthews, F1 of chunks)
+            there are none, or the pseudo-values of a jackknife, whose mean is the score to within 0.001.
+        ids: which example each column is, shape (N,), each once; columns of two conditions are matched by it.
         clusters: the passage or dialogue of each example, shape (N,), where examples share one; None where each stands
             for itself.
     """
@@ -56,7 +56,7 @@ class Examples:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Arm:
+class Condition:
     """One side of a comparison.
 
     Attributes:
@@ -74,7 +74,7 @@ class Arm:
 
     def __post_init__(self) -> None:
         if not self.scores:
-            raise ValueError("an arm needs at least one score")
+            raise ValueError("a condition needs at least one score")
         if len({(score.pretraining, score.seed) for score in self.scores}) < len(self.scores):
             raise ValueError("two scores of one pretraining and one seed")
         if self.examples is not None and len(self.examples.scores) != len(self.scores):
@@ -91,8 +91,10 @@ class Arm:
         return tuple(dict.fromkeys(score.pretraining for score in self.scores))
 
 
-def arm(values: Sequence[float], *, seeds: Sequence[int | str] | None = None, pretraining: str | None = None) -> Arm:
-    """An arm of one checkpoint.
+def condition(
+    values: Sequence[float], *, seeds: Sequence[int | str] | None = None, pretraining: str | None = None
+) -> Condition:
+    """A condition of one checkpoint.
 
     Args:
         values: one score a seed.
@@ -100,11 +102,11 @@ def arm(values: Sequence[float], *, seeds: Sequence[int | str] | None = None, pr
         pretraining: the checkpoint; None for random initialisation.
     """
     names = range(len(values)) if seeds is None else seeds
-    return Arm(tuple(Score(value, seed, pretraining) for value, seed in zip(values, names, strict=True)))
+    return Condition(tuple(Score(value, seed, pretraining) for value, seed in zip(values, names, strict=True)))
 
 
-def arm_of_summary(summary: Spread, *, pretraining: str | None = None, collapsed: int = 0) -> Arm:
-    """An arm of which no more than mean, deviation and number of seeds are known: it is never paired.
+def condition_of_summary(summary: Spread, *, pretraining: str | None = None, collapsed: int = 0) -> Condition:
+    """A condition of which no more than mean, deviation and number of seeds are known: it is never paired.
 
     Evenly spaced stand-ins have the same mean and deviation, which is all that an unpaired comparison looks at.
 
@@ -118,4 +120,4 @@ def arm_of_summary(summary: Spread, *, pretraining: str | None = None, collapsed
     scale = 0.0 if n == 1 else (summary.deviation or 0.0) / float(np.std(steps, ddof=1))
     values = summary.mean + scale * steps
     scores = tuple(Score(float(value), f"unknown {place}", pretraining) for place, value in enumerate(values))
-    return Arm(scores, collapsed=collapsed, design=None)
+    return Condition(scores, collapsed=collapsed, design=None)

@@ -1,10 +1,10 @@
-"""Attention of long sequences on a processor: each by itself, on views of the packed rows.
+"""Attention of long sequences on a CPU: each by itself, on views of the packed rows.
 
-A processor multiplies one long sequence's matrices as fast as those of a block of several, so there is nothing to
+A CPU multiplies one long sequence's matrices as fast as those of a block of several, so there is nothing to
 gain from blocks; and without them no row is copied, and hardly a spare slot computed or masked. On two AVX512-BF16
 cores, forward and backward in bfloat16, 32 sequences of 100 to 384 tokens, 4 heads of 64: 42 ms, in blocks 93 ms.
 
-A sequence is computed in a range of rows, their number rounded up since a processor builds a kernel for each shape of a
+A sequence is computed in a range of rows, their number rounded up since a CPU builds a kernel for each shape of a
 bfloat16 product, that extends into its neighbours, whose keys are
 hidden and whose queries weigh nothing.
 
@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lmtransfer.layers.attention.visibility import hiding, unseen_keys
+from lmtransfer.layers.attention.visibility import attention_mask, unseen_keys
 
 #: Lengths are rounded up to a multiple of this.
 _MULTIPLE = 16
@@ -49,7 +49,7 @@ class RowRange:
         """Of the rows of the range those of the sequence, (stop - start, H, K)."""
         return rows_HPK[:, self.start - self.first : self.stop - self.first].transpose(0, 1)
 
-    def strangers(self) -> Iterator[slice]:
+    def neighbours(self) -> Iterator[slice]:
         """The places in the range that are not the sequence's."""
         if self.first < self.start:
             yield slice(0, self.start - self.first)
@@ -112,16 +112,16 @@ class _LongAttention(torch.autograd.Function):
         for around in ranges:
             q, k, v = (around.heads_first(rows) for rows in (query, key, value))
             scores_HPP = torch.bmm(q, k.transpose(1, 2))
-            for strangers in around.strangers():
-                scores_HPP[:, :, strangers] = float("-inf")
+            for neighbours in around.neighbours():
+                scores_HPP[:, :, neighbours] = float("-inf")
             if causal or reach is not None:
                 if around.size not in unseen:
                     hidden_PP = unseen_keys(torch.arange(around.size), causal=causal, reach=reach)
-                    unseen[around.size] = hiding(hidden_PP, scores_HPP.dtype)
+                    unseen[around.size] = attention_mask(hidden_PP, scores_HPP.dtype)
                 scores_HPP += unseen[around.size]
             weights_HPP = scores_HPP.softmax(-1)
-            for strangers in around.strangers():
-                weights_HPP[:, strangers] = 0
+            for neighbours in around.neighbours():
+                weights_HPP[:, neighbours] = 0
             output[around.start : around.stop] = around.own(torch.bmm(weights_HPP, v))
             kept.append(weights_HPP)
         ctx.ranges = ranges

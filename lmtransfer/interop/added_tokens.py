@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from lmtransfer.errors import CheckpointError
-from lmtransfer.tokenizers.added_words import read_words
+from lmtransfer.tokenizers.added_tokens import read_words
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.tokenizers.extended import ExtendedTokenizer
 
@@ -28,7 +28,7 @@ def with_words(tokenizer: Tokenizer, file: Path) -> tuple[Tokenizer, tuple[str, 
     return ExtendedTokenizer(tokenizer, found.words), found.notes
 
 
-def grown_weights(
+def resized_weights(
     tensors: Mapping[str, Tensor], *, base: Tokenizer, tokenizer: Tokenizer, module_of: Callable[[int], nn.Module]
 ) -> dict[str, Tensor]:
     """The weights of a checkpoint, with rows for the words that the tokenizer has beyond that of the checkpoint.
@@ -45,10 +45,10 @@ def grown_weights(
     if tokenizer.fingerprint == base.fingerprint:
         return dict(tensors)
     assert isinstance(tokenizer, ExtendedTokenizer), "made by with_words"
-    return grown(tensors, vocabulary_tensors(module_of), base=base, extended=tokenizer)
+    return resized(tensors, vocabulary_tensors(module_of), base=base, extended=tokenizer)
 
 
-def grown_rows(tensor_VE: Tensor, base: Tokenizer, extended: ExtendedTokenizer) -> Tensor:
+def resized_rows(tensor_VE: Tensor, base: Tokenizer, extended: ExtendedTokenizer) -> Tensor:
     """An embedding, or what an output layer has of each token, with rows for the added words.
 
     Rows of the base's pieces stay as they are, bit for bit. A new word's row is the mean of its pieces' rows. An output
@@ -86,11 +86,11 @@ def grown_rows(tensor_VE: Tensor, base: Tokenizer, extended: ExtendedTokenizer) 
     return grown_VE
 
 
-def grown(
+def resized(
     tensors: Mapping[str, Tensor], names: Collection[str], *, base: Tokenizer, extended: ExtendedTokenizer
 ) -> dict[str, Tensor]:
-    """Weights of which those in ``names`` have a row a token, with rows for the added words; see ``grown_rows``."""
-    return {name: grown_rows(tensor, base, extended) if name in names else tensor for name, tensor in tensors.items()}
+    """Weights of which those in ``names`` have a row a token, with rows for the added words; see ``resized_rows``."""
+    return {name: resized_rows(tensor, base, extended) if name in names else tensor for name, tensor in tensors.items()}
 
 
 def vocabulary_tensors(module_of: Callable[[int], nn.Module]) -> frozenset[str]:

@@ -16,18 +16,18 @@ _SMOOTHED_STEPS = 50
 _STEPS, _UNTIMED = 10, 3
 
 
-class Watcher(Protocol):
+class Callback(Protocol):
     """Sees each step after its update."""
 
     name: str  #: its state is saved under this name
 
-    def observe(self, outcome: Outcome, state: TrainState, *, used: float) -> Sequence[str]:
+    def on_step_end(self, outcome: Outcome, state: TrainState, *, fraction: float) -> Sequence[str]:
         """Look at one step; returns what the user should be told. May add to ``state.record``.
 
         Args:
             outcome: what the step did.
             state: where the run stands after it.
-            used: share of the budget used.
+            fraction: share of the budget used.
         """
         ...
 
@@ -53,7 +53,7 @@ class NonFiniteGuard:
         self.max_bad_steps = max_bad_steps
         self.in_a_row = 0
 
-    def observe(self, outcome: Outcome, state: TrainState, *, used: float) -> Sequence[str]:
+    def on_step_end(self, outcome: Outcome, state: TrainState, *, fraction: float) -> Sequence[str]:
         """See the class.
 
         Raises:
@@ -109,7 +109,7 @@ class PhaseName:
     def __init__(self, phase: str) -> None:
         self.phase = phase
 
-    def observe(self, outcome: Outcome, state: TrainState, *, used: float) -> Sequence[str]:
+    def on_step_end(self, outcome: Outcome, state: TrainState, *, fraction: float) -> Sequence[str]:
         """See the class."""
         state.record["phase"] = self.phase
         return ()
@@ -162,7 +162,7 @@ class UnigramPlateau:
         self.left_at: int | None = None
         self.warned = False
 
-    def observe(self, outcome: Outcome, state: TrainState, *, used: float) -> Sequence[str]:
+    def on_step_end(self, outcome: Outcome, state: TrainState, *, fraction: float) -> Sequence[str]:
         """See the class; once the plateau is left, each record has the step of that as ``plateau_left_at``."""
         state.record["unigram_entropy"] = round(self.entropy, 4)
         if self.left_at is not None:
@@ -179,7 +179,7 @@ class UnigramPlateau:
                 f"step {state.step:,}: the {self.loss} loss has left the unigram plateau ({self.mean:.2f}, below the "
                 f"{self.entropy:.2f} nats of token frequencies): the model has begun to use context"
             ]
-        if self.warns and used >= self.warn_after and self.num_seen >= _SMOOTHED_STEPS and not self.warned:
+        if self.warns and fraction >= self.warn_after and self.num_seen >= _SMOOTHED_STEPS and not self.warned:
             self.warned = True
             return [
                 f"warning: step {state.step:,}: the {self.loss} loss ({self.mean:.2f}) is still at the unigram plateau "
@@ -200,7 +200,7 @@ class UnigramPlateau:
 
 
 class TokenForecast:
-    """A watcher that says how many tokens a budget in seconds will see; it says it again where a run goes on.
+    """A callback that says how many tokens a budget in seconds will see; it says it again where a run goes on.
 
     Args:
         seconds: the budget.
@@ -214,7 +214,7 @@ class TokenForecast:
         self.meaning = meaning
         self.seen: list[tuple[float, int]] = []
 
-    def observe(self, outcome: Outcome, state: TrainState, *, used: float) -> Sequence[str]:
+    def on_step_end(self, outcome: Outcome, state: TrainState, *, fraction: float) -> Sequence[str]:
         """See the class."""
         if len(self.seen) == _STEPS:
             return ()

@@ -1,4 +1,4 @@
-"""A learner's carry (LSTM state, Transformer-XL memory): tuples, lists and dicts of tensors, to detach and to save."""
+"""A learner's recurrent state (of LSTMs, or Transformer-XL's memory): nested tensors, to detach and to save."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from torch import Tensor
 from lmtransfer.errors import TrainingError
 
 
-def map_tensors(carry: Any, function: Callable[[Tensor], Tensor]) -> Any:
+def map_tensors(recurrent_state: Any, function: Callable[[Tensor], Tensor]) -> Any:
     """The same nest with ``function`` of each tensor; anything that is no nest and no tensor stays."""
-    if isinstance(carry, Tensor):
-        return function(carry)
-    if isinstance(carry, tuple | list):
-        return type(carry)(map_tensors(item, function) for item in carry)
-    if isinstance(carry, dict):
-        return {key: map_tensors(item, function) for key, item in carry.items()}
-    return carry
+    if isinstance(recurrent_state, Tensor):
+        return function(recurrent_state)
+    if isinstance(recurrent_state, tuple | list):
+        return type(recurrent_state)(map_tensors(item, function) for item in recurrent_state)
+    if isinstance(recurrent_state, dict):
+        return {key: map_tensors(item, function) for key, item in recurrent_state.items()}
+    return recurrent_state
 
 
-def recut(carries: Mapping[int, Any], sizes: Sequence[int]) -> dict[int, Any]:
-    """The carries of a step's micro-batches, for another cut of the same rows into micro-batches.
+def redistribute(recurrent_states: Mapping[int, Any], sizes: Sequence[int]) -> dict[int, Any]:
+    """The recurrent states of a step's micro-batches, for another cut of the same rows into micro-batches.
 
     Each tensor has a row a sequence, first dimension first.
 
     Args:
-        carries: by place in the step; those of places that the step does not have are of no use any more.
+        recurrent_states: by place in the step; those of places that the step does not have are of no use any more.
         sizes: sequences of each micro-batch of the step to come.
 
     Raises:
-        TrainingError: they are carries of another number of rows.
+        TrainingError: they are recurrent states of another number of rows.
     """
-    places = sorted(carries)
-    rows = [_num_rows(carries[place]) for place in places]
+    places = sorted(recurrent_states)
+    rows = [_num_rows(recurrent_states[place]) for place in places]
     if not places or rows == [None] * len(rows) or rows == list(sizes):
-        return dict(carries)
+        return dict(recurrent_states)
     if None in rows or sum(n for n in rows if n is not None) != sum(sizes):
         raise TrainingError(
             f"the state that is carried on belongs to micro-batches of {rows} sequences, and these have {list(sizes)}: "
@@ -46,7 +46,7 @@ def recut(carries: Mapping[int, Any], sizes: Sequence[int]) -> dict[int, Any]:
     names: dict[str, list[Tensor]] = {}
     structure = None
     for place in places:
-        tensors, structure = flatten(carries[place])
+        tensors, structure = flatten(recurrent_states[place])
         for name, tensor in tensors.items():
             names.setdefault(name, []).append(tensor)
     parts = {name: torch.cat(tensors).split(list(sizes)) for name, tensors in names.items()}
@@ -57,37 +57,40 @@ def recut(carries: Mapping[int, Any], sizes: Sequence[int]) -> dict[int, Any]:
     }
 
 
-def _num_rows(carry: Any) -> int | None:
+def _num_rows(recurrent_state: Any) -> int | None:
     """Rows of the tensors of a nest; None where it has none."""
-    tensors, _ = flatten(carry)
+    tensors, _ = flatten(recurrent_state)
     return next((len(tensor) for tensor in tensors.values() if tensor.ndim), None)
 
 
-def detached(carry: Any) -> Any:
+def detached(recurrent_state: Any) -> Any:
     """The same values without their history, so that no gradient flows into an earlier step."""
-    return map_tensors(carry, Tensor.detach)
+    return map_tensors(recurrent_state, Tensor.detach)
 
 
-def flatten(carry: Any, prefix: str = "carry") -> tuple[dict[str, Tensor], Any]:
+def flatten(recurrent_state: Any, prefix: str = "carry") -> tuple[dict[str, Tensor], Any]:
     """The tensors of a nest by name, and its structure as JSON-able values.
 
     Raises:
         TypeError: it holds something else than tensors, plain numbers, strings, None, tuples, lists and dicts.
     """
-    if isinstance(carry, Tensor):
-        return {prefix: carry}, {"tensor": prefix}
-    if isinstance(carry, tuple | list | dict):
-        items = carry.items() if isinstance(carry, dict) else enumerate(carry)
+    if isinstance(recurrent_state, Tensor):
+        return {prefix: recurrent_state}, {"tensor": prefix}
+    if isinstance(recurrent_state, tuple | list | dict):
+        items = recurrent_state.items() if isinstance(recurrent_state, dict) else enumerate(recurrent_state)
         tensors: dict[str, Tensor] = {}
         structure = []
         for key, item in items:
             below, shape = flatten(item, f"{prefix}.{key}")
             tensors.update(below)
             structure.append([key, shape])
-        return tensors, {type(carry).__name__: structure}
-    if carry is None or isinstance(carry, bool | int | float | str):
-        return {}, {"value": carry}
-    raise TypeError(f"a carry may hold tensors, numbers, strings, None, tuples, lists and dicts, not {type(carry)}")
+        return tensors, {type(recurrent_state).__name__: structure}
+    if recurrent_state is None or isinstance(recurrent_state, bool | int | float | str):
+        return {}, {"value": recurrent_state}
+    raise TypeError(
+        "a recurrent state may hold tensors, numbers, strings, None, tuples, lists and dicts, not "
+        f"{type(recurrent_state)}"
+    )
 
 
 def unflatten(tensors: Mapping[str, Tensor], structure: Mapping[str, Any]) -> Any:

@@ -1,4 +1,4 @@
-"""Attention of short sequences of different lengths on a processor: several side by side in a row.
+"""Attention of short sequences of different lengths on a CPU: several side by side in a row.
 
 Blocks of one length each would be many small products, and one block as wide as the longest sequence mostly spare
 slots. Rows that sequences share are few, full, and of few shapes, so that bfloat16 kernels are built once; and a row of
@@ -20,10 +20,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lmtransfer.layers.attention.visibility import hiding, unseen_keys
+from lmtransfer.layers.attention.visibility import attention_mask, unseen_keys
 
 #: Rows are as wide as the longest sequence, rounded up to a multiple of this (selected queries to a smaller one), and
-#: their number to an even one: a processor builds a kernel for each shape of a bfloat16 product.
+#: their number to an even one: a CPU builds a kernel for each shape of a bfloat16 product.
 _WIDTH_MULTIPLE = 32
 _QUERIES_MULTIPLE = 16
 
@@ -83,8 +83,8 @@ class JoinedRows:
         default_factory=dict, init=False, repr=False, compare=False
     )
 
-    def hiding(self, dtype: torch.dtype, *, causal: bool, reach: int | None) -> Tensor:
-        """What is added to the scores, (G, Q, S); see ``visibility.hiding``.
+    def attention_mask(self, dtype: torch.dtype, *, causal: bool, reach: int | None) -> Tensor:
+        """What is added to the scores, (G, Q, S); see ``visibility.attention_mask``.
 
         Args:
             dtype: of the scores.
@@ -97,7 +97,7 @@ class JoinedRows:
             if causal or reach is not None:
                 places_S = torch.arange(self.keys.size, device=hidden_GQS.device)
                 hidden_GQS = hidden_GQS | unseen_keys(places_S, causal=causal, reach=reach)
-            self._memory[key] = hiding(hidden_GQS, dtype)
+            self._memory[key] = attention_mask(hidden_GQS, dtype)
         return self._memory[key]
 
     @classmethod
@@ -181,18 +181,18 @@ def joined_attention(
     Returns:
         (N, H, K).
     """
-    hiding_GQS = rows.hiding(query_NHK.dtype, causal=causal, reach=reach)
-    return _JoinedAttention.apply(query_NHK, key_THK, value_THK, rows, hiding_GQS)
+    mask_GQS = rows.attention_mask(query_NHK.dtype, causal=causal, reach=reach)
+    return _JoinedAttention.apply(query_NHK, key_THK, value_THK, rows, mask_GQS)
 
 
 class _JoinedAttention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, rows: JoinedRows, hiding_GQS: Tensor) -> Tensor:
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, rows: JoinedRows, mask_GQS: Tensor) -> Tensor:
         heads, width = query.shape[1:]
         q, k, v = _as_slots(query, rows.queries), _as_slots(key, rows.keys), _as_slots(value, rows.keys)
         q = q.mul_(width**-0.5)
         scores = torch.bmm(q, k.transpose(1, 2))
-        scores.view(heads, *hiding_GQS.shape).add_(hiding_GQS)
+        scores.view(heads, *mask_GQS.shape).add_(mask_GQS)
         weights = scores.softmax(-1)
         ctx.rows, ctx.heads = rows, heads
         ctx.save_for_backward(q, k, v, weights)
