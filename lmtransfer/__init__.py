@@ -1,4 +1,4 @@
-"""lmtransfer: pretrain a text encoder, transfer it, and learn by how much it helped."""
+"""lmtransfer: pretrain a text encoder, transfer it, and measure by how much pretraining helped."""
 
 import os
 
@@ -6,4 +6,4 @@ from lmtransfer.system.waiting import set_waiting
 
 __version__ = "0.1.0"
 
-set_waiting(os.environ)  # here, since whatever imports torch for this package imports this file before it
+set_waiting(os.environ)  # here, because this file is imported before any import of torch for this package

@@ -1,4 +1,4 @@
-"""The ``lmtransfer`` command: picks the sub-command, imports it when it runs, and answers mistakes in one message.
+"""The ``lmtransfer`` command: chooses the sub-command, imports it when needed, and shows errors as one message.
 
 Neither torch nor Hydra is imported for ``--help``, ``--version`` or a misspelt command.
 """
@@ -19,14 +19,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line.
 
     Args:
-        arguments: the words after ``lmtransfer``; those of the process if not given.
+        arguments: the words after ``lmtransfer``; those of the process by default.
 
     Returns:
         The exit code: 0, or that of the error that was shown.
     """
     if arguments is not None:
         return _answered(list(arguments))
-    os.environ["PYTHONSAFEPATH"] = "1"  # no process that is started here looks for modules in the current folder
+    os.environ["PYTHONSAFEPATH"] = "1"  # child processes do not import modules from the current folder
     interrupts.begin()
     try:
         code = _answered(sys.argv[1:])
@@ -40,29 +40,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _answered(arguments: list[str]) -> int:
-    """Run one command line and show what went wrong; the exit code."""
+    """Run one command line and show its error if there is one; return the exit code."""
     if not ranks.is_first():
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for the rest of the process
     try:
         try:
             code = _dispatch(arguments)
-        except SystemExit:  # as Hydra ends after --help
+        except SystemExit:  # Hydra exits after --help
             sys.stdout.flush()
             raise
-        sys.stdout.flush()  # here, where it is answered that there is no room for it
+        sys.stdout.flush()  # flush here, so that a full disk is reported as an error
         return code
     except (KeyboardInterrupt, Exception) as error:
         stopped_by = interrupts.stopped_by() or (2 if isinstance(error, KeyboardInterrupt) else None)
         if stopped_by is None or isinstance(error, Interrupted):
             return _refused(error, arguments)
-        interrupts.decide()  # whatever else the error says is what the signal made of it
+        interrupts.decide()  # the signal caused the error, whatever its message says
         show(Interrupted("interrupted"))
         return 128 + stopped_by
 
 
 def _refused(error: BaseException, arguments: list[str]) -> int:
-    """Say what an error means to the user; the exit code."""
-    if isinstance(error, BrokenPipeError):  # the reader (head, less) has left
+    """Show an error to the user; return the exit code."""
+    if isinstance(error, BrokenPipeError):  # the reader (head, less) has closed the pipe
         for stream in (sys.stdout, sys.stderr):
             interrupts.silence(stream)
         return 141
@@ -76,13 +76,13 @@ def _refused(error: BaseException, arguments: list[str]) -> int:
 
 
 def show(error: LmtransferError) -> None:
-    """Print an error for the user; what every rank finds alike is printed by the first one only."""
+    """Print an error for the user; an error that every rank has is printed by rank 0 only."""
     if ranks.is_first() or not isinstance(error, (ConfigError, Interrupted)):
         _say(f"lmtransfer{_which_rank()}: {error}")
 
 
 def _say(text: str) -> None:
-    """Print to standard error, whoever reads it still."""
+    """Print to standard error, even if nobody reads it."""
     try:
         print(printable(text), file=sys.stderr, flush=True)
     except OSError:

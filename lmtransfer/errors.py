@@ -1,20 +1,20 @@
-"""The one tree of errors that a user can cause.
+"""The errors that a user can cause.
 
-Each message names the key or ``file:line``, the value, what is allowed and how to mend it. The command line
-prints such an error without a traceback and exits with its ``exit_code``; any other exception is a bug of ours,
-and is shown as one (``lmtransfer.system.last_resort``).
+Each message names the key or ``file:line``, the value, what is allowed and how to fix it. The command line prints such
+an error without a traceback and exits with its ``exit_code``. Any other exception is a bug of lmtransfer and is
+reported as one (``lmtransfer.system.last_resort``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-#: Most problems that are listed: what is wrong in one place is wrong in many, and a message is read to its end.
+#: Highest number of problems that a message lists, so that it stays short enough to read.
 _MOST_LISTED = 6
 
 
 class LmtransferError(Exception):
-    """A user's mistake or a fault of their machine: shown as one clear message, without a traceback."""
+    """A mistake of the user or a fault of their machine; shown as one clear message, without a traceback."""
 
     exit_code = 2
 
@@ -23,7 +23,7 @@ class ConfigError(LmtransferError):
     """One or several problems in a configuration, found before any work starts.
 
     Args:
-        problems: one message a problem; the first ones are shown, and how many more there are.
+        problems: one message for each problem; the first ones are shown, with the number of the others.
     """
 
     def __init__(self, problems: str | Sequence[str]) -> None:
@@ -40,7 +40,7 @@ class DataError(LmtransferError):
 
 
 class CheckpointError(LmtransferError):
-    """A checkpoint or published model that is torn, hostile, or does not fit the model it is loaded into."""
+    """A checkpoint or published model that is damaged, malicious, or does not fit the model."""
 
 
 class RunDirectoryError(LmtransferError):
@@ -48,21 +48,21 @@ class RunDirectoryError(LmtransferError):
 
 
 class TrainingError(LmtransferError):
-    """Training that cannot go on, such as a loss that is not finite several steps in a row."""
+    """Training that cannot continue, such as a loss that is not finite several steps in a row."""
 
 
 class MachineError(LmtransferError):
-    """What the machine refuses: room, permission, memory, a file that is gone (see ``lmtransfer.system.machine``)."""
+    """An error of the machine: disk space, permission, memory, a missing file (see ``lmtransfer.system.machine``)."""
 
 
 class Interrupted(LmtransferError):
-    """SIGTERM or Ctrl-C: the step was finished and saved; ``resume=true`` goes on from there."""
+    """SIGTERM or Ctrl-C: the step was finished and saved; ``resume=true`` continues from there."""
 
     exit_code = 75
 
 
 def listed(heading: str, problems: Sequence[str]) -> str:
-    """A message of at most eight lines: what is wrong, and the first of many instances of it, a line each."""
+    """A message of at most eight lines: the problem, and its first instances, one on each line."""
     shown = "\n".join(f"  - {problem}" for problem in problems[:_MOST_LISTED])
     more = f"\n  - and {len(problems) - _MOST_LISTED} more" if len(problems) > _MOST_LISTED else ""
     return f"{heading}\n{shown}{more}"

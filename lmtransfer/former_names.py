@@ -1,7 +1,7 @@
-"""What things of saved runs and of users' configs were called before: one table, from every former name to today's.
+"""Former names in saved runs and in users' configs: one table, from every former name to the current one.
 
-A run directory is kept for years, so what it calls a class, a tensor or a key goes on being understood. Names are
-translated once, where a file is read; all that comes after knows today's alone.
+Run directories are kept for years, so their names of classes, tensors and keys must stay readable. Names are translated
+once, when a file is read; all later code knows only current names.
 """
 
 # ruff: noqa: E501  (a row of the table is a line)
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-#: ``_target_`` of components.
+#: Former names of ``_target_`` of components.
 TARGETS: Mapping[str, str] = {
     "lmtransfer.data.corpus.FileCorpus": "lmtransfer.data.corpora.corpus.FileCorpus",
     "lmtransfer.data.data_folder.DataFolderCorpus": "lmtransfer.data.corpora.data_folder.DataFolderCorpus",
@@ -47,8 +47,8 @@ TARGETS: Mapping[str, str] = {
     "torch.optim.adagrad.Adagrad": "lmtransfer.training.optim.optimizers.Adagrad",
 }
 
-#: Keys of a run's configuration that are younger than some runs, with what a run meant that was made before them; also
-#: those of a phase that are the run's own by name.
+#: Keys that runs of older versions do not have, with the value that these runs used; also for the keys of the same
+#: name in a phase.
 LEFT_OUT: Mapping[str, Any] = {
     "seeds": 1,
     "phases": None,
@@ -69,19 +69,19 @@ LEFT_OUT: Mapping[str, Any] = {
     "objective.losses.rtd.generator_start": "random",
     "objective.losses.all_tokens_mlm.generator_start": "random",
 }
-#: Those of them whose default is another one today: a run goes on as it began.
+#: Those keys whose default is different today: a resumed run keeps its old value.
 OTHER_DEFAULT = ("transfer.standardise", "transfer.pairs", "embeddings")
-#: Values that older runs wrote where today's name what was chosen; any choice agrees with them.
+#: Values that older runs wrote where newer runs write the choice that was made; any choice agrees with them.
 LEFT_OPEN: Mapping[str, Any] = {"hardware.precision": "auto"}
 
 
 def current_target(target: str) -> str:
-    """Today's name of a class."""
+    """The current name of a class."""
     return TARGETS.get(target, target)
 
 
 def current_config(node: Any) -> Any:
-    """A configuration as plain values, with today's names of the classes in it, at any depth."""
+    """A configuration as plain values, with the current names of its classes, at any depth."""
     if isinstance(node, Mapping):
         return {
             key: current_target(value) if key == "_target_" and isinstance(value, str) else current_config(value)

@@ -1,6 +1,6 @@
 """Running a command through Hydra: one run, or the points of a sweep.
 
-Hydra composes the configuration; it writes no files, changes no directory and prints no errors of its own.
+Hydra composes the configuration. It writes no files, does not change the directory and prints no errors itself.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ _HYDRA_SETTINGS = (
     "hydra.output_subdir=null",
 )
 
-#: The key that words without "=" set, for commands that take such words.
+#: For commands that accept words without "=": the key that these words set.
 BARE_WORDS = {"compare": "runs", "list": "what", "report": "runs"}
 
 
 class _StopSweep(BaseException):
-    """Ends a sweep at once; no Exception, since Hydra goes on after those."""
+    """Ends a sweep at once; it is not an Exception, since Hydra continues after an Exception."""
 
 
 def run_command(command: str, words: Sequence[str]) -> int:
@@ -57,7 +57,7 @@ def run_command(command: str, words: Sequence[str]) -> int:
         0, or 1 if a point of a sweep failed.
 
     Raises:
-        LmtransferError: the user's mistake, or what the command raised.
+        LmtransferError: a mistake of the user, or an error of the command.
     """
     line = overrides.read(words)
     folders = [paths.conf_dir()]
@@ -75,27 +75,27 @@ def run_command(command: str, words: Sequence[str]) -> int:
         line.is_sweep = True
     given = one_each
     help_page.register(command)
-    if _is_plain(line, given):  # composed once; by Hydra's own way it would be twice
+    if _is_plain(line, given):  # composed once; Hydra's own command line would compose it twice
         with in_force(command, given, config_dir=line.config_dir) as cfg:
-            if not in_sweep():  # as a config may ask for
+            if not in_sweep():  # a config may ask for a sweep
                 _perform(command, cfg)
                 return 0
     return _by_hydra(command, line, given)
 
 
 def _is_plain(line: overrides.CommandLine, given: Sequence[str]) -> bool:
-    """Whether a line asks for one run, and for nothing that Hydra's own command line is for."""
+    """Whether a command line asks for a single run and uses none of Hydra's own features."""
     if line.is_sweep or not set(line.options) <= {"--config-dir", "-cd", line.config_dir}:
         return False
     try:
         parsed = [overrides.parse(override) for override in given]
     except ConfigError:
-        return True  # said where it is composed
+        return True  # the error is raised where the configuration is composed
     return not any(override.is_sweep_override() or override.is_hydra_override() for override in parsed)
 
 
 def _by_hydra(command: str, line: overrides.CommandLine, given: Sequence[str]) -> int:
-    """Run what Hydra's own command line is for: its options, and sweeps; 1 if a point of one failed."""
+    """Run a command line that uses Hydra's own features (options, sweeps); return 1 if a point of a sweep failed."""
     failure: list[Exception] = []
     task = functools.partial(_perform_or_note, command, failure)
     with tempfile.TemporaryDirectory(prefix="lmtransfer-sweep-") as folder:
@@ -103,7 +103,7 @@ def _by_hydra(command: str, line: overrides.CommandLine, given: Sequence[str]) -
         try:
             with _hydra_as_library([f"lmtransfer {command}", *line.options, *settings, *given]):
                 hydra.main(version_base="1.3", config_path=str(paths.conf_dir()), config_name=command)(task)()
-        except REFUSALS as error:  # what the command itself raises is in failure
+        except REFUSALS as error:  # errors of the command itself are in failure
             raise diagnose(
                 error,
                 command=line.config_name or command,
@@ -131,7 +131,7 @@ def _perform(command: str, cfg: DictConfig) -> None:
 
 
 def _perform_or_note(command: str, failure: list[Exception], cfg: DictConfig) -> None:
-    """What Hydra calls for a run or for each point of a sweep; may be called in another process."""
+    """The function that Hydra calls for a run or for each point of a sweep, possibly in another process."""
     if in_sweep():
         _perform_point(command, cfg)
         return
@@ -163,7 +163,7 @@ def _perform_point(command: str, cfg: DictConfig) -> None:
 
 
 def _run(command: str, cfg: DictConfig) -> Path | None:
-    """Run the command; its run directory, if it made one."""
+    """Run the command; return its run directory, if it made one."""
     settle(cfg, command)
     with failed_starts_removed():
         returned = _module(command).run(cfg)
@@ -193,7 +193,7 @@ def _module(command: str) -> ModuleType:
 
 
 def _as_user_error(error: Exception, cfg: DictConfig) -> Exception:
-    """A missing value, a broken reference, what the machine refuses: messages for the user; all else stays as it is."""
+    """Turn a missing value, a broken reference or an error of the machine into a message; keep other errors."""
     if isinstance(error, (MissingMandatoryValue, InterpolationResolutionError)):
         where = f"{error.full_key}: " if error.full_key else ""
         described = ConfigError(where + str(error).splitlines()[0])
@@ -203,7 +203,7 @@ def _as_user_error(error: Exception, cfg: DictConfig) -> Exception:
 
 
 def _plain(cfg: DictConfig) -> dict[str, Any]:
-    """The settings as plain data, as far as they can be resolved."""
+    """The settings as plain data, resolved if that is possible."""
     try:
         return cast("dict[str, Any]", OmegaConf.to_container(cfg, resolve=True))
     except OmegaConfBaseException:
@@ -211,7 +211,7 @@ def _plain(cfg: DictConfig) -> dict[str, Any]:
 
 
 def _unswept(given: Sequence[str]) -> list[str]:
-    """The setting that keeps the keys with a single value, and ``name``, out of the names of a sweep's runs."""
+    """The Hydra setting that excludes ``name`` and keys with a single value from the names of a sweep's runs."""
     try:
         parsed = [overrides.parse(override) for override in given]
     except ConfigError:
@@ -242,7 +242,7 @@ def _check_config_dir(folder: Path) -> None:
 
 @contextmanager
 def _hydra_as_library(argv: list[str]) -> Iterator[None]:
-    """Hydra reads ``argv`` and lets errors through instead of printing them and leaving the process."""
+    """Let Hydra read ``argv`` and raise its errors instead of printing them and exiting."""
     saved_argv, saved = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
     sys.argv, os.environ["HYDRA_FULL_ERROR"] = argv, "1"
     try:
@@ -259,8 +259,8 @@ def _hydra_as_library(argv: list[str]) -> Iterator[None]:
 def end_process(code: int) -> None:
     """End a rank at once, with all output written; without ``torchrun``, do nothing.
 
-    In the ordinary way, threads of the process group that are still there abort the process now and then, and
-    ``torchrun`` takes a finished run for a failed one.
+    In a normal exit, remaining threads of the process group sometimes abort the process, and ``torchrun`` takes a
+    finished run for a failed one.
     """
     if ranks.are_many():
         sys.stdout.flush()

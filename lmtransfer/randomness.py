@@ -1,7 +1,7 @@
-"""Randomness from counters: every draw is a function of (seed, what it is for, which one), never of history.
+"""Random numbers from counters: every draw depends on the seed, its purpose and its index, never on earlier draws.
 
-There is no global generator to save, to restore or to disturb: batch k, row r or mask m of epoch e is the same
-in an uninterrupted run, a resumed run, and whatever the number of workers or ranks.
+There is no global generator to save or restore: batch k, row r or mask m of epoch e is the same in an uninterrupted
+run, in a resumed run, and with any number of workers or ranks.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ def _words(seed: int, counters: tuple[int | str, ...]) -> list[int]:
 
 
 def generator(seed: int, *counters: int | str) -> np.random.Generator:
-    """A fresh numpy generator for the place named by ``counters``.
+    """A new numpy generator for the place named by ``counters``.
 
     Args:
         seed: the run's seed.
-        counters: what the draws are for (a string such as ``"mask"``) and which one (non-negative integers such
-            as epoch and row).
+        counters: the purpose of the draws (a string such as ``"mask"``) and their index (non-negative integers such as
+            epoch and row).
     """
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(_words(seed, counters))))
 

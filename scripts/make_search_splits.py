@@ -1,10 +1,10 @@
-"""Make the held-out parts that recipes are chosen on: of the training sets of SST-2, STS-B and python_docs alone.
+"""Make the held-out parts on which recipes are chosen, only from the training sets of SST-2, STS-B and python_docs.
 
     python scripts/make_search_splits.py <data_root> <folder>
 
-SST-2: 2,000 sentences are held out with all their phrases, and phrases of several sentences are left out. STS-B:
-1,000 pairs, none of whose sentences is in a pair that is trained on. python_docs: modules of 30 % of the examples. Dev
-and test sets are not read. Then, for instance:
+SST-2: 2,000 sentences are held out with all their phrases; phrases that belong to several sentences are left out.
+STS-B: 1,000 pairs, none of whose sentences is in a training pair. python_docs: the modules of 30 % of the examples. Dev
+and test sets are not read. Use them for instance like this:
 
     lmtransfer finetune task=sst2 data_root=<folder> 'task.files.train=sst2/train.tsv' 'task.files.dev=sst2/dev.tsv' ...
     lmtransfer finetune task=text_classification task.train=<folder>/python_docs/train.jsonl \
@@ -45,7 +45,7 @@ def _write(folder: Path, name: str, head: str, rows: Sequence[Sequence[str]]) ->
 
 
 def sst2(data_root: Path, out: Path) -> None:
-    """Sentences of at least eight words, held out with their phrases."""
+    """Hold out sentences of at least eight words with their phrases."""
     head, rows = _rows(data_root / "sst2/train.tsv")
     texts = [" ".join(row[0].split()) for row in rows]
     owners = sentences_of(texts)
@@ -60,7 +60,7 @@ def sst2(data_root: Path, out: Path) -> None:
 
 
 def stsb(data_root: Path, out: Path) -> None:
-    """Pairs by the sentences that they share."""
+    """Hold out pairs, grouped by the sentences that they share."""
     head, rows = _rows(data_root / "stsb/train.tsv")
     columns = head.split("\t")
     first, second = columns.index("sentence1"), columns.index("sentence2")
@@ -85,7 +85,7 @@ def stsb(data_root: Path, out: Path) -> None:
 
 
 def python_docs(out: Path) -> None:
-    """Docstrings by their modules."""
+    """Hold out docstrings by module."""
     by_module = defaultdict(list)
     for example in PythonDocsTask().examples("train"):
         by_module[example.id.split(":")[0]].append(example)

@@ -1,7 +1,7 @@
-"""An epoch of probing on cached features against one that encodes: seconds of each, and their ratio.
+"""The time of a probing epoch with cached features and with encoding: seconds of each, and their ratio.
 
-Linear probe of a frozen BERT mini (random weights: time does not depend on them) over the mean of its last layer, on
-the training examples of SST-2 from the data folder LMTRANSFER_DATA, in batches of 64 examples.
+A linear probe of a frozen BERT mini (random weights, since the time does not depend on them) over the mean of its last
+layer, on the training examples of SST-2 from the data folder LMTRANSFER_DATA, in batches of 64 examples.
 
     python scripts/measure_cached_features.py                     8,000 examples
     python scripts/measure_cached_features.py --examples 67349    all of them
@@ -67,7 +67,7 @@ def main() -> None:
 
 
 def _epoch(learner: TaskLearner, source: TaskSource, autocast: Autocast) -> float:
-    """Seconds of one epoch of training the head; the second of two, the first being warm-up."""
+    """Seconds of one training epoch of the head; the second of two epochs is measured, the first is warm-up."""
     optimizer = torch.optim.AdamW([p for p in learner.parameters() if p.requires_grad], lr=1e-3)
     stream = PlannedStream(source, seed=0, batch_examples=_BATCH)
     num_steps, steps, seconds = stream.steps_per_epoch, stream.steps(), 0.0

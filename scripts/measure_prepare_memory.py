@@ -1,8 +1,8 @@
 """Prepare a corpus and one ten times larger, each in a fresh process, and print the peak memory of both.
 
-What counts is the sum of the resident memory of the preparing process and its workers, sampled every 20 ms; memory
-that several processes share is counted once for each. Exits with 1 where the larger corpus needs over 1.2 times as
-much. (A corpus of about 2 MB is one block, for which no worker starts: compare from 8 MB on.)
+The result is the sum of the resident memory of the preparing process and its workers, sampled every 20 ms; memory that
+several processes share is counted once for each. The exit status is 1 if the larger corpus needs more than 1.2 times as
+much. (A corpus of about 2 MB is a single block, for which no worker starts: compare from 8 MB on.)
 
     python scripts/measure_prepare_memory.py                     8 MB and 80 MB of made-up text, 2 workers
     python scripts/measure_prepare_memory.py --megabytes 50      50 MB and 500 MB
@@ -39,7 +39,7 @@ if __name__ == "__main__":
 
 
 def main() -> int:
-    """Measure, print, and say whether memory is flat."""
+    """Measure, print, and return 1 if memory grows with the corpus."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--megabytes", type=float, default=8.0, help="size of the smaller corpus")
     parser.add_argument("--text", type=Path, help="a text file to repeat; made-up text if not given")
@@ -67,7 +67,7 @@ def main() -> int:
 
 
 def _write(path: Path, size: int, text: Path | None) -> Path:
-    """Documents of a few hundred words, all different, up to ``size`` bytes."""
+    """Write documents of a few hundred words, all different, up to ``size`` bytes."""
     rng = np.random.default_rng(0)
     paragraphs = text.read_text(encoding="utf-8").split("\n") if text else _made_up(rng)
     with path.open("w", encoding="utf-8") as file:
@@ -102,7 +102,7 @@ def _train_tokenizer(path: Path, folder: Path) -> None:
 
 
 def _measure(folder: Path, path: Path, workers: int) -> tuple[int, int, float, int]:
-    """Documents, tokens, seconds, and the peak of the processes' resident bytes."""
+    """Documents, tokens, seconds, and the peak resident bytes of the processes."""
     command = [sys.executable, str(folder / "child.py"), str(path), str(folder / "tokenizer"), str(folder / "cache")]
     process = subprocess.Popen([*command, str(workers)], stdout=subprocess.PIPE, text=True)
     watched = psutil.Process(process.pid)
@@ -122,7 +122,7 @@ def _resident(process: psutil.Process) -> int:
     try:
         for one in (process, *process.children(recursive=True)):
             total += one.memory_info().rss
-    except psutil.NoSuchProcess:  # it ended between two looks
+    except psutil.NoSuchProcess:  # the process ended before it was read
         return 0
     return total
 

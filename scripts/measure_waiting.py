@@ -1,10 +1,11 @@
-"""A training step alone and beside one busy process, by how long waiting threads spin.
+"""The time of a training step, alone and beside one busy process, for different spin counts of waiting threads.
 
     python scripts/measure_waiting.py                          our setting, the runtime's own, and the curve between
     python scripts/measure_waiting.py --avx2 --counts 0,1000   this CPU shown as one with AVX2 alone
 
-The step is that of the demonstration's pretraining (BERT 3 x 192, 2,048 tokens, Muon). Each measurement is a process of
-its own; alone and beside take turns, and medians count. Run nothing else meanwhile.
+The step is that of the demonstration's pretraining (BERT 3 x 192, 2,048 tokens, Muon). Each measurement runs in its own
+process; measurements alone and beside the busy process take turns, and medians are reported. Run nothing else
+meanwhile.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pathlib import Path
 from bench_vs_transformers import processor
 from environments import AVX2, busy_process, environment
 
-#: Steps that are not timed, in which kernels are built and buffers made.
+#: Number of steps that are not timed, in which kernels and buffers are made.
 WARMUP = 8
 
 
@@ -50,12 +51,12 @@ def main() -> None:
 
 
 def step_milliseconds(count: str, steps: int, shown: dict[str, str]) -> float:
-    """The mean step of a short run.
+    """The mean duration of a step in a short run.
 
     Args:
-        count: turns of the waiting loop; ``default`` leaves the runtime's own, ``one`` trains with one thread.
-        steps: how many, the warm-up included.
-        shown: variables that show the CPU as another.
+        count: spin count of the waiting loop; ``default`` is the runtime's own, ``one`` trains with one thread.
+        steps: number of steps, the warm-up included.
+        shown: variables that hide features of the CPU.
     """
     variables = environment(ours=False, **shown)
     if count not in ("default", "one"):

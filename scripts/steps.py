@@ -1,4 +1,4 @@
-"""Commands one after the other, as a user would type them, with results in a folder of their own."""
+"""Running commands one after the other, as a user would type them, with results in a new folder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def run_steps(steps: Iterable[tuple[str, Sequence[str]]]) -> None:
-    """Show each title and command, and run the command; leave with its exit status where one fails.
+    """Print each title and command, and run the command; if one fails, exit with its exit status.
 
     Args:
         steps: title, and the words after ``lmtransfer``.
@@ -23,7 +23,7 @@ def run_steps(steps: Iterable[tuple[str, Sequence[str]]]) -> None:
 
 
 def new_folder(parent: Path, name: str) -> Path:
-    """``<parent>/<name>``, or ``<name>-2`` and so on where there was one already."""
+    """``<parent>/<name>``, or ``<name>-2`` and so on if it exists already."""
     number, folder = 1, parent / name
     while folder.exists():
         number += 1

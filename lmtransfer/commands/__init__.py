@@ -1,1 +1,1 @@
-"""The commands: one short assembly each, and nothing private."""
+"""The commands: one short module each, which only connects other parts."""

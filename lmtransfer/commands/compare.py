@@ -19,11 +19,11 @@ def run(cfg: DictConfig) -> Path:
     """Read both sides, print the comparison, and write its page.
 
     Returns:
-        The folder of the page.
+        The folder with the page.
 
     Raises:
-        ConfigError: an unknown key, or not two folders.
-        RunDirectoryError: no scored runs there, or of several kinds; or the page cannot be written.
+        ConfigError: an unknown key, or not exactly two folders.
+        RunDirectoryError: a folder has no scored runs, or runs of several kinds; or the page cannot be written.
     """
     check(cfg, primary="compare")
     if cfg.most < 0:

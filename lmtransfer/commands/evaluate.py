@@ -18,7 +18,7 @@ from lmtransfer.zero_shot.minimal_pairs import evaluate_zero_shot
 
 
 def run(cfg: DictConfig) -> Path:
-    """Score, and leave a run directory behind.
+    """Score the run and write a run directory.
 
     Returns:
         The run directory.
@@ -30,7 +30,7 @@ def run(cfg: DictConfig) -> Path:
 
 
 def _evaluate_as_it_is(cfg: DictConfig) -> Path:
-    """Score a pretraining run, which has no head for any task: its losses, or a task that needs no head.
+    """Score a pretraining run, which has no task head: its losses, or a task that needs no head.
 
     Raises:
         ConfigError: the task needs a head.

@@ -27,9 +27,9 @@ def run(cfg: DictConfig) -> Path:
         The folder.
 
     Raises:
-        ConfigError: what the settings say cannot be, or the folder is taken.
-        RunDirectoryError: no such run, or none that holds a model.
-        CheckpointError: the run has no counterpart in the format, or what was written is not the run.
+        ConfigError: the settings contradict each other, or the folder exists already.
+        RunDirectoryError: there is no such run, or it holds no model.
+        CheckpointError: the format has no counterpart of the run's model, or the export does not reproduce the run.
     """
     check(cfg, primary="export")
     _check_choices(cfg)
@@ -66,7 +66,7 @@ def run(cfg: DictConfig) -> Path:
 
 
 def _place(cfg: DictConfig, opened: OpenRun) -> tuple[Path, str]:
-    """Where the export goes, and in which form."""
+    """The folder of the export, and its format."""
     if str(cfg.to) == "onnx":
         return opened.named / "onnx", "onnx"
     return Path(str(cfg.to)).expanduser().resolve(), str(cfg.format)
@@ -78,10 +78,10 @@ def _languages(cfg: DictConfig) -> list[str]:
 
 
 def _check_choices(cfg: DictConfig) -> None:
-    """Check what can be told from the settings alone.
+    """Check everything that the settings alone can show.
 
     Raises:
-        ConfigError: with all problems.
+        ConfigError: lists all problems.
     """
     problems = []
     if cfg.format not in FORMS:

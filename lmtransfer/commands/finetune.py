@@ -11,7 +11,7 @@ from lmtransfer.transfer.experiment.messages import print_sweep
 
 
 def run(cfg: DictConfig) -> Path:
-    """Train, and leave a run directory behind.
+    """Train and write a run directory.
 
     Returns:
         The run directory.
@@ -20,5 +20,5 @@ def run(cfg: DictConfig) -> Path:
 
 
 def after_sweep(run_dirs: list[Path]) -> None:
-    """One table over the points of a sweep."""
+    """Print one table over the points of a sweep."""
     print_sweep(run_dirs)

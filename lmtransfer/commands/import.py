@@ -18,7 +18,7 @@ from lmtransfer.system.durable import staged_folder
 
 
 def run(cfg: DictConfig) -> Path:
-    """Import, and leave a run directory behind, whole or not at all.
+    """Import a checkpoint and write a run directory, completely or not at all.
 
     Returns:
         The run directory.
@@ -31,7 +31,7 @@ def run(cfg: DictConfig) -> Path:
     words = None if cfg.tokenizer.add is None else Path(str(cfg.tokenizer.add)).expanduser().absolute()
     directory = None
     if (Path(cfg.output_root) / "import" / name).exists():
-        directory = RunDirectory.create(cfg.output_root, "import", name)  # says so before the weights are read
+        directory = RunDirectory.create(cfg.output_root, "import", name)  # fails here, before the weights are read
     imported = read_imported(folder, words=words)
     directory = directory or RunDirectory.create(cfg.output_root, "import", name)
     with staged_folder(directory.path) as staged:

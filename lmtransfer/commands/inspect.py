@@ -12,7 +12,7 @@ from lmtransfer.inspection.task import inspect_task
 from lmtransfer.pretraining.parts import check_pretraining
 from lmtransfer.system.console import Console
 
-#: An epoch is found by counting the steps of those before it, and what is shown is read by people.
+#: The limits of some numbers: finding an epoch counts the steps of all earlier ones, and the output is read by people.
 _RANGES = {
     "rows": Range(0, 10_000),
     "strips": Range(0, 10_000),
@@ -22,11 +22,11 @@ _RANGES = {
 
 
 def run(cfg: DictConfig) -> None:
-    """Print everything; nothing is written but the cache of the corpus.
+    """Print everything; only the cache of the corpus is written.
 
     Raises:
-        ConfigError: with every problem of the config.
-        DataError: a corpus or a split that is missing, empty or malformed.
+        ConfigError: lists every problem of the config.
+        DataError: a corpus or a split is missing, empty or malformed.
     """
     console = Console(highlight=False)
     if cfg.get("task") is not None:
@@ -40,10 +40,10 @@ def run(cfg: DictConfig) -> None:
 
 
 def _check_numbers(cfg: DictConfig) -> None:
-    """Refuse numbers that would take for ever.
+    """Refuse numbers that would take too long.
 
     Raises:
-        ConfigError: with all problems.
+        ConfigError: lists all problems.
     """
     problems = [
         f"{key}={cfg[key]} is out of range: {allowed}"

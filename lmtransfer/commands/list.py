@@ -17,7 +17,7 @@ from lmtransfer.config.primary import folders_in_force
 from lmtransfer.errors import ConfigError
 from lmtransfer.system.console import Console
 
-#: What is listed, and its config group.
+#: What can be listed, and its config group.
 KINDS = {
     "models": "model",
     "objectives": "objective",
@@ -35,10 +35,10 @@ KINDS = {
 
 
 def run(cfg: DictConfig) -> None:
-    """Print a table for each kind asked for.
+    """Print a table for each requested kind.
 
     Raises:
-        ConfigError: a kind that does not exist.
+        ConfigError: a kind does not exist.
     """
     check(cfg, primary="list")
     folders = folders_in_force()

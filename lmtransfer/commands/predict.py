@@ -34,7 +34,7 @@ _CHOICES = {
 
 
 def run(cfg: DictConfig) -> None:
-    """Answer what is asked: answers go to ``output``, all else that is said to standard error."""
+    """Run the prediction: answers go to ``output``, everything else goes to standard error."""
     check(cfg, primary="predict", nodes={} if cfg.get("task") is None else {"task": {"data_root", "cache_dir"}})
     _check_choices(cfg)
     console, notes, began = Console(stderr=True, highlight=False), Notes(), time.monotonic()
@@ -59,7 +59,7 @@ def run(cfg: DictConfig) -> None:
 
 
 def _answer(cfg: DictConfig, runs: Sequence[SavedRun], task: Task | None, notes: Notes) -> str:
-    """Write answers as JSON lines, and say what was done."""
+    """Write answers as JSON lines; return a summary."""
     reader = MaskedTexts() if task is None else task.reader()
     source = None if cfg.input is None else find_input(str(cfg.input))
     file_format = "" if source is None else input_format(cfg.format, source, reader)
@@ -87,7 +87,7 @@ def _answer(cfg: DictConfig, runs: Sequence[SavedRun], task: Task | None, notes:
 
 
 def _submit(cfg: DictConfig, runs: Sequence[SavedRun], task: Task, notes: Notes) -> str:
-    """Write the official file of a split, and say what was done."""
+    """Write the official file of a split; return a summary."""
     submission = Submission(cfg.submission, task, cfg.split, str(cfg.output), overwrite=cfg.overwrite)
     examples = task.examples(cfg.split)
     answering = TaskAnswers(runs, task, eager_hardware(cfg), notes)
@@ -101,10 +101,10 @@ def _submit(cfg: DictConfig, runs: Sequence[SavedRun], task: Task, notes: Notes)
 
 
 def _check_choices(cfg: DictConfig) -> None:
-    """Check what can be told from the command line alone.
+    """Check everything that the command line alone can show.
 
     Raises:
-        ConfigError: with all problems.
+        ConfigError: lists all problems.
     """
     problems = []
     given = [key for key in _SOURCES if cfg[key] is not None]
@@ -131,10 +131,10 @@ def _check_choices(cfg: DictConfig) -> None:
 
 
 def _check_fill_mask(cfg: DictConfig) -> None:
-    """Check what is asked of a pretraining run.
+    """Check the settings for a pretraining run.
 
     Raises:
-        ConfigError: something that only a run of a task can do.
+        ConfigError: a setting needs a run of a task.
     """
     wrong = [key for key in ("task", "split", "submission") if cfg.get(key) is not None]
     wrong += ["ensemble"] if cfg.ensemble else []

@@ -22,8 +22,8 @@ def run(cfg: DictConfig) -> None:
     """Prepare the corpus of a config and print its statistics.
 
     Raises:
-        ConfigError: with every problem of the config.
-        DataError: a corpus that is missing, empty, or cannot be read.
+        ConfigError: lists every problem of the config.
+        DataError: a corpus is missing, empty, or cannot be read.
     """
     settle_parts(cfg)
     check(cfg, primary="prepare", nodes={"corpus": {"data_root", "cache_dir"}, "tokenizer": set()})

@@ -21,7 +21,7 @@ from lmtransfer.training import distributed
 
 
 def run(cfg: DictConfig) -> Path:
-    """Train, and leave a run directory behind; of several seeds, one with a folder for each.
+    """Train and write a run directory; with several seeds it has a folder for each.
 
     Returns:
         The run directory.
@@ -39,7 +39,7 @@ def run(cfg: DictConfig) -> Path:
 
 
 def after_sweep(run_dirs: list[Path]) -> None:
-    """One table over the points of a sweep."""
+    """Print one table over the points of a sweep."""
     folder = run_dirs[0].parent
     entries = make_entries([read_run(path, key=f"{folder.name}/{path.name}") for path in run_dirs])
     sweep = make_sweep(folder.name, entries)

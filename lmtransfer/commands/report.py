@@ -23,7 +23,7 @@ def run(cfg: DictConfig) -> Path:
 
     Raises:
         ConfigError: an unknown key.
-        RunDirectoryError: no runs there, or the report cannot be written.
+        RunDirectoryError: there are no runs, or the report cannot be written.
     """
     check(cfg, primary="report")
     given = cfg.runs if OmegaConf.is_list(cfg.runs) else [cfg.runs]

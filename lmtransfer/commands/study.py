@@ -19,15 +19,15 @@ from lmtransfer.system.printable import short_path
 
 
 def run(cfg: DictConfig) -> Path:
-    """Do every run that is not there yet, one after the other, and compare them.
+    """Do every run that does not exist yet, one after the other, and compare all of them.
 
     Returns:
-        The study's folder.
+        The folder of the study.
 
     Raises:
-        ConfigError: every problem of the study and of the commands in it, before any of them starts.
-        Interrupted: SIGTERM or Ctrl-C; the run at hand is saved.
-        LmtransferError: runs failed; the others are done, and the table is written.
+        ConfigError: lists every problem of the study and of its commands, before any of them starts.
+        Interrupted: SIGTERM or Ctrl-C; the current run is saved.
+        LmtransferError: some runs failed; the others are finished, and the table is written.
     """
     check(cfg, primary="study")
     if ranks.world_size() > 1:
@@ -51,5 +51,5 @@ def run(cfg: DictConfig) -> Path:
 
 
 def _config_dir() -> str | None:
-    """The user's own config folder, which every command of the study is to search too."""
+    """The user's config folder, which every command of the study also searches."""
     return next((str(folder) for folder in folders_in_force() if folder.resolve() != paths.conf_dir()), None)

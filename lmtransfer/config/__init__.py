@@ -1,1 +1,1 @@
-"""From a YAML config and the words of the command line to checked components."""
+"""From YAML configs and command-line overrides to checked components."""

@@ -1,8 +1,8 @@
-"""Which of several budgets counts.
+"""Choosing one of several budgets.
 
-Exactly one of ``train.steps``, ``train.tokens``, ``train.epochs`` and ``train.seconds`` ends a run. Config files may
-set one already, and a user who adds another means theirs: the command line wins over experiments and other groups, and
-those win over the command's own file.
+Exactly one of ``train.steps``, ``train.tokens``, ``train.epochs`` and ``train.seconds`` ends a run. A config file may
+set one, and a user may add another. Then the command line wins over experiments and other groups, and those win over
+the command's own file.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ KINDS = ("steps", "tokens", "epochs", "seconds")
 
 
 def settle_budget(cfg: DictConfig, *, primary: str, overrides: Sequence[str] | None = None) -> None:
-    """Keep the one budget that counts, and set the others to null, so that the saved config says what happened.
+    """Keep only the effective budget and set the others to null, so that the saved config is unambiguous.
 
     Args:
         cfg: the composed configuration; changed in place. Without ``train`` nothing happens.
         primary: name of the command's config file.
-        overrides: the command line's ``key=value``; those of the running command if not given.
+        overrides: the ``key=value`` of the command line; by default those of the running command.
 
     Raises:
-        ConfigError: two budgets that come from the same place.
+        ConfigError: two budgets come from the same place.
     """
     train = cfg.get("train")
     if not isinstance(train, DictConfig):
@@ -43,10 +43,10 @@ def settle_budget(cfg: DictConfig, *, primary: str, overrides: Sequence[str] | N
 
 
 def effective_train(cfg: DictConfig, *, primary: str, overrides: Sequence[str] | None = None) -> TrainSettings:
-    """The settings of ``cfg.train`` with the one budget that counts.
+    """The settings of ``cfg.train`` with only the effective budget.
 
     Raises:
-        ConfigError: no budget, two budgets that come from the same place, or values that do not fit.
+        ConfigError: there is no budget, two budgets come from the same place, or values do not fit.
     """
     settle_budget(cfg, primary=primary, overrides=overrides)
     settings = TrainSettings.from_config(cfg.train)
@@ -62,7 +62,7 @@ def effective_train(cfg: DictConfig, *, primary: str, overrides: Sequence[str] |
 
 
 def effective_kind(train: Any, *, primary: str, overrides: Sequence[str] | None = None) -> str | None:
-    """The kind of budget that counts, or None if none is set.
+    """The kind of the effective budget; None if none is set.
 
     Args:
         train: the node ``cfg.train``.
@@ -70,7 +70,7 @@ def effective_kind(train: Any, *, primary: str, overrides: Sequence[str] | None 
         overrides: as for ``settle_budget``.
 
     Raises:
-        ConfigError: two budgets that come from the same place.
+        ConfigError: two budgets come from the same place.
     """
     if overrides is None:
         overrides = of_command_line()

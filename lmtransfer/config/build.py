@@ -1,7 +1,7 @@
-"""From a config node with ``_target_`` to an object: its class, the arguments that it takes, and what is wrong with it.
+"""Building objects from config nodes with ``_target_``, and checking their arguments.
 
-A component is a node with ``_target_`` and the arguments of that class. All that is wrong with one, and with those
-nested in it, is found from signatures, before anything is built.
+A component is a node with ``_target_`` and the arguments of that class. All problems of a component and of the
+components nested in it are found from signatures, before anything is built.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lmtransfer.config.values import BROKEN, Misfit, convert
 from lmtransfer.errors import ConfigError
 from lmtransfer.system.optional import missing
 
-#: Hydra's own words in a component node; only ``_target_`` means something here.
+#: Keys of Hydra in a component node; only ``_target_`` is supported here.
 RESERVED = ("_target_", "_args_", "_partial_", "_recursive_", "_convert_")
 
 
@@ -31,11 +31,11 @@ def build(node: Any, **runtime: Any) -> Any:
     Args:
         node: a mapping with ``_target_`` and the arguments of that class.
         runtime: arguments that only the command knows (a vocabulary size, a tokenizer). Those that the class does not
-            take are dropped; one that replaces a nested component's node wins over it.
+            take are dropped. One that has the same name as a nested component replaces it.
 
     Raises:
-        ConfigError: the target is not allowed or not there; an argument is unknown, missing, of the wrong type, or
-            given by both the config and the command. All problems at once.
+        ConfigError: the target is not allowed or does not exist; an argument is unknown, missing, of the wrong type, or
+            given by both the config and the command. Lists all problems.
     """
     key = full_key(node)
     values, problems = to_plain(node, key)
@@ -68,7 +68,7 @@ def _constructed(value: Any, key: str) -> Any:
 
 
 class _Placeholder:
-    """Stands for a component that would be built there."""
+    """Takes the place of a component that is not built during a check."""
 
 
 _PLACEHOLDER = _Placeholder()
@@ -80,7 +80,7 @@ def is_component(value: Any) -> TypeGuard[dict[str, Any]]:
 
 
 def outermost(value: Any, key: str) -> list[tuple[str, dict[str, Any]]]:
-    """The component nodes in ``value`` that lie in no other, with their full keys."""
+    """The component nodes in ``value`` that are not inside another component, with their full keys."""
     if is_component(value):
         return [(key, value)]
     if isinstance(value, dict):
@@ -93,7 +93,7 @@ def outermost(value: Any, key: str) -> list[tuple[str, dict[str, Any]]]:
 def component_problems(
     values: dict[str, Any], *, key: str, nodes: Mapping[str, Set[str]], complete: bool
 ) -> dict[str, str]:
-    """The problems of one component and of those nested in it, by full key.
+    """The problems of a component and of those nested in it, by full key.
 
     Args:
         values: the node as plain data.
@@ -109,7 +109,7 @@ def component_problems(
             continue
         nested = outermost(value, join(key, name))
         for where, component in nested:
-            # A component that the command builds itself, and passes, gets arguments that are known only to it.
+            # The command builds this component itself and knows arguments that are not in the config.
             passed = name in runtime and where not in nodes
             problems |= component_problems(component, key=where, nodes=nodes, complete=complete and not passed)
         if nested:
@@ -144,7 +144,7 @@ class Argument:
     """One argument of a class.
 
     Attributes:
-        annotation: evaluated; Any where there is none or it cannot be evaluated.
+        annotation: the evaluated annotation; Any if there is none or if it cannot be evaluated.
         required: whether it has no default.
     """
 
@@ -153,7 +153,7 @@ class Argument:
 
 
 def arguments_of(cls: type) -> dict[str, Argument]:
-    """The arguments that ``cls(...)`` takes by name, in order."""
+    """The arguments that ``cls(...)`` accepts by name, in order."""
     parameters = inspect.signature(cls).parameters.values()
     named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     namespace = getattr(inspect.getattr_static(cls, "__init__"), "__globals__", vars(sys.modules[cls.__module__]))
@@ -163,13 +163,13 @@ def arguments_of(cls: type) -> dict[str, Argument]:
 def problems_of(
     cls: type, values: Mapping[str, Any], *, key: str, runtime: Set[str], replaceable: Set[str], complete: bool
 ) -> dict[str, str]:
-    """What is wrong with the arguments that a config gives to ``cls``, by full key.
+    """The problems of the arguments that a config gives to ``cls``, by full key.
 
     Args:
         cls: the class.
-        values: plain data without ``_target_``; built components are objects of any kind.
+        values: plain data without ``_target_``; built components may be objects of any type.
         key: full key of the component's node.
-        runtime: the arguments that the command supplies.
+        runtime: names of the arguments that the command supplies.
         replaceable: the keys of ``values`` that the command may replace (components that it builds itself).
         complete: whether a missing argument is a problem.
     """
@@ -206,7 +206,7 @@ def _evaluate(annotation: Any, namespace: dict[str, Any]) -> Any:
     if not isinstance(annotation, str):
         return annotation
     try:
-        # The text is an annotation in the source of an allowed class, not anything from a config.
+        # The text is an annotation from the source of an allowed class, never from a config.
         hints = typing.get_type_hints(type("Hint", (), {"__annotations__": {"value": annotation}}), namespace)
     except (NameError, TypeError, AttributeError, SyntaxError):
         return Any

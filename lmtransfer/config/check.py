@@ -1,4 +1,4 @@
-"""Every problem of a configuration at once, before any work starts."""
+"""Checking a whole configuration before any work starts; all problems are reported at once."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from lmtransfer.config.schema import SCHEMAS
 from lmtransfer.config.values import BROKEN, Misfit, convert
 from lmtransfer.errors import ConfigError
 
-#: Keys with a number of their own for which null means all.
+#: Numeric keys for which null means no limit.
 _MAY_BE_NULL = ("eval_tokens",)
-#: Keys whose own keys are looked at elsewhere (``config.phases``); components in them are checked here.
+#: Keys whose own keys are checked elsewhere (``config.phases``); components in them are checked here.
 _ELSEWHERE = ("phases",)
 
 
 def check(cfg: DictConfig, *, primary: str, nodes: Mapping[str, Set[str]] | None = None) -> None:
-    """Check a whole configuration, and write what values mean where they were written loosely (1e3 for 1000).
+    """Check a whole configuration, and convert values that are written in another type (1e3 for 1000).
 
-    Found are: unknown keys at any depth, with the nearest name; missing values and broken interpolations; values of
-    the wrong type or out of range; ``_target_`` outside the allow-list or not there; arguments that a class needs.
+    It finds: unknown keys at any depth, with the nearest name; missing values and broken interpolations; values of the
+    wrong type or out of range; a ``_target_`` that is not allowed or does not exist; missing arguments of a class.
 
     Args:
         cfg: the composed configuration.
         primary: name of the command's config file, which lists the keys that are not components.
-        nodes: for each component that the command builds, by full key ("model", "objective.rows"), the names of the
-            arguments that the command will supply.
+        nodes: names of the arguments that the command will supply, for each component that it builds, by full key
+            ("model", "objective.rows").
 
     Raises:
-        ConfigError: with all problems.
+        ConfigError: lists all problems.
     """
     values, problems = to_plain(cfg, "")
     plain = _PlainKeys(primary)
@@ -60,14 +60,14 @@ def check(cfg: DictConfig, *, primary: str, nodes: Mapping[str, Set[str]] | None
 
 
 def _without_own_keys(component: dict[str, Any], own: Any) -> dict[str, Any]:
-    """A component without the keys that the command's own file has beside it, which are the command's."""
+    """A component without the extra keys that the command's own file defines in the same node."""
     if not isinstance(own, dict) or is_component(own):
         return component
     return {name: value for name, value in component.items() if name not in own}
 
 
 def _is_absent(values: Any, key: str) -> bool:
-    """Whether there is no ``key`` at all; null is an answer, and so is a value whose problem is known already."""
+    """Whether ``key`` does not exist; null counts as existing, and so does a value whose problem is already known."""
     for part in key.split("."):
         if not isinstance(values, dict):
             return False
@@ -78,7 +78,7 @@ def _is_absent(values: Any, key: str) -> bool:
 
 
 def _may_be_built(values: Any, key: str) -> bool:
-    """Whether there is a component at ``key``, or null, or a value whose problem is known already."""
+    """Whether ``key`` holds a component, null, or a value whose problem is already known."""
     for part in key.split("."):
         if not isinstance(values, dict):
             return True
@@ -87,11 +87,14 @@ def _may_be_built(values: Any, key: str) -> bool:
 
 
 class _PlainKeys:
-    """The keys that are no components: those that the primary config lists.
+    """Checks the keys that are not components: those that the primary config lists.
+
+    Args:
+        primary: name of the command's config file.
 
     Attributes:
-        problems: by full key.
-        converted: values whose type changed on the way, by full key.
+        problems: problems by full key.
+        converted: values whose type was changed, by full key.
     """
 
     def __init__(self, primary: str) -> None:
@@ -100,7 +103,7 @@ class _PlainKeys:
         self.converted: dict[str, Any] = {}
 
     def visit(self, values: dict[str, Any], known: dict[str, Any], *, key: str) -> None:
-        """Visit the node at ``key``; ``known`` is the primary's node there."""
+        """Check the node at ``key``; ``known`` is the same node of the primary config."""
         schema = SCHEMAS.get(key)
         described = {} if schema is None else schema.docs()
         names = list(known) or list(described)
@@ -131,7 +134,7 @@ class _PlainKeys:
                     self._like(default, value, where)
 
     def _like(self, default: bool | int | float, value: Any, where: str) -> None:
-        """A value of a key without a description has the type of the primary's own value."""
+        """Check that a value without a description has the type of the default."""
         try:
             converted = convert(value, type(default))
         except Misfit as misfit:

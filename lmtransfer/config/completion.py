@@ -1,7 +1,7 @@
-"""Tab completion for bash, zsh and fish: commands first, then what Hydra knows of that command.
+"""Tab completion for bash, zsh and fish: commands first, then overrides by Hydra's completion.
 
-The shell calls ``lmtransfer --complete`` with the line so far in ``COMP_LINE``. Hydra's own completion takes the word
-after the program's name for an override, so the command is dropped from the line before Hydra sees it.
+The shell calls ``lmtransfer --complete`` with the current line in ``COMP_LINE``. Hydra's completion takes the word
+after the program name as an override, so the command is removed from the line before Hydra sees it.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ _PATHS = ("init", "run", "runs", "source", "add", "input", "output", "data_root"
 
 
 def script(shell: str) -> str:
-    """The text that a shell evaluates once to complete ``lmtransfer`` commands.
+    """The script that a shell evaluates once to enable completion of ``lmtransfer`` commands.
 
     Raises:
-        ConfigError: another shell.
+        ConfigError: the shell is not supported.
     """
     if shell not in _SCRIPTS:
         raise ConfigError(f"--shell-completion {shell}: there is none; give one of {listed(_SCRIPTS)}")
@@ -60,11 +60,11 @@ def script(shell: str) -> str:
 
 
 def complete(line: str, point: str | None = None) -> list[str]:
-    """The words that may stand where ``line`` ends.
+    """The words that can complete the end of ``line``.
 
     Args:
-        line: the command line so far, program name first.
-        point: how much of the line counts, in characters; all of it if not given.
+        line: the current command line, with the program name first.
+        point: position of the cursor in characters; the end of the line by default.
     """
     if point and point.isdigit():
         line = line[: int(point)]
@@ -88,7 +88,7 @@ def complete(line: str, point: str | None = None) -> list[str]:
 
 
 def _files(start: str) -> list[str]:
-    """Files and folders whose path begins with ``start``; folders end in a slash."""
+    """Files and folders whose path begins with ``start``; folders end with a slash."""
     folder, _, prefix = start.rpartition("/")
     base = Path(folder or ("/" if start.startswith("/") else "."))
     try:
@@ -100,7 +100,7 @@ def _files(start: str) -> list[str]:
 
 
 def _from_hydra(command: str, words: list[str]) -> list[str]:
-    """What Hydra's completion answers for the words after the command; its own settings only on request."""
+    """The answer of Hydra's completion for the words after the command; keys of Hydra itself only if asked for."""
     import hydra
 
     saved_argv, saved_line = sys.argv, os.environ.get("COMP_LINE")

@@ -1,4 +1,4 @@
-"""Composing the configuration of a command, and what is wrong with a command line that Hydra refuses."""
+"""Composing the configuration of a command, and explaining a command line that Hydra refuses."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from lmtransfer.config.target import resolve
 from lmtransfer.config.user_paths import settle_paths
 from lmtransfer.errors import ConfigError
 
-#: What Hydra raises where it cannot compose.
+#: Errors of Hydra when it cannot compose.
 REFUSALS = (HydraException, OmegaConfBaseException, ValueError, YAMLError, RecursionError)
 
 
 def compose_files(primary: str | None, given: Sequence[str], *, config_dir: str | None = None) -> DictConfig:
-    """The configuration of a primary config, or of none, and ``key=value``; Hydra's own settings are in ``hydra``.
+    """Compose a primary config, or none, with ``key=value`` overrides; Hydra's own settings are in ``hydra``.
 
-    Hydra composes for one command at a time, and goes on with the one that asks.
+    Hydra composes for one command at a time; afterwards the state of the calling command is restored.
 
     Raises:
-        HydraException: and the rest of ``REFUSALS``.
+        HydraException: or another error in ``REFUSALS``.
     """
     searched = [] if config_dir is None else [f"hydra.searchpath=[{Path(config_dir).absolute().as_uri()}]"]
     outer = GlobalHydra.instance().hydra
@@ -52,15 +52,15 @@ def compose_files(primary: str | None, given: Sequence[str], *, config_dir: str 
 
 @contextmanager
 def in_force(command: str, given: Sequence[str], *, config_dir: str | None = None) -> Iterator[DictConfig]:
-    """The configuration of ``lmtransfer <command> <given>``, which is that of the running command in the block.
+    """The configuration of ``lmtransfer <command> <given>``, which is the running command inside the block.
 
     Args:
-        command: its name.
-        given: ``key=value``, quoted for Hydra.
-        config_dir: the user's own config folder.
+        command: name of the command.
+        given: ``key=value`` overrides, quoted for Hydra.
+        config_dir: the user's config folder.
 
     Raises:
-        ConfigError: what Hydra refuses, every problem with the nearest names.
+        ConfigError: Hydra refuses an override; lists every problem with the nearest names.
     """
     try:
         cfg = compose_files(command, given, config_dir=config_dir)
@@ -78,15 +78,15 @@ def in_force(command: str, given: Sequence[str], *, config_dir: str | None = Non
 
 @contextmanager
 def composed(command: str, words: Sequence[str], *, config_dir: str | None = None) -> Iterator[DictConfig]:
-    """The configuration of another command, while the block lasts, as that command itself would have it.
+    """The configuration of another command inside the block, the same as if that command had been run.
 
     Args:
-        command: its name.
-        words: ``key=value``, as they would be typed.
-        config_dir: the user's own config folder.
+        command: name of the command.
+        words: ``key=value`` overrides as typed.
+        config_dir: the user's config folder.
 
     Raises:
-        ConfigError: what Hydra refuses, every problem with the nearest names.
+        ConfigError: Hydra refuses an override; lists every problem with the nearest names.
     """
     folders = [paths.conf_dir(), *([] if config_dir is None else [Path(config_dir)])]
     given = drop_null_groups(overrides.read(words).overrides, primary=command, folders=folders)
@@ -96,7 +96,7 @@ def composed(command: str, words: Sequence[str], *, config_dir: str | None = Non
 
 
 def settle(cfg: DictConfig, command: str) -> None:
-    """Put what was meant where settings leave it open: paths, and the budget that counts.
+    """Fill in what the settings leave open: paths and the effective budget.
 
     Raises:
         ConfigError: see ``settle_paths`` and ``settle_budget``.
@@ -111,11 +111,11 @@ def diagnose(
     """The error to show instead of Hydra's.
 
     Args:
-        error: what Hydra or OmegaConf raised while composing.
+        error: the error of Hydra or OmegaConf.
         command: name of the primary config.
-        given: the command line's ``key=value``.
+        given: the ``key=value`` of the command line.
         config_dir: the user's config folder.
-        is_sweep: whether several values a key are allowed.
+        is_sweep: whether a key may have several values.
     """
     folders = [paths.conf_dir(), *([Path(config_dir).absolute()] if config_dir else [])]
     problems: list[str] = []
@@ -148,7 +148,7 @@ def diagnose(
 
 
 def _wrong_choices(override: Override, folders: list[Path]) -> list[str]:
-    """Choices of a group that do not exist."""
+    """Problems of choices that do not exist in their group."""
     group, value = override.key_or_group, override.value()
     chosen: list[Any]
     if isinstance(value, Sweep):
@@ -164,7 +164,7 @@ def _wrong_choices(override: Override, folders: list[Path]) -> list[str]:
 
 
 def _unknown_key(override: Override, reference: DictConfig, command: str, folders: list[Path]) -> list[str]:
-    """The problem, if any, of a key that the composed configuration does not have."""
+    """The problem of a key that does not exist in the composed configuration; an empty list if it exists."""
     key = override.key_or_group
     if _has(reference, key):
         return []
@@ -232,7 +232,7 @@ def _group_names(folders: list[Path]) -> list[str]:
 
 
 def _reworded(error: Exception, folders: list[Path]) -> list[str]:
-    """Hydra's own message, shortened, where there is nothing better to say."""
+    """Hydra's own message, shortened, if there is no better message."""
     message = str(error).strip() or str(error.__cause__ or type(error).__name__)
     missing = re.match(r"You must specify '([^']+)'", message)
     if missing:

@@ -1,7 +1,7 @@
 """The parts of ``lmtransfer <command> --help``; the page itself is ``conf/hydra/help/lmtransfer.yaml``.
 
-What a page says comes from the YAML files: the comment that starts the command's file is its paragraph and, from the
-first line that starts with ``lmtransfer`` on, its examples; the comments beside keys explain the keys.
+The text of a page comes from the YAML files. The first comment of the command's file is the paragraph, and its lines
+from the first one that starts with ``lmtransfer`` are the examples. Comments beside keys explain the keys.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _part(command: str, part: str, *, _root_: DictConfig) -> str:
         "groups": lambda: _groups(choices, folders),
         "settings": lambda: _settings(_root_, _explained(text, choices, folders)),
     }[part]()
-    # The page is a string.Template, in which a dollar is written twice.
+    # The page is a string.Template, so a dollar sign is written twice.
     indent = "  " if part in ("examples", "settings") else ""
     return f"\n{indent}".join(lines).replace("$", "$$")
 
@@ -68,7 +68,7 @@ def _groups(choices: dict[str, Any], folders: list[Path]) -> list[str]:
 
 
 def _settings(cfg: DictConfig, explained: dict[str, str]) -> list[str]:
-    """The configuration as YAML with what is known about each key; plain settings first, then the chosen groups."""
+    """The configuration as YAML with an explanation of each key; plain settings first, then the chosen groups."""
     groups = {str(group).partition("/")[0] for group in cfg.hydra.runtime.choices}
     ordered = sorted((str(key) for key in cfg if key != "hydra"), key=lambda key: key in groups)
     text = "".join(OmegaConf.to_yaml(OmegaConf.masked_copy(cfg, [key]), resolve=False) for key in ordered)
@@ -85,7 +85,7 @@ def _settings(cfg: DictConfig, explained: dict[str, str]) -> list[str]:
 
 
 def _explained(text: str, choices: dict[str, Any], folders: list[Path]) -> dict[str, str]:
-    """What is known about each key: from the settings classes, the command's file, and the chosen files."""
+    """The explanation of each key: from the settings classes, the command's file, and the chosen files."""
     found: dict[str, str] = {}
     for key, schema in SCHEMAS.items():
         found |= {f"{key}.{name}" if key else name: doc for name, doc in schema.docs().items()}
@@ -111,7 +111,7 @@ def _of_file(group: str, choice: str, package: str, folders: list[Path]) -> dict
 
 
 def leading_comment(text: str) -> list[str]:
-    """The lines of the comment that a file starts with, ``# @package`` lines left out."""
+    """The lines of the first comment of a file, without ``# @package`` lines."""
     lines = []
     for line in text.splitlines():
         if not line.startswith("#"):
@@ -122,12 +122,12 @@ def leading_comment(text: str) -> list[str]:
 
 
 def summary(text: str) -> str:
-    """The first line of the leading comment: what, source, cost."""
+    """The first line of the leading comment: description, source, cost."""
     return next(iter(leading_comment(text)), "")
 
 
 def _keys(text: str) -> Iterator[tuple[str, str]]:
-    """The full key of each line of block-style YAML, with the line itself ("" where a line has no key)."""
+    """Each line of block-style YAML with its full key ("" if it has no key)."""
     parents: list[tuple[int, str]] = []
     for line in text.splitlines():
         match = _LINE.match(line)
@@ -142,7 +142,7 @@ def _keys(text: str) -> Iterator[tuple[str, str]]:
 
 
 def key_comments(text: str) -> dict[str, str]:
-    """What the comments say about each key: the one at the end of its line, else the lines just above it."""
+    """The comment of each key: at the end of its line, otherwise in the lines directly above it."""
     found: dict[str, str] = {}
     above: list[str] = []
     first = True

@@ -1,4 +1,4 @@
-"""What the command line names in short: the parts of a mixture of corpora, and several tasks in one word."""
+"""Short forms on the command line: the parts of a mixture of corpora, and a name for several tasks."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _GROUP_OF_TASKS = "lmtransfer.tasks.group.TaskGroup"
 
 
 def settle_parts(cfg: DictConfig) -> None:
-    """Put whole corpora where ``corpus.parts`` only names them.
+    """Replace the names in ``corpus.parts`` by complete corpora.
 
-    ``corpus.parts=[enwiki,fra]`` takes the corpora of those names, ``{english: enwiki, french: my/fr}`` gives them
-    other names; a part that is no corpus's name is a file or a folder, and read as ``corpus=text`` would.
+    ``corpus.parts=[enwiki,fra]`` uses the corpora with those names; ``{english: enwiki, french: my/fr}`` gives them
+    other names. A part that is not the name of a corpus is a file or a folder, and is read like ``corpus=text``.
 
     Args:
         cfg: the composed configuration; changed in place. Without ``corpus.parts`` nothing happens.
 
     Raises:
-        ConfigError: parts that are neither, all at once.
+        ConfigError: parts are neither a corpus nor a path; lists all of them.
     """
     corpus = cfg.get("corpus")
     if not isinstance(corpus, DictConfig) or "parts" not in corpus or OmegaConf.is_missing(corpus, "parts"):
@@ -68,7 +68,7 @@ def _settled(name: str, part: Any, folders: list[Path], problems: list[str]) -> 
 
 
 def expanded(overrides: Sequence[str], folders: Sequence[Path]) -> list[str]:
-    """The overrides with the tasks of a group in the group's place: ``task=glue`` is a sweep over those of that file.
+    """The overrides with a group of tasks replaced by its tasks: ``task=glue`` becomes a sweep over its tasks.
 
     Args:
         overrides: ``key=value`` words.

@@ -1,4 +1,4 @@
-"""The nearest name to a misspelt one, for error messages."""
+"""Finding the nearest name to a misspelt one, for error messages."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ _SHOWN = 24
 
 
 def nearest(word: str, names: Iterable[str]) -> str | None:
-    """The one of ``names`` that ``word`` was most likely meant to be, or None.
+    """The name in ``names`` that ``word`` most likely stands for; None if there is none.
 
-    For dotted keys the last part alone is tried too, so ``mask_porb`` finds ``objective.mask_prob``.
+    For dotted keys the last part alone is also compared, so ``mask_porb`` finds ``objective.mask_prob``.
     """
     names = list(names)
     found = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
@@ -23,18 +23,18 @@ def nearest(word: str, names: Iterable[str]) -> str | None:
 
 
 def listed(names: Iterable[str]) -> str:
-    """The names, comma-separated, cut off after the first two dozen."""
+    """The names, separated by commas, at most two dozen of them."""
     names = list(names)
     more = f", ... ({len(names) - _SHOWN} more)" if len(names) > _SHOWN else ""
     return ", ".join(names[:_SHOWN]) + more
 
 
 def hint(word: str, names: Iterable[str], *, what: str) -> str:
-    """A sentence or two that name the nearest of ``names`` and what exists.
+    """One or two sentences with the nearest name and the existing names.
 
     Args:
-        word: what was written.
-        names: what exists.
+        word: the word that the user wrote.
+        names: the existing names.
         what: what the names are, in the plural ("keys of train").
     """
     names = list(names)

@@ -1,7 +1,7 @@
-"""The words of a command line: options, and ``key=value`` written so that Hydra reads what was meant.
+"""The words of a command line: options, and ``key=value`` quoted so that Hydra reads them as the user means them.
 
-Hydra's grammar gives meaning to brackets, commas, quotes, ``=`` and more inside a value. That is right for numbers and
-lists, and wrong for text and for paths such as ``init=runs/pretrain/imdb/objective.mask_prob=0.15``.
+Hydra's grammar gives a meaning to brackets, commas, quotes, ``=`` and other characters inside a value. This is right
+for numbers and lists, and wrong for text and for paths such as ``init=runs/pretrain/imdb/objective.mask_prob=0.15``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lmtransfer.config import paths
 from lmtransfer.config.nearest import hint
 from lmtransfer.errors import ConfigError
 
-#: The options of every command, and how many words follow each ("?": one that is no key=value, or none).
+#: The options of every command, with the number of words that follow ("?": at most one, which is not key=value).
 OPTIONS = {
     "--help": "0",
     "-h": "0",
@@ -49,12 +49,12 @@ _VALUES = {"--cfg": _SHOWN, "-c": _SHOWN, "--info": _INFORMED, "-i": _INFORMED}
 
 @dataclass(slots=True)
 class CommandLine:
-    """A command's words, sorted.
+    """The words of a command line, by kind.
 
     Attributes:
         options: Hydra's options with their values.
-        overrides: ``key=value`` and relatives (``+key=value``, ``~key``), quoted where needed.
-        bare: words that are neither.
+        overrides: ``key=value`` and similar forms (``+key=value``, ``~key``), quoted if needed.
+        bare: words that are neither options nor overrides.
         config_dir: the value of ``--config-dir``.
         config_name: the value of ``--config-name``.
         is_sweep: whether ``-m`` is among the options.
@@ -69,10 +69,10 @@ class CommandLine:
 
 
 def read(words: Sequence[str]) -> CommandLine:
-    """Sort the words that follow a command's name.
+    """Sort the words after the name of a command.
 
     Raises:
-        ConfigError: an unknown option, or one without its value.
+        ConfigError: an option is unknown, or its value is missing.
     """
     line = CommandLine(is_sweep=any(word in ("-m", "--multirun") for word in words))
     rest = list(words)
@@ -108,11 +108,11 @@ def read(words: Sequence[str]) -> CommandLine:
 
 
 def quoted(override: str, *, is_sweep: bool = False) -> str:
-    """One ``key=value`` with its value quoted for Hydra, if it is free text or if Hydra could not read it.
+    """A ``key=value`` with its value quoted for Hydra, if it is free text or if Hydra cannot read it.
 
     Args:
-        override: as it came from the shell.
-        is_sweep: whether commas outside free text separate values.
+        override: the override as the shell passed it.
+        is_sweep: whether commas outside of free text separate values.
     """
     key, equals, value = override.partition("=")
     if not equals:
@@ -126,12 +126,12 @@ def quoted(override: str, *, is_sweep: bool = False) -> str:
 
 
 def quote(value: str) -> str:
-    """Text as one value for Hydra: nothing in it has a meaning, ``${...}`` included."""
+    """Quote a text as one value for Hydra, so that nothing in it is interpreted, ``${...}`` included."""
     return QuotedString(text=value.replace("${", "\\${"), quote=Quote.single).with_quotes()
 
 
 def of_command_line() -> list[str]:
-    """The words of the running command, ``key=value`` as they were written; none where Hydra runs none."""
+    """The overrides of the running command, as written; empty if Hydra runs no command."""
     if not HydraConfig.initialized():
         return []
     words = OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False)  # iterating would resolve ${...}
@@ -140,7 +140,7 @@ def of_command_line() -> list[str]:
 
 
 def parse(override: str) -> Override:
-    """One override, parsed.
+    """Parse one override.
 
     Raises:
         ConfigError: it cannot be read.
@@ -154,16 +154,16 @@ def parse(override: str) -> Override:
     return found
 
 
-#: Keys of one thing that is set either way.
+#: Pairs of keys that set the same thing in two ways.
 _EITHER = (("schedule.warmup_steps", "schedule.warmup_fraction"),)
 
 
 def refuse_contradictions(given: Sequence[str], folders: Sequence[Path]) -> None:
-    """Refuse words that say two things of which only one can be meant.
+    """Refuse overrides that contradict each other.
 
     Args:
-        given: the command line's ``key=value``.
-        folders: those that hold the groups of configs.
+        given: the ``key=value`` of the command line.
+        folders: the folders with config groups.
 
     Raises:
         ConfigError: a group is chosen twice, or one thing is set in two ways.

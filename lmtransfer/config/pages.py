@@ -1,4 +1,4 @@
-"""The pages of ``lmtransfer`` itself: help, version, and the answer to a misspelt command.
+"""The pages of ``lmtransfer`` itself: help, version, and the message for a misspelt command.
 
 Imports neither torch nor Hydra.
 """
@@ -63,7 +63,7 @@ OTHER
 
 
 def commands() -> dict[str, str]:
-    """The commands and the first line of each one's docstring, in the order of a session."""
+    """The commands and the first line of each docstring, in the order in which a session uses them."""
     folder = Path(__file__).resolve().parents[1] / "commands"
     found = {path.stem: path for path in folder.glob("*.py") if not path.stem.startswith("_")}
     names = [name for name in _ORDER if name in found] + sorted(set(found) - set(_ORDER))
@@ -71,7 +71,7 @@ def commands() -> dict[str, str]:
 
 
 def main_page() -> str:
-    """What ``lmtransfer --help`` prints."""
+    """The output of ``lmtransfer --help``."""
     from lmtransfer.config import paths
 
     lines = [f"  {name:<10} {about}" for name, about in commands().items()]
@@ -79,13 +79,13 @@ def main_page() -> str:
 
 
 def version() -> str:
-    """What ``lmtransfer --version`` prints: one line with the versions that decide numbers."""
+    """The output of ``lmtransfer --version``: one line with the versions that can change results."""
     python = ".".join(map(str, sys.version_info[:3]))
     return f"lmtransfer {__version__} (Python {python}, torch {metadata.version('torch')})"
 
 
 def unknown(command: str) -> str:
-    """The answer to a command that does not exist."""
+    """The message for a command that does not exist."""
     names = list(commands())
     if command.startswith("-") or "=" in command:
         return f"the command comes first: lmtransfer <command> {command}; commands: {', '.join(names)}"

@@ -1,4 +1,4 @@
-"""Where the configuration files are."""
+"""The locations of the configuration files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def conf_dir() -> Path:
-    """The built-in configs: inside the package once installed from a wheel, beside it in a checkout.
+    """The folder of the built-in configs: inside the package of an installed wheel, beside it in a checkout.
 
     Returns:
         An absolute path.
@@ -19,7 +19,7 @@ def conf_dir() -> Path:
 
 
 def searched(sources: Iterable[Any]) -> list[Path]:
-    """The config folders of a composition, in the order in which they are searched.
+    """The config folders of a composition, in search order.
 
     Args:
         sources: ``hydra.runtime.config_sources``.
@@ -28,16 +28,16 @@ def searched(sources: Iterable[Any]) -> list[Path]:
 
 
 def find(name: str, folders: Sequence[Path]) -> Path | None:
-    """The first file ``name`` in ``folders``; None if there is none."""
+    """The first file with this name in ``folders``; None if there is none."""
     return next((folder / name for folder in folders if (folder / name).is_file()), None)
 
 
 def group_options(group: str, folders: Sequence[Path]) -> list[str]:
-    """The names that ``group=<name>`` may take, sorted.
+    """The names allowed in ``group=<name>``, sorted.
 
     Args:
         group: a config group such as ``model`` or ``objective/rows``.
-        folders: config folders, searched all.
+        folders: config folders; all are searched.
     """
     return sorted({path.stem for folder in folders for path in (folder / group).glob("*.yaml")})
 
@@ -48,6 +48,6 @@ def is_group(name: str, folders: Sequence[Path]) -> bool:
 
 
 def shadowed(folder: Path) -> list[Path]:
-    """The configs of a user's folder that are never read, since a built-in one has the same name; relative paths."""
+    """Relative paths of the user's configs that are never read, since a built-in config has the same name."""
     own = (path.relative_to(folder) for path in folder.rglob("*.yaml"))
     return sorted(path for path in own if (conf_dir() / path).is_file())

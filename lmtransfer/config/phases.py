@@ -1,10 +1,10 @@
-"""The phases of a pretraining run as they are written: what each says of itself, and what it takes from the run.
+"""The phases of a pretraining run in a configuration: what a phase sets itself, and what it takes from the run.
 
-``phases`` maps names to nodes, in the order of the phases. A node has a ``share`` of the budget (one may leave it out,
-and takes the rest), and says what is otherwise than in the run: ``objective`` and ``optimizer``, whole or in single
-settings, and batch sizes (``train``). It may ``restart`` the schedule of the learning rate, and say what is done to the
-token embedding at its end (``embedding_after``). What the last phase says is the run's own, since what it learns is
-what the run is known by.
+``phases`` maps names to nodes, in the order of the phases. A node has a ``share`` of the budget (one phase may omit it
+and gets the rest). It contains what differs from the run: ``objective`` and ``optimizer``, complete or single settings,
+and batch sizes (``train``). It may ``restart`` the learning rate schedule, and it may change the token embeddings at
+its end (``embedding_after``). The settings of the last phase become those of the run, since a run is known by its last
+objective.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from lmtransfer.config.schema import PhaseSettings, PhaseTrainSettings, Settings
 from lmtransfer.config.values import BROKEN
 from lmtransfer.errors import ConfigError
 
-#: Nodes of a phase that a settings class describes.
+#: Nodes of a phase that are described by a settings class.
 _DESCRIBED: Mapping[str, type[Settings]] = {"train": PhaseTrainSettings, "embedding_after": VectorSettings}
-#: Keys of an objective, beside those that the run's own has.
+#: Keys that an objective may have besides those of the run's own objective.
 _OF_OBJECTIVES = ("max_length", "mask_prob", "rows", "corruption", "losses")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}")
-#: Shares may miss 1 by so much in all, as thirds do.
+#: The sum of the shares may differ from 1 by this much, as with rounded thirds.
 _ROUNDING = 1e-3
 
 
@@ -38,14 +38,14 @@ class Phase:
     """One phase of a run, or a run without phases as a whole.
 
     Attributes:
-        name: of the phase; "" for a run without phases.
+        name: name of the phase; "" for a run without phases.
         begins: share of the budget that is used up when it begins.
-        ends: share of the budget that is used up when it ends; exactly 1 for the last.
-        objective: key of its objective, a node that is complete.
-        optimizer: key of its optimiser, the same.
-        train: batch sizes that are otherwise than the run's.
-        restart: whether the schedule of the learning rate begins anew; None: where losses or optimiser are others.
-        after: what is done to the token embedding at its end.
+        ends: share of the budget that is used up when it ends; exactly 1 for the last phase.
+        objective: key of its complete objective node.
+        optimizer: key of its complete optimizer node.
+        train: batch sizes that differ from the run's.
+        restart: whether the learning rate schedule starts again; None: if losses or optimizer differ.
+        after: change of the token embeddings at its end.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Phase:
 
 
 def phases_of(cfg: DictConfig) -> list[Phase]:
-    """The phases of a configuration that is settled: one where it names none."""
+    """The phases of a settled configuration; a single one if it names none."""
     nodes = cfg.get("phases")
     if not nodes:
         return [Phase("", 0.0, 1.0)]
@@ -72,7 +72,7 @@ def phases_of(cfg: DictConfig) -> list[Phase]:
             Phase(
                 name=str(name),
                 begins=found[-1].ends if found else 0.0,
-                # Rounded, so that a tenth and two tenths are three.
+                # Rounded, so that 0.1 + 0.2 is 0.3.
                 ends=1.0 if is_last else round(math.fsum(shares[: place + 1]), 12),
                 objective="objective" if is_last else f"phases.{name}.objective",
                 optimizer="optimizer" if is_last else f"phases.{name}.optimizer",
@@ -85,14 +85,14 @@ def phases_of(cfg: DictConfig) -> list[Phase]:
 
 
 def settle_phases(cfg: DictConfig) -> None:
-    """Make each phase but the last complete, and what the last one says the run's own.
+    """Complete every phase but the last, and copy the settings of the last one to the run.
 
     Args:
         cfg: the composed configuration; changed in place. Without ``phases`` nothing happens. A configuration that is
-            settled stays as it is.
+            already settled does not change.
 
     Raises:
-        ConfigError: all that is wrong with the phases themselves; their components are checked with the others.
+        ConfigError: lists all problems of the phases themselves; their components are checked with the others.
     """
     if cfg.get("phases") is None:
         return
@@ -121,7 +121,7 @@ def settle_phases(cfg: DictConfig) -> None:
 
 
 def _shares(phases: Mapping[str, Any]) -> dict[str, float]:
-    """The share of each phase; one that says none takes what the others leave."""
+    """The share of each phase; a phase without a share gets the rest."""
     said = {name: node.get("share") for name, node in phases.items()}
     rest = round(1 - math.fsum(float(share) for share in said.values() if share is not None), 12)
     return {name: rest if share is None else float(share) for name, share in said.items()}
@@ -138,7 +138,7 @@ def _plain(node: DictConfig) -> dict[str, Any]:
 
 
 def _laid_over(own: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
-    """Settings of the run with what a phase says of them; where it names a class, its node stands for itself."""
+    """The run's settings, overridden by those of a phase; a node with a ``_target_`` replaces the run's node."""
     losses = given.get("losses")
     parts = [given, *(losses.values() if isinstance(losses, dict) else ())]
     if any(is_component(part) for part in parts):
@@ -151,7 +151,7 @@ def _laid_over(own: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
 
 
 def phase_problems(cfg: DictConfig) -> dict[str, str]:
-    """What is wrong with ``phases`` itself, by full key."""
+    """The problems of ``phases`` itself, by full key."""
     given, problems = to_plain(cfg.phases, "phases")
     if not isinstance(given, dict) or not given:
         return {"phases": f"{given!r} names no phases: choose some with phases=<name>, or phases=null for none"}
@@ -182,14 +182,14 @@ def phase_problems(cfg: DictConfig) -> dict[str, str]:
 
 
 def _of_parts(objective: Mapping[str, Any]) -> tuple[str, ...]:
-    """Settings of the parts of an objective that a phase gives whole; it may have them in short, as the run's own."""
+    """Keys of the parts that a phase defines completely; they may also be set in the objective itself, as in a run."""
     losses = objective.get("losses")
     parts = [objective.get("rows"), objective.get("corruption"), *(losses.values() if isinstance(losses, dict) else ())]
     return tuple(str(key) for part in parts if isinstance(part, dict) and is_component(part) for key in part)
 
 
 def _problems_of(node: dict[str, Any], key: str) -> dict[str, str]:
-    """What is wrong with one phase."""
+    """The problems of a single phase."""
     problems = PhaseSettings.problems(node, key)
     known = (*PhaseSettings.docs(), *_DESCRIBED, "objective", "optimizer")
     for name in node.keys() - set(known):
@@ -209,7 +209,7 @@ def _problems_of(node: dict[str, Any], key: str) -> dict[str, str]:
 
 
 def _problems_together(given: dict[str, Any], cfg: DictConfig) -> dict[str, str]:
-    """What is wrong with phases that are right one by one."""
+    """The problems of the phases together, if each single one is valid."""
     problems = {}
     said = [float(node["share"]) for node in given.values() if node.get("share") is not None]
     total, added = math.fsum(said), " + ".join(f"{share:g}" for share in said)

@@ -1,4 +1,4 @@
-"""A config node as plain data, with every missing value and broken interpolation found."""
+"""Converting a config node to plain data, and finding every missing value and broken interpolation."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lmtransfer.config.values import BROKEN
 
 
 def full_key(node: Any) -> str:
-    """Where ``node`` is in its config ("objective.rows"), "" for the root or for plain data."""
+    """The full key of ``node`` in its config ("objective.rows"); "" for the root or for plain data."""
     return str(node._get_full_key(None)) if OmegaConf.is_config(node) else ""
 
 
@@ -23,10 +23,10 @@ def join(key: str, name: object) -> str:
 
 
 def resolved(cfg: DictConfig) -> dict[str, Any]:
-    """A configuration as it is saved with a run: dicts, lists and scalars, interpolations resolved.
+    """A configuration in the form that is saved with a run: dicts, lists and scalars, interpolations resolved.
 
     Raises:
-        OmegaConfBaseException: a value is missing, or an interpolation broken.
+        OmegaConfBaseException: a value is missing, or an interpolation is broken.
     """
     found: Any = OmegaConf.to_container(cfg, resolve=True)
     return {str(key): value for key, value in found.items()}
@@ -40,7 +40,7 @@ def to_plain(node: Any, key: str) -> tuple[Any, dict[str, str]]:
         key: the full key of the node, for the messages.
 
     Returns:
-        The data, with ``BROKEN`` where a value has a problem, and the problems by full key.
+        The data, with ``BROKEN`` for a value with a problem, and the problems by full key.
     """
     problems: dict[str, str] = {}
 

@@ -1,4 +1,4 @@
-"""What the config files themselves say, before any composition: which keys there are, and their values."""
+"""The content of the config files before any composition: their keys and values."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from lmtransfer.config import paths, yaml_files
 
 
 def primary_config(name: str) -> dict[str, Any]:
-    """A command's config file as plain data; the groups of its defaults list appear as keys with value None.
+    """Read a command's config file as plain data; the groups of its defaults list become keys with value None.
 
     Args:
-        name: of the file, without ``.yaml``.
+        name: name of the file, without ``.yaml``.
     """
     groups, _, content = _read(paths.conf_dir() / f"{name}.yaml")
     return {_package(group).partition(".")[0]: None for group in groups} | content
 
 
 def drop_null_groups(overrides: Sequence[str], *, primary: str, folders: Sequence[Path]) -> list[str]:
-    """Overrides with ``group=null`` in the way that Hydra has for it: ``~group``, or nothing where it is null already.
+    """Replace ``group=null`` by Hydra's form ``~group``; drop it if the group is null already.
 
-    A group that is null in the command's file may be chosen by its experiment.
+    A group that is null in the command's file may still be chosen by an experiment.
 
     Args:
-        overrides: of the command line.
+        overrides: overrides of the command line.
         primary: name of the command's config file.
         folders: config folders.
     """
@@ -51,7 +51,7 @@ def drop_null_groups(overrides: Sequence[str], *, primary: str, folders: Sequenc
 
 
 def _chosen_by(recipe: str, folders: Sequence[Path]) -> set[str]:
-    """The groups that an experiment chooses, and those that it builds on."""
+    """The groups that an experiment, or an experiment that it builds on, chooses."""
     found: set[str] = set()
     names, known = [recipe], set()
     while names:
@@ -66,14 +66,14 @@ def _chosen_by(recipe: str, folders: Sequence[Path]) -> set[str]:
 
 
 def folders_in_force() -> list[Path]:
-    """The config folders of the running command, in the order in which they are searched."""
+    """The config folders of the running command, in search order."""
     if not HydraConfig.initialized():
         return [paths.conf_dir()]
     return paths.searched(HydraConfig.get().runtime.config_sources)
 
 
 def reference_config(name: str) -> dict[str, Any]:
-    """As ``primary_config``, with the keys of the groups chosen in the running command filled in."""
+    """The same as ``primary_config``, with the keys of the groups that the running command has chosen."""
     known = primary_config(name)
     if not HydraConfig.initialized():
         return known
@@ -87,7 +87,7 @@ def reference_config(name: str) -> dict[str, Any]:
 
 
 def group_config(group: str, choice: str, folders: Sequence[Path]) -> dict[str, Any] | None:
-    """The file of ``group=choice`` as plain data, with the files of the same group that it builds on.
+    """Read the file of ``group=choice`` as plain data, merged with the files of the same group that it builds on.
 
     Returns:
         None if there is no such file, or if its keys do not belong to the group (an experiment).
@@ -103,7 +103,7 @@ def group_config(group: str, choice: str, folders: Sequence[Path]) -> dict[str, 
 
 
 def _read(path: Path) -> tuple[list[str], list[str], dict[str, Any]]:
-    """The groups of a file's defaults list, the files that it names there, and its other content."""
+    """The groups in a file's defaults list, the files named there, and the other content."""
     content = deepcopy(_parsed(path, path.read_bytes()))
     entries = content.pop("defaults", None) or []
     groups = [str(group) for entry in entries if isinstance(entry, Mapping) for group in entry]
@@ -113,19 +113,19 @@ def _read(path: Path) -> tuple[list[str], list[str], dict[str, Any]]:
 
 @cache
 def _parsed(path: Path, content: bytes) -> dict[str, Any]:
-    """A file, kept while its content is the same: a command asks for a file a dozen times, and reading YAML is slow."""
+    """Parse a file; cached by content, since a command needs a file many times and reading YAML is slow."""
     loaded = OmegaConf.to_container(yaml_files.load(path))
     return {str(key): value for key, value in loaded.items()} if isinstance(loaded, dict) else {}
 
 
 def _package(group: str) -> str:
-    """The key where a group's config lands: ``model``, ``objective.rows``; ``teacher`` for ``model@teacher``."""
+    """The key that a group's config fills: ``model``, ``objective.rows``; ``teacher`` for ``model@teacher``."""
     name, _, package = group.removeprefix("override ").removeprefix("optional ").partition("@")
     return (package or name).strip("/").replace("/", ".")
 
 
 def _put(known: dict[str, Any], path: list[str], content: dict[str, Any] | None) -> None:
-    """Place a group's content where it lands, unless the file above it says more."""
+    """Put a group's content at its key, unless the file above sets it."""
     for part in path[:-1]:
         inner = known.get(part)
         if not isinstance(inner, dict):

@@ -1,6 +1,6 @@
-"""Which values a setting may have, by its name: names say what they mean (``num_*`` counts, ``*_dim`` widths, ...).
+"""The allowed values of a setting, by its name: names follow rules (``num_*`` counts, ``*_dim`` widths, ...).
 
-Looked at before anything is read or built, so that a slip is answered at once and not by a message from deep inside.
+Checked before anything is read or built, so that a mistake is reported at once and not by an error deep in the code.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 
 from lmtransfer.config.values import BROKEN
 
-#: Largest whole number: more do not fit into 64 bits.
+#: Largest whole number that fits into 64 bits.
 LARGEST = 2**63 - 1
 _MOST = 1 << 24
 _FOLDERS = ("output_root", "data_root", "cache_dir")
-_LONGEST_NAME = 200  # file systems take 255, and files are staged under longer ones
+_LONGEST_NAME = 200  # file systems allow 255 bytes, and temporary names are longer
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Range:
 
     Attributes:
         least: the smallest allowed value.
-        most: the largest.
+        most: the largest allowed value.
         open_below: whether ``least`` itself is too small.
         open_above: whether ``most`` itself is too large.
     """
@@ -37,7 +37,7 @@ class Range:
     open_above: bool = False
 
     def holds(self, value: float) -> bool:
-        """Whether the value is allowed."""
+        """Whether a value is allowed."""
         above = value > self.least if self.open_below else value >= self.least
         return above and (value < self.most if self.open_above else value <= self.most)
 
@@ -53,7 +53,7 @@ _SHARE = Range(0, 1)
 _POSITIVE = Range(0, open_below=True)
 _KEPT = Range(0, 1, open_above=True)
 
-#: Ranges by patterns of names; the first that fits counts.
+#: Ranges by name pattern; the first match counts.
 RANGES: Mapping[str, Range] = {
     "num_workers": Range(0, 4096),
     "num_held_out": Range(0, LARGEST),
@@ -99,11 +99,11 @@ RANGES: Mapping[str, Range] = {
 
 
 def out_of_range(name: str, value: Any) -> str | None:
-    """What is wrong with the value of a setting, to be read after its key; None where nothing is.
+    """The problem of a setting's value, in words that follow its key; None if the value is valid.
 
     Args:
-        name: of the setting, without the key of its node.
-        value: plain data; each number of a list is looked at.
+        name: name of the setting, without the key of its node.
+        value: plain data; each number of a list is checked.
     """
     if isinstance(value, list | tuple):
         return next((problem for item in value if (problem := out_of_range(name, item))), None)
@@ -124,7 +124,7 @@ def out_of_range(name: str, value: Any) -> str | None:
 
 
 def _unusable_name(value: str) -> str | None:
-    """What keeps a name from being that of a folder."""
+    """Why a text cannot be the name of a folder; None if it can."""
     longest = max(len(part.encode("utf-8", "surrogatepass")) for part in value.split("/"))
     if longest > _LONGEST_NAME:
         return f"{value[:20]}... is a name of {longest} bytes; {_LONGEST_NAME} are the most (between slashes)"

@@ -1,6 +1,6 @@
-"""The settings that commands share, with their types, meanings and ranges. Imports no torch.
+"""The settings that commands share, with their types, descriptions and ranges. Does not import torch.
 
-A command's primary config lists the keys it has; these classes say what the common ones mean.
+A command's primary config lists its keys; these classes describe the common ones.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from lmtransfer.errors import ConfigError
 
 
 def _setting(default: Any, doc: str, *, above: float | None = None, at_least: float | None = None) -> Any:
-    """A field with its meaning and its range."""
+    """A field with its description and its range."""
     return dataclasses.field(default=default, metadata={"doc": doc, "above": above, "at_least": at_least})
 
 
 class Settings:
-    """What the settings classes have in common: reading a config node, with every problem at once."""
+    """Base of the settings classes: reads a config node and reports all problems at once."""
 
     @classmethod
     def problems(cls, node: Mapping[str, Any], key: str) -> dict[str, str]:
-        """The problems of the keys that this class knows, by full key; others are not looked at.
+        """The problems of the keys that this class describes, by full key; other keys are ignored.
 
         Args:
             node: plain data, interpolations resolved.
-            key: where the node is ("train"), or "" for the top level.
+            key: full key of the node ("train"), or "" for the top level.
         """
         found = {}
         for name, (field, annotation) in _fields(cls).items():
@@ -49,7 +49,7 @@ class Settings:
 
     @classmethod
     def conversions(cls, node: Mapping[str, Any], key: str) -> dict[str, Any]:
-        """The values, by full key, that mean something of another type: 1e3 (a float) where an integer is meant."""
+        """The values that need another type, by full key: 1e3 (a float) for a key that is an integer."""
         found = {}
         for name, (_, annotation) in _fields(cls).items():
             if name not in node:
@@ -64,10 +64,10 @@ class Settings:
 
     @classmethod
     def from_config(cls, node: Any) -> Self:
-        """Read a config node (``cfg.train``); keys that this class does not know are the command's own.
+        """Read a config node (``cfg.train``); keys that this class does not describe are the command's own.
 
         Raises:
-            ConfigError: a value of the wrong type or out of range, a missing ``???``.
+            ConfigError: a value has the wrong type or is out of range, or a ``???`` is not set.
         """
         key = full_key(node)
         values, problems = to_plain(node, key)
@@ -79,13 +79,13 @@ class Settings:
 
     @classmethod
     def docs(cls) -> dict[str, str]:
-        """What each key means, for help pages."""
+        """The description of each key, for help pages."""
         return {name: field.metadata["doc"] for name, (field, _) in _fields(cls).items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainSettings(Settings):
-    """``train``: the budget (one of steps, tokens, epochs, seconds), batch sizes, and what happens how often."""
+    """``train``: the budget (one of steps, tokens, epochs, seconds), batch sizes, and intervals."""
 
     steps: int | None = _setting(None, "budget in optimiser steps", above=0)
     tokens: int | None = _setting(None, "budget in real tokens", above=0)
@@ -111,7 +111,7 @@ class TrainSettings(Settings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HardwareSettings(Settings):
-    """``hardware``: where and how to compute."""
+    """``hardware``: device, number format, threads and compilation."""
 
     device: str = _setting("auto", "auto, cpu, cuda, cuda:1, mps")
     precision: Literal["auto", "fp32", "bf16", "fp16"] = _setting("auto", "auto, fp32, bf16, fp16")
@@ -142,7 +142,7 @@ class CommonSettings(Settings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseSettings(Settings):
-    """What a phase of ``phases`` says of itself; see ``config.phases`` for what it says of components."""
+    """The settings of a phase in ``phases``; see ``config.phases`` for its components."""
 
     share: float | None = _setting(None, "of the run's budget; all add up to 1; null: what the others leave", above=0)
     restart: bool | None = _setting(
@@ -160,13 +160,13 @@ class PhaseTrainSettings(Settings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VectorSettings(Settings):
-    """``embedding_after`` of a phase: what is done to the table of token embeddings at its end."""
+    """``embedding_after`` of a phase: changes to the token embeddings at its end."""
 
     centre: bool = _setting(True, "subtract the mean vector, so that each column's mean is 0")
     deviation: float | None = _setting(None, "scale all numbers to this standard deviation; null: leave it", above=0)
 
 
-#: Nodes of a config that a settings class describes; "" is the top level.
+#: Config nodes that are described by a settings class; "" is the top level.
 SCHEMAS: dict[str, type[Settings]] = {"": CommonSettings, "train": TrainSettings, "hardware": HardwareSettings}
 
 

@@ -15,7 +15,7 @@ _LONGEST = 120
 
 
 def in_sweep() -> bool:
-    """Whether this run is a point of a sweep; such a run is skipped if it has finished, resumed if it has begun."""
+    """Whether this run is a point of a sweep; a finished point is skipped, and a started one is resumed."""
     return HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
 
 
@@ -26,7 +26,7 @@ def sweep_name(name: str) -> str:
         name: the configured name.
 
     Returns:
-        For example ``imdb/objective.mask_prob=0.15``. Points of a sweep never share a name.
+        For example ``imdb/objective.mask_prob=0.15``. Points of a sweep always have different names.
     """
     if not in_sweep():
         return name
@@ -35,9 +35,9 @@ def sweep_name(name: str) -> str:
 
 
 def point_suffix(overrides: str) -> str:
-    """The overrides of a point as a file name: without spaces and slashes, and not too long.
+    """The overrides of a point as a file name, without spaces and slashes, and not too long.
 
-    A digest is added wherever something was lost, so that different overrides stay different.
+    A digest is added if the text was changed, so that different overrides have different names.
     """
     unquoted = overrides.replace("'", "")
     clean = re.sub(r"[^\w.,=+@-]+", "-", unquoted)[:_LONGEST]
@@ -46,13 +46,13 @@ def point_suffix(overrides: str) -> str:
 
 @dataclass(slots=True)
 class Point:
-    """How one run of a sweep ended; kept as a file, since some launchers run points in other processes.
+    """The outcome of one run of a sweep; saved as a file, since some launchers run points in other processes.
 
     Attributes:
-        number: from 0, in the order of the sweep.
-        label: its swept keys and their values.
-        run_dir: its run directory, if it made one.
-        error: what stopped it, or None.
+        number: position in the sweep, from 0.
+        label: the swept keys and their values.
+        run_dir: the run directory, if one was made.
+        error: the error that stopped it, or None.
     """
 
     number: int
@@ -61,14 +61,14 @@ class Point:
     error: str | None = None
 
     def write(self, folder: Path) -> None:
-        """Write to ``folder``, for ``read_points``."""
+        """Write the outcome to ``folder``, for ``read_points``."""
         run_dir = None if self.run_dir is None else str(self.run_dir)
         content = {"number": self.number, "label": self.label, "run_dir": run_dir, "error": self.error}
         (folder / f"point-{self.number}.json").write_text(json.dumps(content), encoding="utf-8")
 
 
 def read_points(folder: Path) -> list[Point]:
-    """The points that ended, in the order of the sweep."""
+    """The finished points, in the order of the sweep."""
     contents = [json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("point-*.json")]
     points = [
         Point(item["number"], item["label"], Path(item["run_dir"]) if item["run_dir"] else None, item["error"])

@@ -1,9 +1,9 @@
-"""From the text of a ``_target_`` to a class, under an allow-list.
+"""Resolving a ``_target_`` to a class, with an allow-list.
 
-A config may come from anyone (a run directory by mail, a checkpoint), and naming a class is naming code to run. So
-only classes *defined* under an allowed package are built: the text must start with an allowed package, nothing else is
-imported, and the object found must be a class whose own ``__module__`` is allowed, so that a foreign object cannot be
-reached through an allowed module that happens to import it.
+A config may come from anyone (a run directory by mail, a checkpoint), and a class name decides which code runs. Only
+classes *defined* under an allowed package are therefore built. The text must start with an allowed package, nothing
+else is imported, and the object must be a class whose own ``__module__`` is allowed. This also excludes foreign objects
+that an allowed module happens to import.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ VARIABLE = "LMTRANSFER_ALLOW"
 
 
 def allowed_packages() -> tuple[str, ...]:
-    """The packages whose classes configs may name: the built-in ones and those of ``LMTRANSFER_ALLOW``."""
+    """The packages whose classes configs may name: the built-in ones and those in ``LMTRANSFER_ALLOW``."""
     own = (name.strip().rstrip(".") for name in os.environ.get(VARIABLE, "").split(","))
     return (*ALLOWED, *(name for name in own if name))
 
@@ -32,10 +32,10 @@ def resolve(target: object, *, key: str = "") -> type:
 
     Args:
         target: ``package.module.Class``.
-        key: where it was written, for messages.
+        key: the key of the text, for messages.
 
     Raises:
-        ConfigError: not under an allowed package, not there, or not a class defined under an allowed package.
+        ConfigError: it is not under an allowed package, does not exist, or is not a class defined under one.
     """
     where = f"{key}._target_" if key else "_target_"
     allowed = allowed_packages()

@@ -1,4 +1,4 @@
-"""The settings that name files and folders: ``~`` resolved and slips refused, in one place, before a command begins."""
+"""The settings that name files and folders: expands ``~`` and refuses mistakes before a command begins."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from omegaconf.errors import OmegaConfBaseException
 from lmtransfer.config.plain import join
 from lmtransfer.errors import ConfigError
 
-#: Names of settings whose value is a path, or a list of some, wherever they are.
+#: Names of settings, at any depth, whose value is a path or a list of paths.
 _PATHS = frozenset(
     {"init", "run", "runs", "source", "add", "input", "output", "to", "results", "data_root", "output_root"}
     | {"cache_dir", "tokenizer_from", "path"}
 )
-#: Likewise in a task, and settings that hold paths by name.
+#: The same in a task, and settings that hold paths by name.
 _OF_A_TASK = frozenset({"task.train", "task.dev", "task.test"})
 _BY_NAME = frozenset({"task.files", "corpus.parts"})
-#: What stands before the folder of a published model.
+#: The prefix of the folder of a published model.
 _PREFIX = "hf:"
 
 
 def settle_paths(cfg: DictConfig) -> None:
-    """Put the home folder where ``~`` stands, and null where an environment variable that is empty was asked.
+    """Expand ``~``, and set paths to null that come from an empty environment variable.
 
     Args:
         cfg: the composed configuration; changed in place.
 
     Raises:
-        ConfigError: paths that are empty, hold a NUL character or name the home of nobody, all at once.
+        ConfigError: paths are empty, hold a NUL character or name the home of an unknown user; lists all of them.
     """
     problems: list[str] = []
     for node, name, key in list(_found(cfg, "")):
@@ -49,13 +49,13 @@ def settle_paths(cfg: DictConfig) -> None:
 
 
 def _found(node: DictConfig | ListConfig, key: str, *, holds: bool = False) -> Iterator[tuple[Any, Any, str]]:
-    """The texts that are paths: where they are held, under which name or number, and their full keys."""
+    """The texts that are paths: their node, their name or index in it, and their full key."""
     names = list(node) if isinstance(node, DictConfig) else list(range(len(node)))
     for name in names:
         where = join(key, name)
         try:
             value = node[name]
-        except OmegaConfBaseException:  # missing, or a broken reference: said elsewhere
+        except OmegaConfBaseException:  # missing or a broken interpolation: reported elsewhere
             continue
         is_path = holds or name in _PATHS or where in _OF_A_TASK
         if isinstance(value, str) and is_path:

@@ -1,7 +1,7 @@
-"""Whether a value from a config fits a type annotation, and that value as the annotation wants it.
+"""Checking a value from a config against a type annotation, and converting it.
 
-YAML and the command line know only text, numbers, booleans, null, lists and mappings, so ``1e3`` is a float where an
-integer was meant, and a list stands for a tuple. Such values are accepted when nothing is lost.
+YAML and the command line have only text, numbers, booleans, null, lists and mappings, so ``1e3`` is a float where an
+integer is needed, and a list is used for a tuple. Such values are accepted if the conversion loses nothing.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ _PLAIN = (type(None), bool, int, float, str, Path, list, tuple, dict)
 
 
 class Broken:
-    """Stands for a value that is missing or cannot be resolved; its problem is reported elsewhere, so it fits all."""
+    """Replaces a value that is missing or cannot be resolved; it fits every type, its problem is reported elsewhere."""
 
 
 BROKEN = Broken()
 
 
 class Misfit(ValueError):
-    """A value that does not fit; the message reads well after ``key:``."""
+    """A value that does not fit its annotation; the message follows ``key:``."""
 
 
 def convert(value: Any, annotation: Any) -> Any:
-    """``value`` as ``annotation`` wants it.
+    """Convert ``value`` to the type of ``annotation``.
 
     Args:
         value: plain data (None, bool, int, float, str, list, dict), or a built component, which fits every annotation
-            that is not about plain data.
-        annotation: a type hint, already evaluated. ``Any`` and hints that say nothing about plain data accept all.
+            except those of plain data.
+        annotation: an evaluated type hint. ``Any`` and hints that do not concern plain data accept everything.
 
     Raises:
         Misfit: the value does not fit; 3.0 fits ``int``, 3 fits ``float`` and ``str``, a list fits ``tuple``.

@@ -1,11 +1,11 @@
-"""Settings that change nothing in what is learnt: what a run is called, where and how fast it is made."""
+"""Settings that do not change what a model learns: the name of a run, its place and its speed."""
 
 from __future__ import annotations
 
 import fnmatch
 from collections.abc import Sequence
 
-#: Patterns over dotted keys.
+#: Patterns of dotted keys.
 WITHOUT_EFFECT = (
     "name",
     "resume",
@@ -25,5 +25,5 @@ WITHOUT_EFFECT = (
 
 
 def is_without_effect(key: str, *, also: Sequence[str] = ()) -> bool:
-    """Whether a dotted key is one of those, or fits one of the patterns ``also``."""
+    """Whether a dotted key matches one of ``WITHOUT_EFFECT`` or of the patterns ``also``."""
     return any(fnmatch.fnmatchcase(key, pattern) for pattern in (*WITHOUT_EFFECT, *also))

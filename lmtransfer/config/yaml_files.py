@@ -1,4 +1,4 @@
-"""Reading the YAML of configs: what is broken is named by file and line."""
+"""Reading YAML configs; errors name file and line."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _LONGEST = 200
 
 
 def load(path: Path) -> DictConfig:
-    """A config file as it is written, nothing in it resolved.
+    """Read a config file without resolving anything in it.
 
     Raises:
-        ConfigError: it cannot be read, or is no mapping of keys to values; with ``file:line`` where there is one.
+        ConfigError: it cannot be read, or is not a mapping of keys to values; with ``file:line`` if known.
     """
     text = read_text(path)
     try:
@@ -46,7 +46,7 @@ def load(path: Path) -> DictConfig:
 
 
 def read_text(path: Path) -> str:
-    """The text of a config file.
+    """Read the text of a config file.
 
     Raises:
         ConfigError: it cannot be read, or is not UTF-8.
@@ -64,15 +64,15 @@ def read_text(path: Path) -> str:
 
 
 def refuse_broken(folder: Path, given: Sequence[str], primary: str) -> None:
-    """Refuse files of a user's folder that a command reads and that are broken or say nothing.
+    """Refuse files in a user's folder that a command reads and that are broken or empty.
 
     Args:
-        folder: the user's configs.
-        given: the command line's ``key=value``.
+        folder: the user's config folder.
+        given: the ``key=value`` of the command line.
         primary: name of the command's config file.
 
     Raises:
-        ConfigError: with every such file.
+        ConfigError: lists every such file.
     """
     words = [(word.partition("=")[0].lstrip("+"), word.partition("=")[2]) for word in given]
     named = [(group, choice.strip("'\"[] ")) for group, value in words for choice in value.split(",")]
@@ -100,13 +100,13 @@ def refuse_broken(folder: Path, given: Sequence[str], primary: str) -> None:
 
 
 def _in_folder(folder: Path, group: str, choice: str) -> Path | None:
-    """The file of ``group=choice``, where the folder has it."""
+    """The file of ``group=choice``, if it is in the folder."""
     if not choice or ".." in f"{group}/{choice}" or "\0" in f"{group}{choice}" or group.startswith(("~", "hydra")):
         return None
     path = folder / group / f"{choice.removesuffix('.yaml')}.yaml"
     try:
         return path if path.exists() or path.is_symlink() else None
-    except OSError:  # a value that is no name of a file
+    except OSError:  # the value cannot be a file name
         return None
 
 
@@ -114,7 +114,7 @@ def _built_on(content: DictConfig, group: str, path: Path) -> Iterator[tuple[str
     """The groups and choices that a file's defaults list names.
 
     Raises:
-        ConfigError: it is no list of names and of group: choice.
+        ConfigError: it is not a list of names and of group: choice.
     """
     entries = content._get_node("defaults")
     if entries is None:

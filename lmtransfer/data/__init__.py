@@ -1,1 +1,1 @@
-"""From files to batches: what a packed batch is, and how files are opened."""
+"""From files to batches: packed batches, file access, corpora, token stores and streams."""

@@ -23,10 +23,10 @@ class PackedBatch:
         segments_T: segment ids (0 for the first text of a pair, 1 for the second), int64.
         positions_T: position of each token within its own sequence, from 0, int64.
         cu_seqlens: (B + 1) int32 offsets; sequence b is ``tokens_T[cu_seqlens[b]:cu_seqlens[b + 1]]``.
-        lengths: the same lengths as Python integers, so that no device is asked for them.
-        num_real: how many of the B sequences are real; any after them are filler, which no loss counts.
-        num_causal: in how many sequences, the first ones, a token is to see itself and what is before it only, and in
-            the others all; None: in all of them as the encoder is set to. For encoders that can do both.
+        lengths: the same lengths as Python integers, so that reading them needs no device synchronisation.
+        num_real: number of real sequences; the sequences after them are filler, which no loss counts.
+        num_causal: number of sequences, from the first, with causal attention; the others have bidirectional attention.
+            None: all sequences have the encoder's own attention. For encoders that support both.
         chars_TC: character ids of each word, int16, where the tokenizer spells words (see ``tokenizers.characters``).
     """
 
@@ -60,7 +60,7 @@ class PackedBatch:
         return self.cu_seqlens[: self.num_real].long()
 
     def to(self, device: torch.device | str) -> PackedBatch:
-        """The same batch on ``device``, copied without blocking where the source is pinned."""
+        """The same batch on ``device``, copied without blocking if the source is pinned."""
         moved = {
             field.name: getattr(self, field.name).to(device, non_blocking=True)
             for field in fields(self)
@@ -69,13 +69,13 @@ class PackedBatch:
         return replace(self, **moved)
 
     def halved(self, firsts: Sequence[int]) -> PackedBatch:
-        """The same tokens, each real sequence as two: positions begin anew in the second, and all is segment 0.
+        """Cut each real sequence in two: positions of the second start at 0, and all segment ids are 0.
 
         Args:
-            firsts: tokens of the first of the two, for each real sequence.
+            firsts: number of tokens of the first part, for each real sequence.
 
         Raises:
-            ValueError: one of the two would be empty.
+            ValueError: a part would be empty.
         """
         real = self.lengths[: self.num_real]
         lengths = [part for whole, first in zip(real, firsts, strict=True) for part in (first, whole - first)]
@@ -94,7 +94,7 @@ class PackedBatch:
         )
 
     def with_tokens(self, tokens_T: Tensor, chars_TC: Tensor | None = None) -> PackedBatch:
-        """The same sequences with other token ids (a corruption, a generator's samples) and the characters of those."""
+        """The same sequences with other token ids (from a corruption or a generator) and their characters."""
         return replace(self, tokens_T=tokens_T, chars_TC=chars_TC)
 
 
@@ -106,12 +106,12 @@ def pack(
     max_length: int | None = None,
     filler_id: int = 0,
 ) -> PackedBatch:
-    """Lay sequences end to end.
+    """Pack sequences end to end.
 
     Args:
         tokens: token ids of each sequence; none may be empty.
         segments: segment ids of each sequence; all 0 if omitted.
-        capacity: if given, fill up with filler sequences to exactly this many tokens (static shapes).
+        capacity: if given, add filler sequences up to exactly this many tokens (static shapes).
         max_length: longest filler sequence in tokens; required with ``capacity``.
         filler_id: token id of filler.
 

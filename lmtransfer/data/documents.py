@@ -1,4 +1,4 @@
-"""What a corpus is: an ordered source of documents, a fingerprint of its content, and a split."""
+"""The interface of a corpus: an ordered source of documents, a fingerprint of its content, and a split."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ class Document:
     Attributes:
         text: its text; one paragraph a line, lines separated by line feeds, never empty.
         key: where it comes from (``file:line``, ``file:row``, a module's name), for messages.
-        held_out: True or False where the corpus itself says on which side of the split it falls; None where the
-            hash of its text decides.
+        held_out: whether the document belongs to validation, if the corpus decides; None: the hash of its text decides.
     """
 
     text: str
@@ -28,7 +27,7 @@ class Document:
 
 @dataclass(slots=True)
 class Notes:
-    """Odd things met while reading: how many of each kind, and where the first one was.
+    """Irregularities found while reading: how many of each kind, and where the first one was.
 
     Attributes:
         counts: number by kind, such as ``{"NUL characters dropped": 3}``.
@@ -39,7 +38,7 @@ class Notes:
     first: dict[str, str] = field(default_factory=dict)
 
     def add(self, kind: str, where: str, count: int = 1) -> None:
-        """Count ``count`` more of ``kind``, met at ``where``."""
+        """Add ``count`` irregularities of ``kind``, found at ``where``."""
         self.counts[kind] = self.counts.get(kind, 0) + count
         self.first.setdefault(kind, where)
 
@@ -48,7 +47,7 @@ class Notes:
         return {kind: {"count": count, "first": self.first[kind]} for kind, count in self.counts.items()}
 
     def clear(self) -> None:
-        """Forget all, before another pass."""
+        """Remove all counts, before another pass."""
         self.counts.clear()
         self.first.clear()
 
@@ -58,8 +57,8 @@ class Corpus(ABC):
 
     Attributes:
         name: short name, part of cache folders and of messages.
-        notes: odd things met by the last (or the running) pass over ``documents()``.
-        files: its files, where it has any.
+        notes: irregularities found by the last (or the running) pass over ``documents()``.
+        files: paths of its files; empty if it does not read files.
     """
 
     name: str
@@ -68,29 +67,29 @@ class Corpus(ABC):
 
     @abstractmethod
     def documents(self) -> Iterator[Document]:
-        """All documents, in an order that is always the same, holding no more than one of them in memory."""
+        """All documents, always in the same order, with at most one of them in memory."""
 
     @abstractmethod
     def fingerprint(self) -> str:
-        """Hex digest of the content and of every setting that changes which documents come out."""
+        """Hex digest of the content and of every setting that changes the documents."""
 
     @abstractmethod
     def is_validation(self, document: Document) -> bool:
-        """Whether ``document`` belongs to the validation part; equal texts always fall on the same side."""
+        """Whether ``document`` belongs to the validation part; equal texts are always in the same part."""
 
     def training_lines(self) -> Iterator[str]:
-        """The lines of the training documents, as a tokenizer is trained on them."""
+        """The lines of the training documents; a tokenizer is trained on them."""
         for document in self.documents():
             if not self.is_validation(document):
                 yield from document.text.split("\n")
 
     def fraction_read(self) -> float | None:
-        """How much of the source the running pass has read, 0 to 1; None where that is not known."""
+        """Share of the source that the running pass has read, 0 to 1; None if unknown."""
         return None
 
 
 def clean(text: str, where: str, notes: Notes) -> str:
-    """``text`` without NUL characters and lone surrogates (which JSON can smuggle in); each is counted."""
+    """Remove NUL characters and replace lone surrogates (JSON can contain them); both are counted in ``notes``."""
     if "\x00" in text:
         notes.add("NUL characters dropped", where, text.count("\x00"))
         text = text.replace("\x00", "")

@@ -1,4 +1,4 @@
-"""Opening files as users have them, plain or compressed, and how much of them has been read."""
+"""Open plain or compressed files, and measure how much of them has been read."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 COMPRESSIONS = (".gz", ".xz", ".zst")
 _BUFFER_BYTES = 1 << 20
-#: Once so many bytes have come out of a compressed file, there may be no more of them for each byte that went in.
+#: After this many decompressed bytes, the ratio of decompressed to compressed bytes may not be higher than the second.
 _EXPANSION_FROM_BYTES, _MOST_EXPANSION = 1 << 26, 400
 _ZSTD_PIECE = 1 << 12
 
 
 class Meter:
-    """How many bytes of a set of files have been read, compressed as they are.
+    """Counts the bytes read from a set of files, before decompression.
 
     Attributes:
         total: bytes of all files.
@@ -40,7 +40,7 @@ class Meter:
 
 
 class _MeteredFile(io.FileIO):
-    """A file that adds what is read from it to a meter."""
+    """A file that adds the number of bytes read to a meter."""
 
     def __init__(self, path: Path, meter: Meter) -> None:
         super().__init__(path, "rb")
@@ -56,15 +56,15 @@ class _MeteredFile(io.FileIO):
 
 
 class _Expanding(io.RawIOBase):
-    """Decompressed bytes of a file, as long as they are in proportion to what was read of it.
+    """The decompressed bytes of a file, with a limit on the ratio of decompressed to compressed bytes.
 
-    Text shrinks to a third, or to a thirtieth where it repeats itself; a file that grows a thousandfold was made to
-    fill memory and time.
+    Text compresses to a third of its size, or to a thirtieth if it repeats itself. A file that expands by a factor of
+    1000 is an attack on memory and time.
 
     Args:
-        unpacked: gives the bytes.
+        unpacked: stream of decompressed bytes.
         packed: the compressed file, from which ``unpacked`` reads.
-        path: of it.
+        path: path of the compressed file.
     """
 
     def __init__(self, unpacked: io.RawIOBase | BinaryIO, packed: _MeteredFile, path: Path) -> None:
@@ -88,7 +88,7 @@ class _Expanding(io.RawIOBase):
 
 
 class _ZstdFile(io.RawIOBase):
-    """Decompressed bytes of a zstd file of one or several frames; damage, or an end inside a frame, is an EOFError."""
+    """The decompressed bytes of a zstd file with one or more frames; a damaged or incomplete frame is an EOFError."""
 
     def __init__(self, source: BinaryIO, path: Path) -> None:
         zstandard = optional("zstandard", work=f"{path}", error=DataError)
@@ -108,7 +108,7 @@ class _ZstdFile(io.RawIOBase):
             rest = self._frame.unused_data
             if self._frame.eof:
                 self._frame, self._fresh = self._new(), True
-            piece = rest or self._source.read(_ZSTD_PIECE)  # of which each byte may be many
+            piece = rest or self._source.read(_ZSTD_PIECE)  # small, because each byte may expand to many
             if not piece:
                 if not self._fresh:
                     raise EOFError("the last frame is incomplete")
@@ -130,14 +130,14 @@ class _ZstdFile(io.RawIOBase):
 
 
 def find_file(path: str | Path) -> Path | None:
-    """The file at ``path``, or the compressed one beside it (``train.txt.xz`` for ``train.txt``), or None."""
+    """The file at ``path``, or its compressed form (``train.txt.xz`` for ``train.txt``), or None."""
     path = Path(path)
     candidates = [path, *(path.with_name(path.name + suffix) for suffix in COMPRESSIONS)]
     return next((candidate for candidate in candidates if candidate.is_file()), None)
 
 
 def plain_name(path: Path) -> str:
-    """The file's name without the suffix of its compression."""
+    """The file's name without a compression suffix."""
     return path.stem if path.suffix in COMPRESSIONS else path.name
 
 

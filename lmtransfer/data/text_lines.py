@@ -1,4 +1,4 @@
-"""The lines of text files, UTF-8 with a complaint that names the line; no more than one of them is in memory."""
+"""Read lines of UTF-8 text files, with errors that name the line; at most one line is in memory."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from lmtransfer.data.files import Meter, open_binary
 from lmtransfer.errors import DataError
 
 EncodingErrors = Literal["strict", "replace"]
-#: Longest line of a text file, with its end: text8 is one line of a hundred million bytes.
+#: Longest line of a text file, including its end; text8 is one line of a hundred million bytes.
 LONGEST_LINE_BYTES = 1 << 28
 _BOM = b"\xef\xbb\xbf"
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
-#: How files begin that hold no lines of text.
+#: First bytes of file formats that are not text.
 _NO_TEXT = {
     b"PK\x03\x04": "a ZIP archive, as .docx, .odt, .xlsx and .epub are: save it as plain text",
     b"\xd0\xcf\x11\xe0": "an Office document: save it as plain text",
@@ -34,13 +34,13 @@ _NO_TEXT = {
 
 
 def decode(raw: bytes, where: str, encoding_errors: EncodingErrors, notes: Notes) -> str:
-    """UTF-8 bytes as text.
+    """Decode UTF-8 bytes.
 
     Args:
         raw: the bytes.
         where: ``file:line``, for messages.
-        encoding_errors: ``strict`` raises at bytes that are not UTF-8; ``replace`` puts U+FFFD there and counts them.
-        notes: where they are counted.
+        encoding_errors: ``strict`` raises on bytes that are not UTF-8; ``replace`` replaces them by U+FFFD and counts.
+        notes: counts the replacements.
 
     Raises:
         DataError: the bytes are not UTF-8 and ``encoding_errors`` is ``strict``.
@@ -61,14 +61,14 @@ def decode(raw: bytes, where: str, encoding_errors: EncodingErrors, notes: Notes
 
 
 def _refuse_binary(path: Path, start: bytes) -> None:
-    """Refuse what is no text.
+    """Raise if a file is not text.
 
     Args:
         path: the file.
         start: its first line, or a part of it.
 
     Raises:
-        DataError: it begins as a file of another kind does, or is full of NUL bytes.
+        DataError: it starts with the first bytes of another file format, or has many NUL bytes.
     """
     for mark, what in _NO_TEXT.items():
         if start.startswith(mark):
@@ -80,10 +80,10 @@ def _refuse_binary(path: Path, start: bytes) -> None:
 
 
 def _raw_lines(stream: BinaryIO, path: Path) -> Iterator[bytes]:
-    """The lines of a file of text, with their ends.
+    """The lines of a text file, with their line ends.
 
     Raises:
-        DataError: it is no text, or a line is too long to be one.
+        DataError: the file is not text, or a line is longer than ``LONGEST_LINE_BYTES``.
     """
     start = stream.readline(4096)
     _refuse_binary(path, start)
@@ -110,11 +110,11 @@ def read_lines(
     Args:
         path: the file, plain or compressed.
         encoding_errors: see ``decode``.
-        notes: where odd things are counted.
+        notes: counts irregularities.
         meter: counts the bytes read from disk.
 
     Raises:
-        DataError: bytes that are not UTF-8 (with ``file:line``), a damaged file, or one that unpacks beyond measure.
+        DataError: bytes that are not UTF-8 (with ``file:line``), a damaged file, or one that expands too much.
     """
     with open_binary(path, meter) as stream:
         yield from decoded(_raw_lines(stream, path), str(path), encoding_errors, Notes() if notes is None else notes)
@@ -123,13 +123,13 @@ def read_lines(
 def decoded(
     lines: Iterator[bytes], name: str, encoding_errors: EncodingErrors, notes: Notes
 ) -> Iterator[tuple[int, str]]:
-    """Lines as text with their numbers, from 1, without line ends and without a byte order mark; see ``read_lines``.
+    """Decode lines and number them from 1, without line ends and without a byte order mark; see ``read_lines``.
 
     Args:
-        lines: as bytes.
-        name: what they are of, for messages.
+        lines: the lines as bytes.
+        name: name of the file or stream, for messages.
         encoding_errors: see ``decode``.
-        notes: where odd things are counted.
+        notes: counts irregularities.
     """
     for number, raw in enumerate(lines, start=1):
         if number == 1 and raw.startswith(_BOM):

@@ -1,1 +1,1 @@
-"""A run as a folder for other tools: transformers, ONNX, plain tensors; verified, with a model card."""
+"""Exports of a run for other tools (transformers, ONNX, plain tensors), each verified and with a model card."""

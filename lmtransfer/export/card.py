@@ -1,4 +1,4 @@
-"""What is known of a run, for its model card: its data, objective, budget and scores, from its own files."""
+"""Collect the content of the model card (data, objective, budget, scores) from the run's own files."""
 
 from __future__ import annotations
 
@@ -46,19 +46,19 @@ def card_of(
     others: Sequence[Run],
     checked_with: str | None,
 ) -> Card:
-    """Everything that the card says.
+    """Collect the content of the model card.
 
     Args:
-        run: what is exported.
-        folder: where to; its name stands in the example.
-        library: that loads it: "transformers", "onnx" or "lmtransfer".
-        architecture: class in transformers; empty without one.
-        notes: of the export.
-        name: of the model; None: the run's.
-        license: as the user states it.
-        languages: as the user states them.
-        others: runs, some of which may have begun from this one.
-        checked_with: version of transformers that the export was compared with; None: it was not.
+        run: the exported run.
+        folder: folder of the export; its name appears in the loading example.
+        library: library that loads the export: "transformers", "onnx" or "lmtransfer".
+        architecture: class in transformers; empty if there is none.
+        notes: notes of the export.
+        name: name of the model; None: the name of the run.
+        license: the license as the user gives it.
+        languages: the languages as the user gives them.
+        others: further runs; those that started from this run are listed with their scores.
+        checked_with: version of transformers that the export was compared with; None: it was not compared.
     """
     stages = lineage(read_run(run.named), others)
     source = _imported(stages)
@@ -89,13 +89,13 @@ def card_of(
 
 
 def _imported(lineage: Sequence[Run]) -> str | None:
-    """What the first run of a lineage was imported from; None where it was not."""
+    """Return the source that the first run of a lineage was imported from; None if it was not imported."""
     source = lineage[-1].config.get("source")
     return source if isinstance(source, str) and source else None
 
 
 def _hub_name(source: str | None) -> str | None:
-    """The name on the hub that a run was imported from; None of a folder, whose name says nothing to others."""
+    """Return the hub name that a run was imported from; None for a local folder, whose name is useless to others."""
     name = (source or "").removeprefix("hf:")
     return name if _HUB_NAME.fullmatch(name) and not Path(name).exists() else None
 
@@ -193,13 +193,13 @@ def _phases(stage: Run) -> str:
 
 
 def _weights(result: Mapping[str, Any]) -> str:
-    """What average of the weights these are; empty where they are none."""
+    """Describe which average of the weights was exported; empty if the weights are not an average."""
     weights = result.get("weights")
     return weights if isinstance(weights, str) else ""
 
 
 def _titled(name: str, node: Any) -> str:
-    """What an objective predicts, in words, with its name; its name alone where its class is not at hand."""
+    """Return title and name of an objective; only the name if it has no title or its class cannot be imported."""
     try:
         objective = resolve(node["_target_"])
     except (ConfigError, KeyError, TypeError):
@@ -255,7 +255,7 @@ def _validation(result: Mapping[str, Any]) -> str:
 
 
 def _scores(run: OpenRun, others: Sequence[Run]) -> list[Entry]:
-    """Of a run of a task its own scores; of any run those of the runs that began from it."""
+    """Return the scores of a task run itself, then the scores of the runs that started from the run."""
     own = collect(run.named) if run.kind not in ("encoder", "pretraining") else []
     began = [
         entry
@@ -271,7 +271,7 @@ def _began_from(entry: Entry, run: OpenRun, others: Sequence[Run]) -> bool:
 
 
 def _limits(run: OpenRun, lineage: Sequence[Run]) -> list[str]:
-    """Two sentences that are true of every such model."""
+    """Two sentences that hold for every exported model of this kind."""
     pretraining = _pretraining(lineage)
     if run.kind in ("encoder", "pretraining"):
         seen = f", best on text like its own ({_corpus(pretraining[0])})" if pretraining else ""

@@ -27,7 +27,7 @@ from lmtransfer.transfer.composing import Compared
 from lmtransfer.transfer.learner import TaskLearner
 from lmtransfer.transfer.method import TransferMethod
 
-#: Keys of a published config.json that are not kept: they name code, files, or what the new copy says itself.
+#: Keys of a published config.json that are dropped: they name code or files, or the new config.json sets them itself.
 _DROPPED = frozenset(
     {"auto_map", "_name_or_path", "_commit_hash", "transformers_version", "quantization_config", "torch_dtype", "dtype"}
 )
@@ -35,11 +35,11 @@ _DROPPED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What was written.
+    """The written export.
 
     Attributes:
-        files: config and tensors as they were to be written.
-        notes: what was left out or changed.
+        files: config and tensors as they were meant to be written.
+        notes: notes on what was left out or changed.
     """
 
     files: PublishedFiles
@@ -52,13 +52,13 @@ def write_folder(run: OpenRun, folder: Path, *, without: Mapping[str, str] = Map
     Args:
         run: the run.
         folder: where to; exists.
-        without: objectives whose heads are left out, and why.
+        without: names of the objectives whose heads are left out, each with the reason.
 
     Raises:
         NoCounterpart: transformers has no such model.
-        CheckpointError: it has the model, but no such head or tokenizer.
+        CheckpointError: transformers has the model, but not this head or tokenizer.
     """
-    _ = run.family  # before all else: whether there is any
+    _ = run.family  # fails first if transformers has no such model
     problem = _head_problem(run)
     if problem:
         raise CheckpointError(
@@ -80,7 +80,7 @@ def write_folder(run: OpenRun, folder: Path, *, without: Mapping[str, str] = Map
 
 
 def _head_problem(run: OpenRun) -> str | None:
-    """Why no class of transformers has the head of a run of a task, or None where its family's published head does."""
+    """Say why no class of transformers has the head of this task run; None if the family's published head matches."""
     if not isinstance(run.learner, TaskLearner):
         return None
     method, encoder, head = run.method, run.encoder, run.learner.head
@@ -113,13 +113,13 @@ def _head_problem(run: OpenRun) -> str | None:
 
 
 def read_as_published(run: OpenRun) -> tuple[str, ...]:
-    """Give an encoder that was read otherwise the attention of its family, which is what transformers computes.
+    """Set the encoder to the attention of its family, because transformers computes only that one.
 
     Returns:
-        What is to be told of it.
+        A note for the user if the attention was changed; empty otherwise.
 
     Raises:
-        CheckpointError: a head of a task was trained upon the other one.
+        CheckpointError: the head of a task was trained with the other attention.
     """
     encoder = run.encoder
     trained, published = encoder.attention, type(encoder).attention
@@ -136,13 +136,13 @@ def read_as_published(run: OpenRun) -> tuple[str, ...]:
 
 
 def heads_of_other_epsilon(run: OpenRun, heads: Sequence[str]) -> dict[str, str]:
-    """Objectives among some heads that LayerNorm's epsilon keeps from being published, and what is said of each.
+    """Find the objectives whose head has another LayerNorm epsilon than the encoder, each with a note for the user.
 
-    Classes of transformers have one epsilon for encoder and head.
+    A class of transformers has one epsilon for encoder and head, so these heads cannot be published.
 
     Args:
         run: the run.
-        heads: those that say something else once they are written.
+        heads: names of the heads whose logits change once they are written.
     """
     owner = {inner: objective.name for objective in run.objectives for inner in objective.inner()}
     published = run.saved.config["model"].get("norm_eps")
@@ -158,17 +158,18 @@ def heads_of_other_epsilon(run: OpenRun, heads: Sequence[str]) -> dict[str, str]
 
 
 def equally_read(run: OpenRun, folder: Path, texts: Sequence[Text]) -> list[Text]:
-    """The texts whose ids the written tokenizer gives as the run's; the others differ as they are meant to.
+    """Return the texts that the written tokenizer encodes to the same ids as the run's tokenizer.
 
-    Those are texts that spell a special token, and ties between two cuts of a text (see ``tokens_differ``).
+    Other texts may differ for two intended reasons: the text spells a special token, or two ways to cut the text are
+    equally likely (see ``tokens_differ``).
 
     Args:
         run: the run.
         folder: the export.
-        texts: single ones and pairs.
+        texts: single texts and pairs.
 
     Raises:
-        CheckpointError: a text that should have the same ids has others.
+        CheckpointError: the ids of a text differ for another reason.
     """
     tokenizer = run.saved.tokenizer
     parts = dict.fromkeys(part for text in texts for part in text if part is not None)
@@ -183,10 +184,10 @@ def equally_read(run: OpenRun, folder: Path, texts: Sequence[Text]) -> list[Text
 
 
 def read_folder(run: OpenRun, folder: Path, written: Written) -> OurModel:
-    """The model that the files give, with the run's tokenizer.
+    """Load the model from the written files, with the run's tokenizer.
 
     Raises:
-        CheckpointError: they are not what was written, or cannot be read.
+        CheckpointError: the files cannot be read, or differ from what was written.
     """
     _check_bytes(written.files, folder)
     for name, more in written.files.more.items():
@@ -234,11 +235,11 @@ def _write(files: PublishedFiles, folder: Path, published: Mapping[str, Any]) ->
 
 
 def with_published_keys(config: Mapping[str, Any], published: Mapping[str, Any]) -> dict[str, Any]:
-    """A new config.json with the keys of the one that the run was imported with, where they do not contradict it.
+    """Add to a new config.json the keys of the imported config.json that the new one does not set.
 
     Args:
-        config: what is written.
-        published: as it was imported; empty for a run that was not.
+        config: the new config.json.
+        published: the config.json that the run was imported with; empty if the run was not imported.
     """
     labels = {"id2label", "label2id", "num_labels", "problem_type"}
     kept = {key: value for key, value in published.items() if key not in _DROPPED | labels}
@@ -246,7 +247,7 @@ def with_published_keys(config: Mapping[str, Any], published: Mapping[str, Any])
 
 
 def _check_bytes(files: PublishedFiles, folder: Path) -> None:
-    """Whether the file holds the tensors that were to be written, bit for bit."""
+    """Check that the file holds the tensors that were meant to be written, bit for bit."""
     found = load_file(folder / "model.safetensors")
     wrong: Sequence[str] = sorted(
         name for name in found.keys() | files.tensors.keys() if not _same(found.get(name), files.tensors.get(name))

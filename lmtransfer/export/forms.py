@@ -1,4 +1,4 @@
-"""The forms of an export: as transformers has it, as plain tensors, as ONNX; each checked against the run."""
+"""The formats of an export (transformers, plain tensors, ONNX), each compared with the run."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from lmtransfer.system.optional import missing
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """What is in the folder.
+    """The content of the exported folder.
 
     Attributes:
-        architecture: the class that loads it; empty where it is no folder of transformers.
-        notes: what was left out or changed.
-        checked: what it was compared with, a line each.
-        checked_with: the version of transformers that it was compared with, or None.
+        architecture: class of transformers that loads the folder; empty if transformers cannot load it.
+        notes: notes on what was left out or changed.
+        checked: one line for each comparison that was made.
+        checked_with: version of transformers that the export was compared with, or None.
     """
 
     architecture: str
@@ -38,7 +38,7 @@ class Exported:
 
 
 def _transformers(opened: OpenRun, folder: Path, texts: Sequence[Text]) -> Exported:
-    """As transformers has it."""
+    """Write the format of transformers."""
     notes = read_as_published(opened)
     ours = _ours(opened)
     written = write_folder(opened, folder)
@@ -70,7 +70,7 @@ def _transformers(opened: OpenRun, folder: Path, texts: Sequence[Text]) -> Expor
 def _loaded(
     opened: OpenRun, folder: Path, files: PublishedFiles
 ) -> Iterator[tuple[Path, PublishedFiles, dict[str, TheirHead]]]:
-    """Each folder that transformers loads, with its heads by our names."""
+    """Yield each folder that transformers loads, with its heads under our names."""
     objectives = {objective.name: objective for objective in opened.objectives}
     yield folder, files, {name: _head(objectives[name], output) for name, output in files.outputs.items()}
     inner = {name: inner for objective in opened.objectives for name, inner in objective.inner().items()}
@@ -84,14 +84,14 @@ def _head(objective: Objective, output: str) -> TheirHead:
 
 
 def _tensors(opened: OpenRun, folder: Path, texts: Sequence[Text]) -> Exported:
-    """In our own layout."""
+    """Write plain tensors under our own names."""
     write_tensors(opened, folder)
     line = _compared("read back", _ours(opened), read_tensors(opened, folder), texts)
     return Exported("", opened.notes, (line,))
 
 
 def _transformers_or_tensors(opened: OpenRun, folder: Path, texts: Sequence[Text]) -> Exported:
-    """As transformers has it, or in our own layout where it has no such model."""
+    """Write the format of transformers, or plain tensors if transformers has no such model."""
     try:
         return _transformers(opened, folder, texts)
     except NoCounterpart as error:
@@ -101,12 +101,12 @@ def _transformers_or_tensors(opened: OpenRun, folder: Path, texts: Sequence[Text
 
 
 def _onnx(opened: OpenRun, folder: Path, texts: Sequence[Text]) -> Exported:
-    """For onnxruntime."""
+    """Write the format of onnxruntime."""
     notes, checked = write_onnx(opened, folder)
     return Exported("", notes, checked)
 
 
-#: What writes the folder, by the name of its form.
+#: The function that writes each format, by the name of the format.
 FORMS: dict[str, Callable[[OpenRun, Path, Sequence[Text]], Exported]] = {
     "auto": _transformers_or_tensors,
     "transformers": _transformers,
@@ -120,10 +120,10 @@ def _ours(opened: OpenRun) -> OurModel:
 
 
 def _compared(what: str, ours: Speaker, theirs: Speaker, texts: Sequence[Text]) -> str:
-    """One line about a comparison that came out well.
+    """Compare two forms of the model and describe the result in one line.
 
     Raises:
-        CheckpointError: it did not.
+        CheckpointError: token ids or logits differ, or there was nothing to compare.
     """
     found = compare(ours, theirs, texts)
     if found.other_ids is not None:
@@ -141,7 +141,7 @@ def _compared(what: str, ours: Speaker, theirs: Speaker, texts: Sequence[Text]) 
 
 
 def fitting_texts(opened: OpenRun, texts: Sequence[Text]) -> list[Text]:
-    """The single texts, and the pairs that the encoder reads whole: where a pair is cut is told by the tokenizer."""
+    """Return all single texts, and the pairs that fit without truncation, because tokenizers cut pairs differently."""
     ours = _ours(opened)
     pairs = [text for text in texts if text[1] is not None]
     lengths = ours.encode(pairs).lengths if ours.max_length > 4 else [ours.max_length] * len(pairs)

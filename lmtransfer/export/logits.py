@@ -1,4 +1,4 @@
-"""What a model says of texts, by the names of its heads: the numbers in which two forms of one model are compared.
+"""Compare the logits of two forms of one model, head by head.
 
 Shape legend: T real tokens of a packed batch, B sequences, D width, n tokens of one text, K logits.
 """
@@ -24,7 +24,7 @@ from lmtransfer.tasks.text.example import TextExample
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.transfer.learner import TaskLearner
 
-#: Texts of a batch: vocabularies are large, and logits of all texts at once would fill a small memory.
+#: Texts of a batch. Vocabularies are large, so the logits of all texts at once would need too much memory.
 TEXTS_AT_ONCE = 8
 
 #: A text, or a pair.
@@ -33,11 +33,11 @@ Text = tuple[str, str | None]
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What a model says of some texts.
+    """Token ids and logits of some texts.
 
     Attributes:
-        ids: token ids of each text with its marks, int64, (n,).
-        logits: by head, of each text, float32: (n, K) where the head reads tokens, (1, K) where it reads the text.
+        ids: token ids of each text with its special tokens, int64, (n,).
+        logits: for each head one array a text, float32: (n, K) if the head reads tokens, (1, K) if it reads the text.
     """
 
     ids: list[np.ndarray]
@@ -45,20 +45,20 @@ class Said:
 
 
 class Speaker(Protocol):
-    """A model in some form with its tokenizer."""
+    """A model in some form, with its tokenizer."""
 
     def __call__(self, texts: Sequence[Text]) -> Said:
-        """Read texts, all of them single or all of them pairs."""
+        """Compute ids and logits of texts; all are single texts or all are pairs."""
         ...
 
 
 class OurModel:
-    """A model of ours, over packed batches.
+    """A model of this package, on packed batches.
 
     Args:
         learner: encoder and heads on the CPU in evaluation mode; see ``export.run.OpenRun``.
-        tokenizer: gives the ids.
-        max_length: texts are cut to this many tokens; None: what the encoder reads.
+        tokenizer: gives the token ids.
+        max_length: texts are cut to this many tokens; None: the longest input of the encoder.
     """
 
     def __init__(self, learner: Learner, tokenizer: Tokenizer, *, max_length: int | None = None) -> None:
@@ -67,11 +67,11 @@ class OurModel:
 
     @property
     def cancelling(self) -> dict[str, float]:
-        """By head, the largest sum of magnitudes that cancel in a logit; see ``Head``."""
+        """For each head the largest sum of magnitudes that cancel in a logit; see ``Head``."""
         return {"task": self._learner.head.cancelling} if isinstance(self._learner, TaskLearner) else {}
 
     def encode(self, texts: Sequence[Text]) -> EncodedExamples:
-        """The texts as our tasks frame them."""
+        """Encode the texts as our tasks do, with [CLS] and [SEP]."""
         examples = [TextExample(id=str(i), text=text, text_pair=pair) for i, (text, pair) in enumerate(texts)]
         return encode_texts(
             examples,
@@ -97,7 +97,7 @@ class OurModel:
 
 
 def _pretrained_logits(learner: PretrainingLearner | EncoderAlone, packed: PackedBatch) -> dict[str, Tensor]:
-    """Of every objective that predicts from a text as it is; and the last layer itself."""
+    """Compute the last layer, and the logits of each objective that predicts from an uncorrupted text."""
     encoder, num_tokens = learner.encoder, packed.num_tokens
     hidden_TD = encoder(packed).last[:num_tokens]
     found = {"hidden": hidden_TD}
@@ -114,19 +114,19 @@ def _pretrained_logits(learner: PretrainingLearner | EncoderAlone, packed: Packe
 
 
 def _apart(values: Tensor, lengths: Sequence[int]) -> list[np.ndarray]:
-    """One array a text, of a row a token or of a single row."""
+    """Split into one array a text, with one row a token, or with a single row if there is one row a text."""
     sizes = lengths if len(values) == sum(lengths) else [1] * len(lengths)
     return [part.float().numpy() for part in values.view(len(values), -1).split(list(sizes))]
 
 
 @dataclass(slots=True)
 class Comparison:
-    """How far two forms of a model are apart.
+    """The differences between two forms of a model.
 
     Attributes:
-        num_texts: texts and pairs that were compared.
-        differences: by head, the largest between two logits.
-        largest: by head, the largest logit by magnitude, or the largest sum of magnitudes that cancel in one.
+        num_texts: number of texts and pairs that were compared.
+        differences: for each head the largest difference between two logits.
+        largest: for each head the largest magnitude of a logit, or of a sum of magnitudes that cancel in a logit.
         other_ids: the first text whose token ids differ, or None.
     """
 
@@ -136,16 +136,16 @@ class Comparison:
     other_ids: str | None = None
 
     def allowed(self, head: str) -> float:
-        """The largest difference that rounding in float32 explains: 1e-5, times the largest logit where above 1."""
+        """The largest difference that float32 rounding explains: 1e-5, times the largest logit if that is above 1."""
         return 1e-5 * max(1.0, self.largest[head])
 
     @property
     def other_heads(self) -> list[str]:
-        """The heads that say something else."""
+        """The heads whose logits differ by more than rounding explains."""
         return [head for head, difference in self.differences.items() if not difference <= self.allowed(head)]
 
     def add(self, head: str, first: np.ndarray, second: np.ndarray) -> None:
-        """Compare what a head says of one text, (n, K) each, in the columns that both have."""
+        """Compare the logits of a head for one text, (n, K) each, in the columns that both have."""
         columns = min(first.shape[1], second.shape[1])
         apart = np.abs(first[:, :columns].astype(np.float64) - second[:, :columns])
         largest = float(np.nan_to_num(apart, nan=np.inf).max(initial=0.0))
@@ -154,15 +154,15 @@ class Comparison:
 
 
 def compare(ours: Speaker, theirs: Speaker, texts: Sequence[Text]) -> Comparison:
-    """Let two models read the same texts.
+    """Compare the logits of two models on the same texts.
 
-    Compared is what both say; where one has more columns (a row of the vocabulary that was added for padding), the
-    columns that both have.
+    Only heads that both models have are compared. If one head has more columns (a row of the vocabulary that was
+    added for padding), only the columns that both have are compared.
 
     Args:
         ours: the run.
-        theirs: what was written.
-        texts: single ones and pairs.
+        theirs: the written model.
+        texts: single texts and pairs.
     """
     result = Comparison(largest=ours.cancelling if isinstance(ours, OurModel) else {})
     for batch in _batches(texts):
@@ -179,7 +179,7 @@ def compare(ours: Speaker, theirs: Speaker, texts: Sequence[Text]) -> Comparison
 
 
 def _batches(texts: Sequence[Text]) -> Iterator[Sequence[Text]]:
-    """A few texts at a time, single ones and pairs apart."""
+    """Yield batches of a few texts; single texts and pairs are not mixed."""
     for chosen in ([text for text in texts if text[1] is None], [text for text in texts if text[1] is not None]):
         for start in range(0, len(chosen), TEXTS_AT_ONCE):
             yield chosen[start : start + TEXTS_AT_ONCE]

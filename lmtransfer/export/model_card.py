@@ -1,6 +1,6 @@
 """The model card of an exported model: README.md with the front matter that the Hugging Face hub reads.
 
-Only what is known is written; a key or a line of which nothing is known is left out.
+Keys and lines without a known value are left out.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from lmtransfer.reporting.units import in_percent
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
-    """What is known of an exported model.
+    """The content of a model card.
 
     Attributes:
-        name: of the model.
-        metadata: for the hub; see ``metadata``.
-        about: sentences that say what it is.
-        facts: data, objective, budget, architecture: a line each, by what it is called.
-        loading: Python that loads it.
+        name: name of the model.
+        metadata: front matter for the hub; see ``metadata``.
+        about: sentences that describe the model.
+        facts: data, objective, budget and architecture, one line each, by the name of the fact.
+        loading: Python code that loads the model.
         limits: sentences about its use and its limits.
-        scores: runs that started from it, or itself, with their controls.
-        notes: what the export left out or changed.
-        versions: of the software, by name.
+        scores: scores of the model, or of runs that started from it, with their controls.
+        notes: notes on what the export left out or changed.
+        versions: versions of the software, by name.
     """
 
     name: str
@@ -52,15 +52,15 @@ def metadata(
     base_model: str | None = None,
     tags: Sequence[str] = (),
 ) -> ModelCardData:
-    """What the hub is told of a model.
+    """Make the front matter for the hub.
 
     Args:
-        library: that loads it: "transformers", "onnx" or "lmtransfer".
-        architecture: its class in Hugging Face transformers; empty without one.
+        library: library that loads the model: "transformers", "onnx" or "lmtransfer".
+        architecture: its class in Hugging Face transformers; empty if there is none.
         license: an identifier such as ``apache-2.0``; None: not stated.
         languages: codes such as ``en``; empty: not stated.
-        base_model: what it was made from, a name on the hub; None: from nothing, or from something else.
-        tags: for the hub.
+        base_model: hub name of the model that this one started from; None: none, or none on the hub.
+        tags: tags for the hub.
     """
     return ModelCardData(
         license=license,
@@ -73,7 +73,7 @@ def metadata(
 
 
 def write_card(card: Card) -> str:
-    """The text of README.md."""
+    """Render the text of README.md."""
     parts = [f"---\n{card.metadata.to_yaml()}\n---", f"# {_inline(card.name)}", " ".join(card.about)]
     if card.facts:
         rows = [f"| {_cell(name)} | {_cell(text)} |" for name, text in card.facts.items()]
@@ -121,5 +121,5 @@ def _cell(text: str) -> str:
 
 
 def _inline(text: str) -> str:
-    """A text on one line, which no Markdown renderer reads as HTML."""
+    """Put a text on one line and escape ``<``, so that Markdown renderers do not read it as HTML."""
     return " ".join(text.split()).replace("<", "&lt;")

@@ -1,4 +1,4 @@
-"""An export for onnxruntime: the graph, and the tokenizer beside it."""
+"""An export for onnxruntime: the graph and the tokenizer's files."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def write_onnx(run: OpenRun, folder: Path) -> tuple[tuple[str, ...], tuple[str, 
 
     Args:
         run: the run.
-        folder: where to; exists.
+        folder: an existing folder.
 
     Returns:
-        What there is to note, and what was checked, a line each.
+        Notes for the user, and one line for each check.
 
     Raises:
-        CheckpointError: the model or its head cannot be written so, a package is missing, or the comparison failed.
+        CheckpointError: the model or its head has no ONNX form, a package is missing, or the comparison failed.
     """
     notes = list(run.notes)
     try:
@@ -45,7 +45,7 @@ def write_onnx(run: OpenRun, folder: Path) -> tuple[tuple[str, ...], tuple[str, 
 
 @torch.no_grad()
 def _add_row_of_padding(run: OpenRun) -> None:
-    """One more row of the token embedding, and of what the heads have for each token: zeros, which nothing reads."""
+    """Add one row of zeros for padding to the token embedding and to each tensor with a row a token; it is not read."""
     encoder = run.encoder
     if encoder.token_embedding is None:
         return
@@ -64,7 +64,7 @@ def _grow(module: nn.Module, name: str) -> None:
 
 
 def _graph(run: OpenRun, folder: Path, notes: list[str]) -> OnnxFile:
-    """Write the graph, with the head of the first objective that has something to say of each token."""
+    """Write the graph, with the head of the first objective that has logits for each token."""
     if isinstance(run.learner, TaskLearner):
         return export_onnx(encoder=run.encoder, folder=folder, task=run.learner)
     state_TD = torch.zeros(1, run.encoder.dim)

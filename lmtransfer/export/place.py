@@ -1,4 +1,4 @@
-"""Where an export goes: a folder that is complete or not there, and never one that holds anything else."""
+"""The folder of an export: it is written completely or not at all, and it never replaces other files."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from lmtransfer.errors import ConfigError
 from lmtransfer.system.durable import staged_folder
 
 _CARD = "README.md"
-#: The line of an export's card that names its files, by which it is known that nobody else has put anything there.
+#: The line in an export's card that lists its files. It shows whether somebody added other files.
 _RECORD = re.compile(r"^<!-- files of this export: (.*) -->$", re.MULTILINE)
 
 
 @contextmanager
 def export_folder(folder: Path, *, overwrite: bool, source: Path | None = None) -> Iterator[Path]:
-    """A folder to fill, which becomes ``folder`` when the block ends without an error; else nothing is left of it.
+    """Yield a staging folder, which becomes ``folder`` if the block ends without an error and is deleted otherwise.
 
     Args:
-        folder: where the export is to be.
-        overwrite: whether an export that is there may be replaced.
-        source: of the model, if it was imported from a folder, which is never replaced.
+        folder: the path of the export.
+        overwrite: whether an existing export may be replaced.
+        source: the folder that the model was imported from, if any; it is never replaced.
 
     Raises:
-        ConfigError: it holds something already, or cannot be made.
+        ConfigError: the folder already holds files, or cannot be created.
     """
     folder = folder.expanduser().resolve()
     problem = _problem(folder, overwrite=overwrite)
@@ -43,7 +43,7 @@ def export_folder(folder: Path, *, overwrite: bool, source: Path | None = None) 
             with (staged / _CARD).open("a", encoding="utf-8") as card:
                 card.write(f"\n<!-- files of this export: {json.dumps(sorted({*names, _CARD}))} -->\n")
             mode = folder.parent.stat().st_mode & 0o666
-            for path in staged.rglob("*.safetensors"):  # safetensors writes files that only their owner may read
+            for path in staged.rglob("*.safetensors"):  # safetensors writes files that only the owner may read
                 path.chmod(mode)
     except OSError as error:
         raise ConfigError(f"to={folder}: cannot be written ({error.strerror or error}); give another folder") from error
@@ -55,7 +55,7 @@ def export_folder(folder: Path, *, overwrite: bool, source: Path | None = None) 
 
 
 def empty(folder: Path) -> None:
-    """Remove what is in a folder."""
+    """Remove the content of a folder."""
     for path in folder.iterdir():
         if path.is_dir():
             shutil.rmtree(path)
@@ -81,7 +81,7 @@ def _problem(folder: Path, *, overwrite: bool) -> str | None:
 
 
 def _written(folder: Path) -> set[str] | None:
-    """The names of the files that an export wrote into a folder; None where there is no record of any."""
+    """Read the names of the files that an export wrote into a folder; None if the card does not list them."""
     try:
         found = _RECORD.findall((folder / _CARD).read_text(encoding="utf-8"))
         names = json.loads(found[-1]) if found else None

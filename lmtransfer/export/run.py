@@ -1,4 +1,4 @@
-"""The run that is exported: its encoder with its heads, built and loaded, and what kind of head that is."""
+"""The run to export: its encoder and heads, built and loaded, and the kind of its heads."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from lmtransfer.transfer.method import TransferMethod
 from lmtransfer.untrusted.documents import read_json
 from lmtransfer.untrusted.schema import Fields
 
-#: What stands upon the encoder: nothing, the objectives of pretraining, or the head of a task.
+#: The heads on the encoder: none, those of pretraining objectives, or the head of a task.
 Kind = Literal["encoder", "pretraining", "classification", "regression", "tagging", "span"]
 
-#: Where an imported run keeps the files that it was made from.
+#: The config.json that an imported run was made from, relative to the run directory.
 PUBLISHED_CONFIG = Path("published", "config.json")
 
 
 class EncoderAlone(nn.Module):
-    """An encoder under the name that it has in checkpoints.
+    """An encoder without heads, under the parameter names that checkpoints use.
 
     Args:
         encoder: the encoder.
@@ -45,7 +45,7 @@ class EncoderAlone(nn.Module):
         self.encoder = encoder
 
 
-#: An encoder with what stands upon it.
+#: An encoder with its heads.
 Learner = PretrainingLearner | TaskLearner | EncoderAlone
 
 
@@ -54,13 +54,13 @@ class OpenRun:
     """A run with its weights.
 
     Attributes:
-        saved: the run; of one with several seeds, one of them.
-        named: the run that the user named: the same, or the one that ``saved`` is a seed of.
-        checkpoint: the folder of its weights.
+        saved: the run; if the user named a run with several seeds, one of the seeds.
+        named: path of the run that the user named: that of ``saved``, or that of the run whose seed ``saved`` is.
+        checkpoint: folder of the weights.
         learner: encoder and heads in evaluation mode, on the CPU.
-        kind: of the heads.
-        labels: of classification and tagging, in order.
-        notes: what the checkpoint holds that is not exported.
+        kind: kind of the heads.
+        labels: label names of classification and tagging, in order.
+        notes: notes on the parts of the checkpoint that are not exported.
     """
 
     saved: SavedRun
@@ -83,18 +83,18 @@ class OpenRun:
 
     @property
     def family(self) -> Family:
-        """What transformers has of its model.
+        """The family of the model in transformers.
 
         Raises:
-            NoCounterpart: nothing.
+            NoCounterpart: transformers has no such model.
         """
         return family_of_model(self.saved.config["model"])[0]
 
     def write_tokenizer(self, folder: Path) -> WrittenTokenizer:
-        """Write its tokenizer's files as transformers has them; see ``interop.tokenizers.written_tokenizer``.
+        """Write the tokenizer's files in the format of transformers; see ``interop.tokenizers.written_tokenizer``.
 
         Raises:
-            CheckpointError: transformers has no such model, or files like these cannot hold the tokenizer.
+            CheckpointError: transformers has no such model, or its files cannot express the tokenizer.
         """
         return write_tokenizer(
             self.saved.tokenizer,
@@ -107,7 +107,7 @@ class OpenRun:
 
     @property
     def method(self) -> TransferMethod:
-        """How a run of a task was transferred."""
+        """The transfer method of a task run."""
         method: TransferMethod = build(self.saved.component("transfer"))
         return method
 
@@ -118,7 +118,7 @@ class OpenRun:
 
     @property
     def head(self) -> dict[str, Tensor]:
-        """The tensors of what stands upon the encoder: those of the objectives, or those of a task's head."""
+        """The tensors of the heads: those of the objectives, or those of a task's head."""
         if isinstance(self.learner, EncoderAlone):
             return {}
         return weights(self.learner.objectives if isinstance(self.learner, PretrainingLearner) else self.learner.head)
@@ -140,11 +140,11 @@ def open_run(path: str, *, checkpoint: CheckpointName | None) -> OpenRun:
     """Open the run that the user named, and load its weights.
 
     Args:
-        path: as given; of a run with several seeds the first one is opened.
-        checkpoint: ``best`` or ``last``; None: best where there is one.
+        path: path as the user gave it; of a run with several seeds the first seed is opened.
+        checkpoint: ``best`` or ``last``; None: ``best`` if it exists, else ``last``.
 
     Raises:
-        RunDirectoryError: no run, none that holds a model, or no such checkpoint.
+        RunDirectoryError: there is no run, the run has no model, or it has no such checkpoint.
         CheckpointError: its weights do not fit its configuration.
     """
     saved = open_saved(_folder(path), key="run")
@@ -169,11 +169,11 @@ def open_run(path: str, *, checkpoint: CheckpointName | None) -> OpenRun:
 
 
 def build_learner(saved: SavedRun, encoder: Encoder) -> Learner:
-    """The heads that are exported, with random weights, upon an encoder.
+    """Build the heads to export, with random weights, on an encoder.
 
     Args:
         saved: the run.
-        encoder: the run's, or one that was read back.
+        encoder: the run's encoder, or one that was read back.
     """
     learner = _learner_maker(saved).learner(encoder)
     _fold(learner)
@@ -181,7 +181,7 @@ def build_learner(saved: SavedRun, encoder: Encoder) -> Learner:
 
 
 def _fold(learner: Learner) -> None:
-    """Make ordinary what other formats have no place for: weights in parts, and what a probe does to its features."""
+    """Convert what other formats cannot express to plain weights: weights in parts, and a probe's standardisation."""
     if isinstance(learner, PretrainingLearner):
         for objective in learner.listed():
             objective.settle()
@@ -191,12 +191,12 @@ def _fold(learner: Learner) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _LearnerMaker:
-    """How a run's learner is made upon an encoder.
+    """How to build a run's learner on an encoder.
 
     Attributes:
-        learner: makes it, with random weights.
-        kind: of its heads.
-        labels: that they tell apart.
+        learner: builds the learner, with random weights.
+        kind: kind of its heads.
+        labels: names of its labels.
     """
 
     learner: Callable[[Encoder], Learner]
@@ -230,7 +230,7 @@ def _losses(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _folder(path: str) -> str | Path:
-    """The run itself, or the first seed of a task's run; what is wrong with any other is told where it is opened."""
+    """Return the run itself or the first seed of a task's run; opening the run reports any other problem."""
     try:
         return trained_folders(path)[0]
     except RunDirectoryError:

@@ -1,4 +1,4 @@
-"""An export as Hugging Face transformers loads it, where that is installed: eyes that know nothing of ours."""
+"""Independent check: load the export with Hugging Face transformers, if it is installed."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from lmtransfer.errors import CheckpointError
 from lmtransfer.export.logits import Said, Text
 from lmtransfer.system.optional import missing
 
-#: By the end of an architecture's name, the first that fits: the automatic class that loads it, and the hub's word for
-#: what it is for (``pipeline_tag``).
+#: By the end of an architecture's name (the first match counts): the automatic class that loads it, and the hub's
+#: ``pipeline_tag``.
 _CLASSES = {
     "ElectraForPreTraining": ("AutoModelForPreTraining", "feature-extraction"),
     "ForPreTraining": ("AutoModelForPreTraining", "fill-mask"),
@@ -35,29 +35,29 @@ _CLASSES = {
 
 
 def installed_version() -> str | None:
-    """The version of transformers, or None where it is not installed."""
+    """The version of transformers, or None if it is not installed."""
     if missing("transformers") is not None:
         return None
     return str(importlib.import_module("transformers").__version__)
 
 
 def auto_class(architecture: str) -> str:
-    """The automatic class of transformers that loads an architecture: ``AutoModelForMaskedLM``."""
+    """The automatic class of transformers that loads an architecture, such as ``AutoModelForMaskedLM``."""
     return next(names for ending, names in _CLASSES.items() if architecture.endswith(ending))[0]
 
 
 def pipeline_of(architecture: str) -> str:
-    """The hub's ``pipeline_tag`` of an architecture: ``fill-mask`` of ``BertForMaskedLM``."""
+    """The hub's ``pipeline_tag`` of an architecture, such as ``fill-mask`` for ``BertForMaskedLM``."""
     return next(names for ending, names in _CLASSES.items() if architecture.endswith(ending))[1]
 
 
 @dataclass(frozen=True, slots=True)
 class TheirHead:
-    """A head of pretraining.
+    """A pretraining head of a class in transformers.
 
     Attributes:
-        output: what the class's output calls what it says.
-        of_texts: whether that is of texts, not of tokens.
+        output: attribute of the class's output that holds the logits.
+        of_texts: whether there is one row of logits a text, not one a token.
     """
 
     output: str
@@ -69,13 +69,13 @@ class TheirModel:
 
     Args:
         folder: the export.
-        architecture: the class that must come of it.
+        architecture: the class that transformers must load.
         max_length: texts are cut to this many tokens.
-        has_pooler: whether the encoder has a pooler; transformers makes a random one for an encoder without.
-        heads: of pretraining, by our names.
+        has_pooler: whether the encoder has a pooler; without one, transformers creates a random pooler.
+        heads: the pretraining heads, by our names.
 
     Raises:
-        CheckpointError: transformers cannot load it, makes another class of it, or misses tensors.
+        CheckpointError: transformers cannot load the folder, loads another class, or misses tensors.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class TheirModel:
         return Said(ids, logits)
 
     def _said(self, output: Any) -> dict[str, torch.Tensor]:
-        """What the class says, by our names of its heads: (B, n, K) of tokens, (B, K) of texts."""
+        """Return the outputs of the class under our names of its heads: (B, n, K) for tokens, (B, K) for texts."""
         if hasattr(output, "start_logits"):
             return {"task": torch.stack([output.start_logits, output.end_logits], dim=-1)}
         if self._heads:
@@ -145,7 +145,7 @@ class TheirModel:
 
 @contextmanager
 def _quiet(transformers: Any) -> Iterator[None]:
-    """Without the library's own progress bars and advice."""
+    """Silence the progress bars and messages of transformers."""
     logging = transformers.utils.logging
     before = logging.get_verbosity()
     logging.set_verbosity_error()

@@ -1,11 +1,11 @@
-"""An export of a model that transformers has no class for: its tensors, each explained, and what else it takes.
+"""An export for a model that transformers has no class for: its tensors with descriptions, config and tokenizer.
 
 ::
 
     model.safetensors    every tensor once, by our names
-    layout.json          of each its shape, its type, its other names and what it is
-    model.yaml           the encoder's component node, and those of what stands upon it
-    tokenizer/           ours
+    layout.json          shape, dtype, aliases and meaning of each tensor
+    model.yaml           component nodes of the encoder and its heads
+    tokenizer/           our tokenizer files
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from lmtransfer.export.run import OpenRun, build_learner
 from lmtransfer.tokenizers.load import load_tokenizer
 from lmtransfer.training.weights import aliases, load_weights, weights
 
-#: Not config.yaml, which would make the folder a run.
+#: The name is not config.yaml, because that would make the folder a run directory.
 MODEL_FILE = "model.yaml"
 
-#: What the tensors of torch's own modules are, by class and name.
+#: Descriptions of the tensors of torch's own modules, by class and name.
 _TORCH: Mapping[str, Mapping[str, str]] = {
     "Linear": {"weight": "matrix (out, in) of a linear layer", "bias": "bias of a linear layer"},
     "Embedding": {"weight": "table (rows, width), a row an id"},
@@ -52,7 +52,7 @@ def write_tensors(run: OpenRun, folder: Path) -> None:
 
     Args:
         run: the run.
-        folder: where to; exists.
+        folder: an existing folder.
     """
     tensors = {name: tensor.contiguous() for name, tensor in weights(run.learner).items()}
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt", "layout": "layout.json"})
@@ -67,10 +67,10 @@ def write_tensors(run: OpenRun, folder: Path) -> None:
 
 
 def read_tensors(run: OpenRun, folder: Path) -> OurModel:
-    """The model as ``write_tensors`` wrote it, from its files alone but for the kind of its heads.
+    """Load the model that ``write_tensors`` wrote; only the kind of its heads comes from the run.
 
     Raises:
-        CheckpointError: what is there is not what was written.
+        CheckpointError: the files differ from what was written.
     """
     model = yaml.safe_load((folder / MODEL_FILE).read_text(encoding="utf-8"))["model"]
     tokenizer = load_tokenizer(folder / "tokenizer")
@@ -82,7 +82,7 @@ def read_tensors(run: OpenRun, folder: Path) -> OurModel:
 
 
 def layout_of(learner: nn.Module) -> dict[str, Any]:
-    """Every tensor of a model: its shape, its type, its other names and its meaning.
+    """Describe every tensor of a model: its shape, dtype, aliases and meaning.
 
     Args:
         learner: encoder and heads.
@@ -103,7 +103,7 @@ def layout_of(learner: nn.Module) -> dict[str, Any]:
 
 
 def _meaning(learner: nn.Module, name: str) -> str:
-    """What a tensor is: of which kind of module of torch, in which of ours, and what that does."""
+    """Describe a tensor: its role in the torch module, our module around that, and what our module does."""
     path, _, own = name.rpartition(".")
     module = learner.get_submodule(path)
     kinds = _TORCH.get(type(module).__name__, {})

@@ -1,4 +1,4 @@
-"""The texts on which an export is compared with its run: built-in ones of mixed lengths, and some of the run's own."""
+"""Texts on which an export is compared with its run: built-in texts of mixed lengths, and some from the run's data."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lmtransfer.export.logits import Text
 from lmtransfer.export.run import OpenRun
 from lmtransfer.transfer.experiment.trained import task_of
 
-#: Lines of the run's own corpus or task, at most, and characters of each.
+#: At most this many lines of the run's corpus or task, and at most this many characters of each.
 OWN_LINES, OWN_CHARACTERS = 40, 400
 
 _STORY = (
@@ -57,19 +57,19 @@ PAIRS = (
 
 
 def texts_of(run: OpenRun, *, data_root: str | None) -> list[Text]:
-    """The built-in texts and pairs and, where they are on this machine, some of the run's own.
+    """Return the built-in texts and pairs, and some texts of the run's data if it is on this machine.
 
     Args:
         run: the run.
-        data_root: the data folder; None: where it was when the run was made.
+        data_root: the data folder; None: the folder at the time of the run.
     """
-    trusted = run.saved.trusted  # what others name is not read
+    trusted = run.saved.trusted  # files that an untrusted run names are not read
     found = _own(run.saved.config, data_root or run.saved.config.get("data_root"), run) if trusted else iter(())
     return [*((text, None) for text in SENTENCES), *PAIRS, *islice(found, OWN_LINES)]
 
 
 def _own(config: Mapping[str, Any], data_root: str | None, run: OpenRun) -> Iterator[Text]:
-    """Texts of the run's corpus or task from local files; an export does not fail for want of them."""
+    """Yield texts of the run's corpus or task from local files; missing files do not make the export fail."""
     try:
         if "task" in config:
             yield from _of_task(config["task"], data_root, run)
@@ -80,14 +80,14 @@ def _own(config: Mapping[str, Any], data_root: str | None, run: OpenRun) -> Iter
 
 
 def _of_corpus(node: Mapping[str, Any], data_root: str | None) -> Iterator[str]:
-    """Lines of local documents, at most three of each."""
+    """Yield lines of local documents, at most three from each document."""
     parts = node.get("parts")
     for part in parts.values() if isinstance(parts, Mapping) else (node,):
         yield from _of_files(part, data_root)
 
 
 def _of_files(node: Mapping[str, Any], data_root: str | None) -> Iterator[str]:
-    if "path" not in node and "files" not in node:  # the hub, or generated text
+    if "path" not in node and "files" not in node:  # a hub corpus, or generated text
         return
     known = {**node, "hub_dataset": None} if "hub_dataset" in node else node
     corpus = build(known, data_root=data_root, cache_dir=None)

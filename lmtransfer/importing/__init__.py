@@ -1,1 +1,1 @@
-"""A published model as a run directory, and the run that the user named: of a folder, or of a published model."""
+"""Import a published model as a run directory, and open the run or published model that the user named."""

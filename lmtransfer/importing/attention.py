@@ -1,4 +1,4 @@
-"""The attention that an encoder ended its training with, where it can have more than one."""
+"""The attention that an encoder was last trained with, for encoders that support more than one."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from lmtransfer.runs.saved import SavedRun
 
 
 def attention_of(saved: SavedRun, encoder: Encoder) -> Direction:
-    """Which tokens a token saw where a run's encoder was trained last.
+    """Return the attention with which a run's encoder was last trained.
 
     Args:
         saved: a run of pretraining, or of a task.
-        encoder: any of its kind, with the attention of its class.
+        encoder: an encoder of the same class, with the default attention of that class.
 
     Raises:
-        RunDirectoryError: an objective of the run is none.
+        RunDirectoryError: an objective in the run's configuration is no objective.
     """
     if "task" in saved.config:
         named = (saved.config.get("transfer") or {}).get("attention", "auto")

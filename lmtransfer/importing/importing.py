@@ -1,4 +1,4 @@
-"""A published model as a run directory: what `lmtransfer import` writes, and ``init=hf:...`` keeps in the cache."""
+"""Import a published model as a run directory, for `lmtransfer import` and for ``init=hf:...`` in the cache."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from lmtransfer.training.state import TrainState
 from lmtransfer.training.weights import aliases, load_weights, weights
 from lmtransfer.untrusted.documents import interpolations
 
-#: To be raised whenever the same files would give another run directory.
+#: Raise this number whenever the same files would give a different run directory.
 IMPORT_FORMAT = 1
 
 _CONFIG = "config.json"
@@ -44,17 +44,17 @@ _CONFIG = "config.json"
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """A published model in our terms.
+    """A published model, translated to this package.
 
     Attributes:
-        folder: where it lies.
+        folder: the published files.
         model_node: component node of its encoder.
-        objective: node of what it was pretrained with, or None where its heads are of no use for that.
-        module: ``encoder`` and, with an objective, its heads, with the published weights.
-        more_heads: weights of heads that make no objective by themselves (ELECTRA's without its generator), by name
-            in checkpoints: of use in going on.
-        tokenizer: its own, or with words added.
-        notes: what was left out.
+        objective: node of its pretraining objective, or None if its heads form no objective of this package.
+        module: ``encoder``, and the heads if there is an objective, with the published weights.
+        more_heads: weights of heads that form no complete objective (ELECTRA's discriminator without its generator),
+            by name in checkpoints; continued pretraining can use them.
+        tokenizer: the published tokenizer, or that tokenizer with added words.
+        notes: notes on what was left out.
     """
 
     folder: PublishedFolder
@@ -74,20 +74,20 @@ class Imported:
 
     @property
     def losses(self) -> tuple[str, ...]:
-        """The objectives whose heads came along."""
+        """The objectives whose heads were imported."""
         return () if self.objective is None else tuple(self.objective["losses"])
 
 
 def read_imported(folder: PublishedFolder, *, words: Path | None = None) -> Imported:
-    """Read a published model, and see that every tensor has its place.
+    """Read a published model, and check that every tensor fits.
 
     Args:
         folder: its files.
         words: a file of words to add to its vocabulary.
 
     Raises:
-        CheckpointError: files that are missing, damaged, hostile, or of a model that is not computed here.
-        DataError: words that cannot be added.
+        CheckpointError: files are missing, damaged or hostile, or the model is not supported here.
+        DataError: the words cannot be added.
     """
     published = read_published(folder.path)
     for key, value in interpolations({"model": published.model, "losses": published.loss_arguments}):
@@ -112,7 +112,7 @@ def read_imported(folder: PublishedFolder, *, words: Path | None = None) -> Impo
         whole = tuple(f"objectives.{name}." for name in published.losses)
         tensors |= {name: heads.pop(name) for name in list(heads) if name.startswith(whole)}
     resized = resized_weights(tensors, base=base, tokenizer=tokenizer, module_of=module_of)
-    with torch.random.fork_rng(devices=[]):  # a run that imports on the fly has numbers of its own to draw
+    with torch.random.fork_rng(devices=[]):  # importing within another run must not change that run's random numbers
         module = module_of(tokenizer.vocab_size)
     load_weights(module, resized, source=str(folder.path))
     more = {} if objective is not None else heads
@@ -120,7 +120,7 @@ def read_imported(folder: PublishedFolder, *, words: Path | None = None) -> Impo
 
 
 def _module(model: dict[str, Any], objective: dict[str, Any] | None, tokenizer: Tokenizer, size: int) -> nn.Module:
-    """An encoder for ``size`` tokens, with its objectives where there are any, under the names of checkpoints."""
+    """Build an encoder for ``size`` tokens, with its objectives if it has any, under the names of checkpoints."""
     encoder: Encoder = build(OmegaConf.create(model), vocab_size=size)
     if objective is None:
         return nn.ModuleDict({"encoder": encoder})
@@ -129,13 +129,13 @@ def _module(model: dict[str, Any], objective: dict[str, Any] | None, tokenizer: 
 
 
 def write_imported(imported: Imported, run: RunDirectory, *, name: str, words: Path | None = None) -> None:
-    """Write the files of a run directory that is there and empty.
+    """Write the files of a run into an existing, empty run directory.
 
     Args:
-        imported: what to write.
-        run: where to.
-        name: of the run.
-        words: the file whose words were added, to be recorded.
+        imported: the model to write.
+        run: the run directory.
+        name: name of the run.
+        words: the file of added words, to be recorded.
     """
     folder, encoder = imported.folder, imported.encoder
     config: dict[str, Any] = {
@@ -169,7 +169,7 @@ def write_imported(imported: Imported, run: RunDirectory, *, name: str, words: P
 
 
 def imported_lines(imported: Imported) -> list[str]:
-    """What came, how large it is, and a line for each note."""
+    """Return lines that say what was imported, how large it is, and one line for each note."""
     encoder, tokenizer = imported.encoder, imported.tokenizer
     parameters = sum(parameter.numel() for parameter in encoder.parameters())
     heads = f"with the heads of {' + '.join(imported.losses)}" if imported.losses else "without heads of pretraining"
@@ -183,7 +183,7 @@ def imported_lines(imported: Imported) -> list[str]:
 
 
 def next_lines(path: Path, imported: Imported) -> list[str]:
-    """Where the run lies, and what to do with it."""
+    """Return lines that give the path of the run and the next commands."""
     run = short_path(path)
     lines = [
         f"run: {path}",
@@ -200,14 +200,16 @@ def next_lines(path: Path, imported: Imported) -> list[str]:
 
 
 def import_into_cache(given: str, *, key: str) -> tuple[Path, Imported | None]:
-    """The run directory of a published model in the cache, made now or found by what its files hold.
+    """Return the run directory of a published model in the cache; import it now if the cache lacks it.
+
+    The cache finds a model by the content of its files.
 
     Args:
-        given: folder or name on the hub, with ``hf:`` before it or not.
-        key: the configuration key that gave it, for messages.
+        given: folder or name on the hub, with or without the prefix ``hf:``.
+        key: the configuration key that the user set, for messages.
 
     Returns:
-        The run directory, and what was read if it was made now.
+        The run directory, and the imported model if it was imported now.
 
     Raises:
         CheckpointError: there is no such model, or it cannot be imported.
@@ -226,7 +228,7 @@ def import_into_cache(given: str, *, key: str) -> tuple[Path, Imported | None]:
 
 
 def _digest(folder: PublishedFolder, *, memo: Path) -> str:
-    """Hex digest of all that decides what is imported."""
+    """Hex digest of everything that affects the imported run."""
     content = [IMPORT_FORMAT, *([name, source_digest(folder.path / name, memo)] for name in folder.files)]
     return blake2b(json.dumps(content).encode(), digest_size=6).hexdigest()
 

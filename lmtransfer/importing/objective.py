@@ -1,4 +1,4 @@
-"""The objective that a published model was pretrained with, as a node of configuration: what its heads are for."""
+"""The configuration node of the objective that a published model was pretrained with."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from lmtransfer.config.composing import compose_files
 def imported_objective(
     losses: Sequence[str], arguments: Mapping[str, Mapping[str, Any]], *, max_length: int
 ) -> dict[str, Any] | None:
-    """The ``objective`` node of an imported run: rows, corruption and losses as in pretraining with those losses.
+    """Return the ``objective`` node of an imported run: rows, corruption and losses of the matching pretraining file.
 
     Args:
-        losses: names of the objectives whose heads came along.
-        arguments: component node of each, whose values win over those of the file.
+        losses: names of the objectives whose heads were imported.
+        arguments: component node of each objective; its values override those of the file.
         max_length: longest rows that the encoder reads.
 
     Returns:
-        Plain values, interpolations resolved; None where no way of pretraining has just these losses.
+        Plain values with resolved interpolations; None if no file has exactly these losses.
     """
     file = _file_of(losses)
     if file is None:
@@ -35,7 +35,7 @@ def imported_objective(
 
 
 def _file_of(losses: Sequence[str]) -> str | None:
-    """The file of conf/objective that lists just these losses itself, not the variant of another file."""
+    """Find the file of conf/objective that itself lists exactly these losses, not a variant of another file."""
     for path in sorted((paths.conf_dir() / "objective").glob("*.yaml")):
         content = OmegaConf.load(path)
         if isinstance(content, DictConfig) and losses and set(content.get("losses") or {}) == set(losses):

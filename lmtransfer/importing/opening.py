@@ -1,4 +1,4 @@
-"""The run that the user named: a run directory, or a published model, which is imported into the cache."""
+"""Open the run that the user named: a run directory, or a published model, which is imported into the cache."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from lmtransfer.training import distributed
 
 
 def run_folder(path: str | Path, *, key: str) -> RunDirectory:
-    """The run directory that the user named; of ``hf:<folder or name on the hub>``, the one in the cache.
+    """Return the run directory that the user named; ``hf:<folder or name on the hub>`` gives a directory in the cache.
 
     Raises:
-        RunDirectoryError: there is none.
+        RunDirectoryError: there is no such run directory.
         CheckpointError: there is no such published model, or it cannot be imported.
     """
     if str(path).startswith(PREFIX):
-        # Most runs begin from no published model, and need not wait for what reads them.
+        # Imported here: most runs do not start from a published model and need not load the code that reads one.
         from lmtransfer.importing.importing import import_into_cache, imported_lines
 
         folder, imported = import_into_cache(str(path), key=key)
@@ -38,13 +38,13 @@ def open_saved(path: str | Path, *, key: str, trust: bool = False) -> SavedRun:
     """Open the run that the user named.
 
     Args:
-        path: the directory, as given; ``hf:`` before it makes it a published model, which is imported.
-        key: the configuration key that gave it, for messages.
-        trust: whether the user trusts it, whoever made it.
+        path: the directory as the user gave it; the prefix ``hf:`` marks a published model, which is imported.
+        key: the configuration key that the user set, for messages.
+        trust: whether the user trusts the run even if somebody else made it.
 
     Raises:
-        RunDirectoryError: it is missing, or no run that holds a model.
-        CheckpointError: its tokenizer is torn, or a published model cannot be imported.
+        RunDirectoryError: the directory is missing, or is no run with a model.
+        CheckpointError: its tokenizer is damaged, or a published model cannot be imported.
     """
     return read_saved(run_folder(path, key=key), given=path, key=key, trust=trust)
 
@@ -53,7 +53,7 @@ def is_pretrained(path: str | Path) -> bool:
     """Whether the run was trained on text without labels, and has the heads for it.
 
     Raises:
-        RunDirectoryError: it is no run.
+        RunDirectoryError: the path is no run.
         CheckpointError: a published model cannot be imported.
     """
     config = run_folder(path, key="run").read_config()
@@ -61,10 +61,10 @@ def is_pretrained(path: str | Path) -> bool:
 
 
 def trained_folders(path: str | Path) -> list[Path]:
-    """The run of a task that the user named, or its seeds in their order.
+    """Return the run of a task that the user named, or its seeds in order.
 
     Raises:
-        RunDirectoryError: no run of a task there, or none that has a checkpoint.
+        RunDirectoryError: the path holds no run of a task, or none with a checkpoint.
     """
     directory = run_folder(path, key="run")
     config = directory.read_config()

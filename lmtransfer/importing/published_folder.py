@@ -12,10 +12,10 @@ from typing import cast
 
 from lmtransfer.errors import CheckpointError
 
-#: What stands before a published model where a run directory may stand too: ``init=hf:bert-base-uncased``.
+#: Prefix that marks a published model where a run directory is also allowed: ``init=hf:bert-base-uncased``.
 PREFIX = "hf:"
 
-#: The files that are read of a model's folder; ELECTRA's generator may lie in a folder within it.
+#: The files of a model's folder that are read; ELECTRA's generator may be in a subfolder.
 _CONFIG = ("config.json", "generator/config.json", "options.json")
 _SAFETENSORS = ("model*.safetensors", "model*.safetensors.index.json", "generator/model*.safetensors")
 _LEGACY = ("pytorch_model*.bin", "pytorch_model*.bin.index.json", "generator/pytorch_model*.bin", "*.hdf5")
@@ -36,11 +36,11 @@ _HUB_NAME = re.compile(r"(?:[\w-][\w.-]*/)?[\w-][\w.-]*(?:@[\w./-]+)?")
 
 @dataclass(frozen=True, slots=True)
 class PublishedFolder:
-    """A published model's files.
+    """The files of a published model.
 
     Attributes:
-        path: their folder, absolute.
-        source: what to record: that folder, or the name on the hub.
+        path: absolute path of the folder.
+        source: the source to record: that folder, or the name on the hub.
     """
 
     path: Path
@@ -48,7 +48,7 @@ class PublishedFolder:
 
     @property
     def name(self) -> str:
-        """A short name in letters that a folder may have."""
+        """A short name that is valid as a folder name."""
         last = self.source.partition("@")[0].rstrip("/").rpartition("/")[2]
         return re.sub(r"[^\w.-]+", "-", last).strip(".-") or "model"
 
@@ -59,14 +59,14 @@ class PublishedFolder:
 
 
 def find_published(given: str, *, key: str) -> PublishedFolder:
-    """The folder that the user named, or the copy of a model of the hub, fetched if there is none yet.
+    """Return the folder that the user named, or the local copy of a hub model, which is downloaded if it is missing.
 
     Args:
-        given: a folder, or ``owner/name`` on the hub with ``@revision`` behind it or not; ``hf:`` may stand before it.
-        key: the configuration key that gave it, for messages.
+        given: a folder, or ``owner/name`` on the hub with an optional ``@revision``; the prefix ``hf:`` is optional.
+        key: the configuration key that the user set, for messages.
 
     Raises:
-        CheckpointError: there is no such folder, and no such model can be had.
+        CheckpointError: there is no such folder, and no such model can be downloaded.
     """
     text = given.removeprefix(PREFIX)
     folder = Path(text).expanduser()
@@ -94,40 +94,40 @@ def find_published(given: str, *, key: str) -> PublishedFolder:
 
 
 def wanted_files(names: Iterable[str]) -> list[str]:
-    """Those of a model's files that are read, sorted: of its weights the safetensors, where there are any."""
+    """Select the files that are read, sorted; if there are safetensors files, other weight files are skipped."""
     names = sorted(names)
     weights = _matching(names, _SAFETENSORS) or _matching(names, _LEGACY)
     return sorted({*_matching(names, (*_CONFIG, *_TOKENIZER)), *weights})
 
 
 def _wanted_in(folder: Path) -> list[str]:
-    """The same of the files in a folder."""
+    """Apply ``wanted_files`` to the files in a folder."""
     return wanted_files(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
 
 
 def _matching(names: Iterable[str], patterns: Iterable[str]) -> list[str]:
     patterns = tuple(patterns)
-    # "*" of fnmatch goes over "/" too: a pattern matches files of its own folder only.
+    # "*" of fnmatch also matches "/", but a pattern must match only files of its own folder.
     return [name for name in names if any(fnmatchcase(name, p) and name.count("/") == p.count("/") for p in patterns)]
 
 
 def _from_hub(name: str, revision: str | None, shown: str) -> Path:
-    """The hub's model as a folder in its cache; nothing is asked of the net where all of it is there.
+    """Return the hub's model as a folder in the hub's cache; without a network request if the copy is complete.
 
     Raises:
-        CheckpointError: it is neither there nor to be had.
+        CheckpointError: the model is not in the cache and cannot be downloaded.
     """
     from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.errors import HfHubHTTPError
 
-    # The base classes of the hub's error are those of its HTTP library and of the system.
+    # The hub's errors derive from those of its HTTP library and from OSError.
     faults = cast("tuple[type[Exception], ...]", (*HfHubHTTPError.__bases__, OSError, ValueError))
     try:
         cached = Path(snapshot_download(name, revision=revision, local_files_only=True))
         if _is_whole(cached):
             return cached
     except faults:
-        pass  # not there yet
+        pass  # not in the cache yet
     try:
         wanted = wanted_files(HfApi().list_repo_files(name, revision=revision))
         if not wanted:

@@ -1,4 +1,4 @@
-"""What training would cost: parameters counted, memory and time measured over a few steps."""
+"""The cost of training: parameters are counted; memory and time are measured over a few steps."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from lmtransfer.randomness import derived_seed
 from lmtransfer.training.hardware import Hardware
 from lmtransfer.training.optim.optimizers import Optimizer
 
-#: Measuring goes on for so many steps or seconds, whichever ends first.
+#: Measuring stops after this many steps or seconds, whichever is first.
 _STEPS, _SECONDS = 5, 4.0
-#: A step that is measured on a CPU multiplies and adds at most about so often.
+#: Limit of the multiply-add operations in a step that is measured on a CPU.
 _OPERATIONS = 4e11
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a few steps took.
+    """The cost of a training step, measured over a few steps.
 
     Attributes:
         tokens: real tokens of a measured step.
-        pass_seconds: forward and backward pass of such a step.
-        update_seconds: the optimiser's update, whatever the number of tokens.
-        weight_bytes, gradient_bytes, state_bytes: of all parameters; of the trainable ones; of the optimiser.
-        activation_bytes: what a forward pass over ``tokens`` keeps for the backward pass.
+        pass_seconds: duration of the forward and backward pass of such a step.
+        update_seconds: duration of the optimizer's update, which does not depend on the number of tokens.
+        weight_bytes, gradient_bytes, state_bytes: bytes of all parameters; of the gradients; of the optimizer's state.
+        activation_bytes: bytes that a forward pass over ``tokens`` keeps for the backward pass.
     """
 
     tokens: int
@@ -43,17 +43,17 @@ class Cost:
     activation_bytes: int
 
     def step_seconds(self, tokens: float) -> float:
-        """About how long a step of ``tokens`` takes."""
+        """Estimated duration of a step with ``tokens`` tokens."""
         return self.pass_seconds * tokens / self.tokens + self.update_seconds
 
     def peak_bytes(self, tokens: float) -> int:
-        """About how much the tensors take when a forward pass has ``tokens``."""
+        """Estimated peak memory of the tensors if a forward pass has ``tokens`` tokens."""
         fixed = self.weight_bytes + self.gradient_bytes + self.state_bytes
         return fixed + round(self.activation_bytes * tokens / self.tokens)
 
 
 def parameter_counts(learner: PretrainingLearner) -> dict[str, int]:
-    """Parameters by part: embeddings, the rest of the encoder, each objective's head; and in all, each once."""
+    """Parameters by part: embeddings, the rest of the encoder, the head of each objective; and the total, each once."""
     encoder = learner.encoder
     embeddings = {id(p) for m in encoder.modules() if isinstance(m, nn.Embedding) for p in m.parameters()}
     own = list(encoder.parameters())
@@ -67,7 +67,7 @@ def parameter_counts(learner: PretrainingLearner) -> dict[str, int]:
 
 
 def measurable_rows(batch: PretrainingBatch, learner: PretrainingLearner, device: torch.device) -> int:
-    """How many of the batch's rows can be measured in seconds on this device: all of them on a GPU."""
+    """How many rows of the batch can be measured within seconds on this device: all of them on a GPU."""
     if device.type == "cuda":
         return batch.inputs.num_real
     multiplied = sum(p.numel() for p in learner.parameters() if p.ndim > 1)
@@ -78,13 +78,13 @@ def measurable_rows(batch: PretrainingBatch, learner: PretrainingLearner, device
 def measure(
     learner: PretrainingLearner, optimizer: Optimizer, batch: PretrainingBatch, *, hardware: Hardware, seed: int
 ) -> Cost:
-    """Take a few training steps on one batch; ``learner`` is not the same afterwards.
+    """Measure a few training steps on one batch; they change ``learner``.
 
     Args:
-        learner: on the device.
-        optimizer: of its parameters.
-        batch: repeated.
-        hardware: where, and in which number format.
+        learner: the learner, on the device.
+        optimizer: optimizer of its parameters.
+        batch: the batch that is repeated.
+        hardware: device and number format.
         seed: of dropout.
     """
     moved = batch.to(hardware.device)
@@ -108,7 +108,7 @@ def measure(
             optimizer.zero_grad()
     return Cost(
         tokens=batch.num_tokens,
-        pass_seconds=min(passes[1:]),  # the first one makes kernels and buffers
+        pass_seconds=min(passes[1:]),  # the first pass allocates kernels and buffers
         update_seconds=min(updates[1:]),
         weight_bytes=sum(p.nbytes for p in learner.parameters()),
         gradient_bytes=gradient_bytes,
@@ -125,14 +125,14 @@ def _total(learner: PretrainingLearner, batch: PretrainingBatch, hardware: Hardw
 
 
 def _kept_for_backward(learner: PretrainingLearner, batch: PretrainingBatch, hardware: Hardware) -> int:
-    """Bytes that autograd keeps, each storage once, parameters and the batch left out."""
+    """Bytes that autograd keeps for the backward pass, each storage once, without parameters and the batch."""
     known = {p.untyped_storage().data_ptr() for p in learner.parameters()}
     kept: dict[int, tuple[int, Tensor]] = {}
 
     def note(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
         if storage.data_ptr() not in known:
-            kept[storage.data_ptr()] = (storage.nbytes(), tensor)  # held, so that its address is not used again
+            kept[storage.data_ptr()] = (storage.nbytes(), tensor)  # referenced, so that the address is not reused
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):

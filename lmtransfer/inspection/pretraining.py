@@ -1,4 +1,4 @@
-"""What a model will see of a corpus: rows with what is hidden in them, how they are packed, and what training costs."""
+"""What a model sees of a corpus: rows with their masked positions, how they are packed, and the cost of training."""
 
 from __future__ import annotations
 
@@ -37,23 +37,23 @@ from lmtransfer.system.console import Console
 from lmtransfer.tokenizers.base import Tokenizer, characters_of
 from lmtransfer.training.hardware import Hardware, setup
 
-#: Rows that are built together when rates are counted.
+#: Number of rows that are built together to count rates.
 _COUNTED_AT_ONCE = 64
 _MANY_DUPLICATES, _MANY_UNKNOWN = 0.01, 0.01
 _FEW_STEPS = 20
-#: Rows of mixed length cost more the further their mean is from the longest.
+#: Ratio of mean to longest row length below which rows of mixed length get a note.
 _SHORT = 0.5
 
 
 def inspect_pretraining(cfg: DictConfig, console: Console) -> None:
-    """Print everything; nothing is written but the cache of the corpus.
+    """Print everything; only the cache of the corpus is written.
 
     Args:
-        cfg: as the command has checked it.
-        console: where to.
+        cfg: the checked configuration.
+        console: console to print to.
 
     Raises:
-        DataError: a corpus that is missing, empty, or too small for its rows.
+        DataError: the corpus is missing, empty, or too small for its rows.
     """
     train = TrainSettings.from_config(cfg.train)
     chosen = HardwareSettings.from_config(cfg.hardware)
@@ -119,7 +119,7 @@ def _counted(
 
 def _print_rows(console: Console, batch: PretrainingBatch, tokenizer: Tokenizer, rows: Rows, *, number: int) -> None:
     views = list(row_views(batch))
-    # Rows lie by length in the batch: take some from all over it.
+    # Rows in the batch are sorted by length: take some from all parts of it.
     places = np.linspace(0, len(views) - 1, min(number, len(views))).astype(int).tolist()
     if not places:
         return
@@ -150,7 +150,7 @@ def _measured(
     batch: PretrainingBatch,
     hardware: Hardware,
 ) -> Cost:
-    """Measure on rows spread over all lengths of the epoch, as many as a forward pass has or seconds allow."""
+    """Measure on rows of all lengths of the epoch: as many as fit a forward pass, or as many as take seconds."""
     number = measurable_rows(batch, learner, hardware.device)
     by_length = np.argsort(plan.lengths, kind="stable")
     rows = by_length[np.linspace(0, len(by_length) - 1, min(number, len(by_length))).astype(int)]
@@ -167,7 +167,7 @@ def _measured(
 def _remarks(
     prepared: PreparedCorpus, lengths: np.ndarray, counts: RowCounts, rows: Rows, *, steps: int
 ) -> Iterator[str]:
-    """What a user should know beyond the numbers: one sentence each, with what to do about it."""
+    """Notes for the user beyond the numbers: one sentence each, with what to do."""
     statistics = prepared.statistics
     for kind, note in statistics.notes.items():
         yield f"{kind}: {note['count']:,} (first at {note['first']})"

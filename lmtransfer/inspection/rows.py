@@ -1,4 +1,4 @@
-"""Training rows as people read them: colours where the terminal has them, marks that stay without."""
+"""Training rows for people to read: colours on a terminal, and marks that also work without colours."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lmtransfer.tokenizers.base import Tokenizer
 _META = "\u2581"
 _STYLES = {"masked": "bold red", "replaced": "bold yellow", "kept": "bold cyan", "special": "dim", "plain": ""}
 
-#: What the marks mean.
+#: The meaning of the marks.
 LEGEND = Text.assemble(
     ("{film}", _STYLES["masked"]),
     " hidden as [MASK]  ",
@@ -22,9 +22,9 @@ LEGEND = Text.assemble(
     ("{film=}", _STYLES["kept"]),
     " to be predicted, left as it is  film|s one word of two tokens",
 )
-#: The same where nothing is hidden.
+#: The same for rows without masked positions.
 PLAIN_LEGEND = Text("film|s one word of two tokens")
-#: What the characters of a strip mean.
+#: The meaning of the characters of a strip.
 STRIP_LEGEND = Text.assemble(
     "one character a token: . seen  ",
     ("#", _STYLES["masked"]),
@@ -35,7 +35,7 @@ STRIP_LEGEND = Text.assemble(
 
 
 def shown(view: RowView, tokenizer: Tokenizer) -> Text:
-    """A row's tokens with what is hidden; the texts of a pair are two paragraphs."""
+    """The tokens of a row with marks; the texts of a pair are two paragraphs."""
     lines = Text()
     for part in _parts(view, tokenizer):
         if lines:
@@ -51,7 +51,7 @@ def shown(view: RowView, tokenizer: Tokenizer) -> Text:
 
 
 def strip(view: RowView, tokenizer: Tokenizer) -> Text:
-    """A row as one character a token."""
+    """A row with one character for each token."""
     text = Text()
     for token, is_hidden in zip(view.original.tolist(), view.is_hidden.tolist(), strict=True):
         if is_hidden:
@@ -64,12 +64,12 @@ def strip(view: RowView, tokenizer: Tokenizer) -> Text:
 
 
 def described_labels(view: RowView, names: Mapping[str, tuple[str, ...]]) -> str:
-    """Labels with what they mean: ``nsp 1: B is from another document``."""
+    """Labels with their meaning: ``nsp 1: B is from another document``."""
     return ", ".join(f"{name} {value}: {names[name][value]}" for name, value in view.labels.items())
 
 
 def _parts(view: RowView, tokenizer: Tokenizer) -> Iterator[range]:
-    """Runs of one segment."""
+    """The ranges of positions that have the same segment id."""
     edges = [0, *(np.flatnonzero(np.diff(view.segments)) + 1).tolist(), len(view.original)]
     for first, last in zip(edges[:-1], edges[1:], strict=True):
         yield range(first, last)
@@ -92,5 +92,5 @@ def _token(view: RowView, place: int, tokenizer: Tokenizer) -> Text:
 
 
 def _piece(token: int, tokenizer: Tokenizer) -> str:
-    """A piece without the sign of a word's beginning; the sign alone is an underscore."""
+    """A piece without the sign of a word's beginning; the sign alone becomes an underscore."""
     return tokenizer.piece(token).removeprefix(_META) or "_"

@@ -19,7 +19,7 @@ from lmtransfer.objectives.rows.base import Rows
 from lmtransfer.objectives.views import RowCounts
 from lmtransfer.tokenizers.base import Tokenizer
 
-#: Sentences or documents whose lengths are looked at, spread over the corpus.
+#: Number of sentences or documents, spread over the corpus, whose lengths are measured.
 _LENGTHS = 100_000
 
 
@@ -33,7 +33,7 @@ def titled(title: str) -> Table:
 
 
 def corpus_table(name: str, prepared: PreparedCorpus, tokenizer: Tokenizer) -> Table:
-    """What is in the corpus, which is no mixture."""
+    """Statistics of a single corpus (not a mixture)."""
     statistics, train = prepared.statistics, cast(TokenStore, prepared.train)
     table = titled(f"corpus {name}")
     held_out = f"{prepared.validation.num_documents:,} more are held out for validation"
@@ -50,12 +50,12 @@ def corpus_table(name: str, prepared: PreparedCorpus, tokenizer: Tokenizer) -> T
 
 
 def starts_of_documents(store: TokenStore) -> np.ndarray:
-    """Global token index at which each document starts, and the number of tokens, int64."""
+    """Index of the first token of each document, followed by the number of tokens, int64."""
     return store.sentence_starts[store.document_starts]
 
 
 def _rare_pieces(store: TokenStore, tokenizer: Tokenizer, *, tokens: int = 1_000_000, rare: int = 3) -> int:
-    """Ordinary pieces that occur less than ``rare`` times in the first so many tokens."""
+    """Number of non-special pieces that occur less than ``rare`` times in the first ``tokens`` tokens."""
     counts = np.bincount(store.tokens(0, min(tokens, store.num_tokens)), minlength=tokenizer.num_pieces)
     ordinary = counts[: tokenizer.num_pieces][~tokenizer.is_special[: tokenizer.num_pieces]]
     return int((ordinary < rare).sum())
@@ -69,7 +69,7 @@ def _lengths(starts: np.ndarray) -> tuple[str, str]:
 
 
 def parts_table(prepared: PreparedCorpus, tokenizer: Tokenizer) -> Table | None:
-    """One line a part, or None where the corpus is a single one."""
+    """One line for each part of a mixture; None for a single corpus."""
     if not isinstance(prepared.train, MixedStore):
         return None
     shares = part_shares(prepared.train, tokenizer)
@@ -104,7 +104,7 @@ def parts_table(prepared: PreparedCorpus, tokenizer: Tokenizer) -> Table | None:
 def rates_table(
     lengths: np.ndarray, counts: RowCounts, rows: Rows, *, epoch: int, steps: int, train: TrainSettings
 ) -> Table:
-    """The rows of an epoch, and what is hidden in them as it came out."""
+    """The rows of an epoch, and the counted rates of what is masked in them."""
     table = titled(f"rows of epoch {epoch}")
     table.add_row("rows", f"{len(lengths):,}", type(rows).__name__)
     table.add_row("tokens", f"{lengths.sum(dtype=np.int64):,}", f"{counts.special / counts.tokens:.1%} are special")
@@ -148,14 +148,14 @@ def parameter_table(name: str, counts: Mapping[str, int], *, frozen: int) -> Tab
 
 
 def cost_table(cost: Cost, *, tokens: int, steps: int, pass_tokens: int, train: TrainSettings) -> Table:
-    """Memory and time.
+    """Estimated memory and time.
 
     Args:
-        cost: as measured.
-        tokens: of an epoch.
-        steps: of an epoch.
-        pass_tokens: of a forward pass.
-        train: names the budget.
+        cost: the measured cost.
+        tokens: tokens of an epoch.
+        steps: steps of an epoch.
+        pass_tokens: tokens of a forward pass.
+        train: settings with the budget.
     """
     table = titled("estimate from a few steps, not compiled")
     fixed = cost.peak_bytes(0)
@@ -173,7 +173,7 @@ def cost_table(cost: Cost, *, tokens: int, steps: int, pass_tokens: int, train: 
 
 
 def _steps_of(train: TrainSettings, *, seconds: float, tokens: float, steps: int) -> float | None:
-    """Steps in the budget, given what a step takes and the steps of an epoch."""
+    """The number of steps in the budget, from the duration of a step and the steps of an epoch."""
     budgets = (
         (train.steps, 1.0),
         (train.tokens, 1 / tokens),
@@ -184,7 +184,7 @@ def _steps_of(train: TrainSettings, *, seconds: float, tokens: float, steps: int
 
 
 def duration(seconds: float) -> str:
-    """Seconds in the unit that people use."""
+    """A duration in a readable unit."""
     for size, unit in ((86_400, "days"), (3600, "hours"), (60, "minutes")):
         if seconds >= 2 * size:
             return f"{seconds / size:.1f} {unit}"

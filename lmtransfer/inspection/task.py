@@ -1,4 +1,4 @@
-"""What a model will see of a labelled task: its splits in numbers, and examples with what is asked of them."""
+"""What a model sees of a labelled task: statistics of its splits, and examples with their labels."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lmtransfer.tasks.encoded import EncodedExamples
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.transfer.experiment.data import encode_examples, noted
 
-#: Ids that are named where something is wrong with examples.
+#: How many example ids a note about a problem lists.
 _NAMED = 5
 
 
@@ -29,12 +29,12 @@ def inspect_task(cfg: DictConfig, console: Console) -> None:
     """Print everything; nothing is written.
 
     Args:
-        cfg: as the command has checked it.
-        console: where to.
+        cfg: the checked configuration.
+        console: console to print to.
 
     Raises:
-        ConfigError: no run is named, or the task has no labels.
-        DataError: a split that is malformed, or none that can be read.
+        ConfigError: no run is given, or the task has no labels.
+        DataError: a split is malformed, or no split can be read.
     """
     if not cfg.get("init"):
         raise ConfigError("init: give the run directory whose tokenizer reads the task (init=runs/pretrain/<name>)")
@@ -63,7 +63,7 @@ def inspect_task(cfg: DictConfig, console: Console) -> None:
 
 
 def split_table(task: Task, split: str, encoded: EncodedExamples, tokenizer: Tokenizer) -> Table:
-    """A split in numbers."""
+    """Statistics of a split."""
     table = titled(f"task {task.name}, split {split}")
     num = len(encoded.examples)
     hidden = sum(not example.has_gold for example in encoded.examples)
@@ -84,12 +84,12 @@ def split_table(task: Task, split: str, encoded: EncodedExamples, tokenizer: Tok
 
 
 def remarks(encoded: EncodedExamples, split: str, seen: dict[str, str]) -> Iterator[str]:
-    """What a user should know about a split.
+    """Notes for the user about a split.
 
     Args:
-        encoded: the split.
-        split: its name.
-        seen: a text of each split read so far, by digest of its tokens; grows.
+        encoded: the encoded split.
+        split: name of the split.
+        seen: texts of all splits read so far, by digest of their tokens; this function adds to it.
     """
     if encoded.unreachable:
         names = ", ".join(encoded.unreachable[:_NAMED])
@@ -132,7 +132,7 @@ def _print_examples(
 
 
 def _tokens(tokens: np.ndarray, marks: Mapping[int, str], tokenizer: Tokenizer) -> Text:
-    """The pieces, with what is asked of them: an answer in bold, a tag behind its word."""
+    """The pieces with marks: an answer in bold, a tag after its word."""
     text = Text()
     for place, token in enumerate(tokens.tolist()):
         in_answer = marks.get(place) == ""

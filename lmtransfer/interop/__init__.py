@@ -1,1 +1,1 @@
-"""Published checkpoints in, folders for other libraries out."""
+"""Read published checkpoints, and write folders for other libraries."""

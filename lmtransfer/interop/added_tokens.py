@@ -1,4 +1,4 @@
-"""Words of the user's as tokens of their own: in the tokenizer, and as rows of the embeddings.
+"""Add words of the user as single tokens: to the tokenizer, and as rows of the embeddings.
 
 Shape legend: V rows of the vocabulary, E width of an embedding.
 """
@@ -18,11 +18,11 @@ from lmtransfer.tokenizers.extended import ExtendedTokenizer
 
 
 def with_words(tokenizer: Tokenizer, file: Path) -> tuple[Tokenizer, tuple[str, ...]]:
-    """The tokenizer with the words of a file, one a line, each as one token; and what there is to say of them.
+    """Add the words of a file, one a line, to a tokenizer as single tokens; also return notes for the user.
 
     Raises:
-        DataError: the file cannot be read, or a line is no word.
-        CheckpointError: the tokenizer can have no further words.
+        DataError: the file cannot be read, or a line is not a valid word.
+        CheckpointError: the tokenizer does not support added words.
     """
     found = read_words(file, tokenizer)
     return ExtendedTokenizer(tokenizer, found.words), found.notes
@@ -31,16 +31,16 @@ def with_words(tokenizer: Tokenizer, file: Path) -> tuple[Tokenizer, tuple[str, 
 def resized_weights(
     tensors: Mapping[str, Tensor], *, base: Tokenizer, tokenizer: Tokenizer, module_of: Callable[[int], nn.Module]
 ) -> dict[str, Tensor]:
-    """The weights of a checkpoint, with rows for the words that the tokenizer has beyond that of the checkpoint.
+    """Extend the weights of a checkpoint by rows for the words that were added to its tokenizer.
 
     Args:
-        tensors: by name.
-        base: the checkpoint's tokenizer.
-        tokenizer: the same, or with words added.
-        module_of: makes the module, with those names, for a vocabulary of so many rows.
+        tensors: tensors by name.
+        base: tokenizer of the checkpoint.
+        tokenizer: the same tokenizer, or that tokenizer with added words.
+        module_of: builds the module, with those tensor names, for a given vocabulary size.
 
     Raises:
-        CheckpointError: the model depends on the vocabulary in another way than by a row a token.
+        CheckpointError: a tensor depends on the vocabulary in another way than by one row a token.
     """
     if tokenizer.fingerprint == base.fingerprint:
         return dict(tensors)
@@ -49,24 +49,24 @@ def resized_weights(
 
 
 def resized_rows(tensor_VE: Tensor, base: Tokenizer, extended: ExtendedTokenizer) -> Tensor:
-    """An embedding, or what an output layer has of each token, with rows for the added words.
+    """Extend an embedding, or a tensor of an output layer with one row a token, by rows for the added words.
 
-    Rows of the base's pieces stay as they are, bit for bit. A new word's row is the mean of its pieces' rows. An output
-    bias is treated alike, so that a new word's logit is the mean of its pieces' logits; a bias of 0, beside trained
-    ones, would make each of them as likely as what the text is about, or as good as impossible. Rows that no token has
-    (where the vocabulary is rounded up) are the mean of all pieces' rows, so that they take no more of the softmax than
-    an ordinary token does.
+    Rows of the base's pieces stay unchanged, bit for bit. The row of a new word is the mean of its pieces' rows. An
+    output bias is treated in the same way, so that the logit of a new word is the mean of its pieces' logits. A bias of
+    0 beside trained biases would make each new word as likely as the topic of the text, or almost impossible. Rows
+    without a token (if the vocabulary size is rounded up) get the mean of all pieces' rows, so that each of them gets
+    no more softmax probability than an ordinary token.
 
     Args:
         tensor_VE: shape (base.vocab_size, E), or (base.vocab_size,).
-        base: the tokenizer before.
-        extended: the tokenizer with the words.
+        base: the tokenizer without the added words.
+        extended: the tokenizer with the added words.
 
     Returns:
-        Shape (extended.vocab_size, E), or (extended.vocab_size,), of the same dtype and device.
+        Shape (extended.vocab_size, E), or (extended.vocab_size,), with the same dtype and device.
 
     Raises:
-        CheckpointError: the tensor has another number of rows, or ``extended`` is of another base.
+        CheckpointError: the tensor has another number of rows, or ``extended`` has another base.
     """
     if tensor_VE.shape[:1] != (base.vocab_size,) or extended.base.fingerprint != base.fingerprint:
         raise CheckpointError(
@@ -89,18 +89,18 @@ def resized_rows(tensor_VE: Tensor, base: Tokenizer, extended: ExtendedTokenizer
 def resized(
     tensors: Mapping[str, Tensor], names: Collection[str], *, base: Tokenizer, extended: ExtendedTokenizer
 ) -> dict[str, Tensor]:
-    """Weights of which those in ``names`` have a row a token, with rows for the added words; see ``resized_rows``."""
+    """Extend the tensors in ``names``, which have one row a token, by rows for added words; see ``resized_rows``."""
     return {name: resized_rows(tensor, base, extended) if name in names else tensor for name, tensor in tensors.items()}
 
 
 def vocabulary_tensors(module_of: Callable[[int], nn.Module]) -> frozenset[str]:
-    """Names of the tensors that have a row a token: those whose number of rows follows the vocabulary's.
+    """Find the tensors with one row a token: those whose number of rows changes with the vocabulary size.
 
     Args:
-        module_of: makes the model for a vocabulary of so many rows; nothing is computed or kept in memory.
+        module_of: builds the model for a given vocabulary size; it is built on the meta device, without memory.
 
     Raises:
-        CheckpointError: a tensor follows the vocabulary in another dimension.
+        CheckpointError: another dimension of a tensor changes with the vocabulary size.
     """
     sizes = (128, 192)
     with torch.device("meta"):

@@ -1,4 +1,4 @@
-"""A smaller model that an objective owns (ELECTRA's generator): a folder of its own there, part of it here."""
+"""ELECTRA's generator, a smaller model inside an objective: published as a folder, here part of the objective."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lmtransfer.interop.families.base import GeneratorFormat
 from lmtransfer.interop.families.index import defaults_of
 from lmtransfer.models.generator import generator_shape
 
-#: What a generator's encoder may have otherwise than the encoder that it belongs to.
+#: Arguments in which a generator's encoder may differ from the main encoder.
 _OF_A_GENERATOR = ("dim", "num_heads", "hidden_dim", "dropout")
 
 
@@ -22,10 +22,10 @@ class SeparateGenerator:
     """A generator as a run of its own.
 
     Attributes:
-        shape: its encoder's arguments where they are not those of the encoder that it belongs to.
-        encoder: its encoder's tensors, the shared ones among them.
-        head: those of its head, under ``mlm.``.
-        loss_arguments: arguments of that head's objective, by its name.
+        shape: the arguments in which its encoder differs from the main encoder.
+        encoder: tensors of its encoder, including the shared ones.
+        head: tensors of its head, under ``mlm.``.
+        loss_arguments: arguments of the head's objective, by the objective's name.
     """
 
     shape: dict[str, Any]
@@ -42,18 +42,19 @@ def joined_generator(
     other_encoder: Mapping[str, Tensor],
     other_head: Mapping[str, Tensor],
 ) -> tuple[dict[str, Tensor], float] | str:
-    """A generator that was read by itself as part of the objective, or why it is none of this encoder.
+    """Convert a generator that was read as a separate model to tensors of the objective.
 
     Args:
         generator: the names.
         model: component node of the encoder.
-        encoder: its tensors by our names.
-        other_model: component node of the generator's.
-        other_encoder: its tensors.
-        other_head: those of its head, under ``mlm.``.
+        encoder: tensors of the encoder, by our names.
+        other_model: component node of the generator's encoder.
+        other_encoder: tensors of the generator's encoder.
+        other_head: tensors of the generator's head, under ``mlm.``.
 
     Returns:
-        Its tensors by our names under ``objectives.``, and its width as a share of the encoder's.
+        The generator's tensors by our names under ``objectives.``, and its width as a share of the encoder's; or the
+        reason why the generator does not fit the encoder.
     """
     if not any(name.startswith("mlm.") for name in other_head):
         return "it has no head of mlm"
@@ -91,13 +92,13 @@ def separate_generator(
     arguments: Mapping[str, Any],
     node: Mapping[str, Any],
 ) -> tuple[dict[str, Tensor], SeparateGenerator | None]:
-    """The objective's tensors without the generator's, and the generator where it has one.
+    """Split the objective's tensors into those without the generator and, if there is one, the generator.
 
     Args:
         generator: the names.
-        own: the objective's tensors, under its name.
-        encoder: the encoder's.
-        arguments: of the encoder, defaults included.
+        own: tensors of the objective, under its name.
+        encoder: tensors of the encoder.
+        arguments: arguments of the encoder, defaults included.
         node: component node of the objective.
     """
     layers, head = f"{generator.loss}.{generator.layers}", f"{generator.loss}.{generator.head}"

@@ -1,6 +1,6 @@
-"""Published folders (``config.json`` and weights, as Hugging Face transformers writes them) as encoders of ours.
+"""Read published folders (``config.json`` and weights, as Hugging Face transformers writes them) into our encoders.
 
-Nothing of a folder is executed or imported: ``auto_map`` and the like are told and ignored.
+Nothing in a folder is executed or imported; ``auto_map`` and similar keys are reported and ignored.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from lmtransfer.interop.weight_files import read_json, read_weight_files
 from lmtransfer.models.base import Encoder
 from lmtransfer.models.elmo import ElmoEncoder
 
-#: Keys of config.json by which a folder asks for code of its own.
+#: Keys of config.json with which a folder asks to run its own code.
 _CODE = ("auto_map", "custom_pipelines", "_target_")
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A published checkpoint, as ours.
+    """A published checkpoint, converted to our names.
 
     Attributes:
         model: component node of the encoder, without ``vocab_size``.
-        vocab_size: rows of its token embedding; 0 where it reads characters.
-        encoder: its tensors by our names: the encoder's state, what layers share named once.
-        objectives: those of its pretraining heads, such as ``mlm.dense.weight``; a head whose objective is not
-            complete (ELECTRA's discriminator without its generator) is here too.
+        vocab_size: rows of the token embedding; 0 if the encoder reads characters.
+        encoder: tensors of the encoder, by our names; a tensor that layers share occurs once.
+        objectives: tensors of the pretraining heads, such as ``mlm.dense.weight``, including heads of an incomplete
+            objective (ELECTRA's discriminator without its generator).
         losses: the objectives whose heads are complete.
-        loss_arguments: their component nodes.
-        config: config.json as it was.
-        notes: what was left out or read otherwise, for the user.
+        loss_arguments: component nodes of these objectives.
+        config: the original config.json.
+        notes: notes for the user on what was left out or read differently.
     """
 
     model: dict[str, Any]
@@ -59,8 +59,8 @@ def read_published(folder: Path) -> Published:
     """Read a published folder.
 
     Raises:
-        CheckpointError: something in it is missing, torn, hostile, not supported, or does not fit: all that is wrong
-            with config.json at once, and all that is wrong with the encoder's tensors at once.
+        CheckpointError: a part is missing, damaged, hostile, unsupported, or does not fit. One message lists all
+            problems of config.json; another one lists all problems of the encoder's tensors.
     """
     return _read(Path(folder), generators=True)
 
@@ -109,7 +109,7 @@ def _read(folder: Path, *, generators: bool) -> Published:
 
 
 def _with_generator(published: Published, generator: GeneratorFormat, folder: Path) -> Published:
-    """With the generator in the subfolder, where there is one that fits."""
+    """Add the generator in the subfolder; if it is missing or does not fit, add a note."""
     place = folder / generator.folder
     told = f"the head of {generator.loss} is not complete without its generator"
     if not (place / "config.json").is_file():
@@ -155,7 +155,7 @@ def _read_elmo(folder: Path) -> Published:
 
 
 def read_task_head(folder: Path, *, kind: TaskKind) -> dict[str, Tensor]:
-    """The tensors of a task's head by our names (``hidden.weight``, ``output.weight``, ...): ``to_published``, undone.
+    """Read a task's head by our names (``hidden.weight``, ``output.weight``, ...), the inverse of ``to_published``.
 
     Raises:
         CheckpointError: the folder cannot be read, its family has no such head, or this checkpoint has none.
@@ -185,7 +185,7 @@ def _arguments(family: Family, config: Mapping[str, Any], source: Path, notes: l
 
 
 def _renamed(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Old files call the scale and the shift of a LayerNorm gamma and beta, as TensorFlow does."""
+    """Rename the gamma and beta of LayerNorms in old files (TensorFlow's names) to weight and bias."""
     suffixes = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
     found = {}
     for name, tensor in tensors.items():
@@ -195,7 +195,7 @@ def _renamed(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _apart(family: Family, tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """The encoder's tensors without their prefix, and those of heads."""
+    """Separate the encoder's tensors, without their prefix, from those of heads."""
     if any(name.startswith(family.prefix) for name in tensors):
         body = {name: name.removeprefix(family.prefix) for name in tensors if name.startswith(family.prefix)}
     else:
@@ -215,10 +215,10 @@ def _apart(family: Family, tensors: Mapping[str, Tensor]) -> tuple[dict[str, Ten
 
 
 def skeleton(encoder: type[Encoder], arguments: Mapping[str, Any], *, vocab_size: int, source: str) -> Encoder:
-    """An encoder without memory for its weights, for the shapes that they must have.
+    """Build an encoder on the meta device, without memory for its weights, to get the shapes of its tensors.
 
     Raises:
-        CheckpointError: no encoder can have these arguments.
+        CheckpointError: no encoder accepts these arguments.
     """
     try:
         with torch.device("meta"):

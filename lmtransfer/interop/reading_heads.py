@@ -1,4 +1,4 @@
-"""The pretraining heads of a published checkpoint, as those of our objectives."""
+"""Read the pretraining heads of a published checkpoint as heads of our objectives."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from lmtransfer.interop.families.key_map import check_tensors, expected_tensors,
 from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.base import Objective
 
-#: Tensors that are named of those that are left out.
+#: At most this many of the left-out tensors are named in a note.
 _MOST_NAMED = 20
 
 
 @dataclass(frozen=True, slots=True)
 class HeadsRead:
-    """What came along.
+    """The heads that were read.
 
     Attributes:
-        tensors: by our names, under ``objectives.``.
+        tensors: tensors by our names, under ``objectives.``.
         nodes: component nodes of the objectives that are complete.
     """
 
@@ -41,19 +41,19 @@ def read_heads(
     source: str,
     notes: list[str],
 ) -> HeadsRead:
-    """Take what belongs to an objective; what else stands beside the encoder is told and left out.
+    """Read the heads that belong to an objective; other tensors are left out, with a note.
 
     Args:
-        family: its tables.
-        config: config.json, as its table reads it.
+        family: the family with its tables.
+        config: config.json, as the family's table reads it.
         encoder: our encoder, without memory for its weights.
-        body: the encoder's published tensors.
-        heads: the other ones.
+        body: published tensors of the encoder.
+        heads: all other published tensors.
         source: the folder, for messages.
-        notes: for the user; added to.
+        notes: list to which notes for the user are added.
 
     Raises:
-        CheckpointError: a head's tensors are of other shapes than the encoder asks for.
+        CheckpointError: the shapes of a head's tensors do not fit the encoder.
     """
     left, read = dict(heads), HeadsRead({}, {})
     declared = config.get("architectures")
@@ -94,7 +94,7 @@ def _why_not(
     body: Mapping[str, Tensor],
     encoder: Encoder,
 ) -> str | None:
-    """Why a head that is there cannot come along."""
+    """Say why a head in the checkpoint cannot be used; None if it can."""
     missing = [name for rewrite in head.key_map for name in rewrite.theirs if name not in own]
     if missing:
         return f"{', '.join(missing)} missing"
@@ -109,7 +109,7 @@ def _why_not(
 
 
 def _skeleton(head: PretrainingHead, arguments: Mapping[str, Any], encoder: Encoder) -> Objective:
-    """The head's objective over the encoder, without memory for its weights."""
+    """Build the head's objective on the encoder, without memory for its weights."""
     with torch.device("meta"):
         objective = head.objective(**arguments)
         objective.bind(encoder)

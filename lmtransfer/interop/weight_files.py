@@ -1,7 +1,7 @@
-"""The weights of a published folder: tensors by name, from safetensors or from PyTorch's older files.
+"""Read the weights of a published folder: tensors by name, from safetensors or from PyTorch's older files.
 
-Nothing in these files is executed: safetensors holds data only, and a pickle is read by the loader of PyTorch that
-knows tensors and refuses everything else. A sharded checkpoint's index may name files of its own folder only.
+Nothing in these files is executed. Safetensors holds only data; a pickle is read by the PyTorch loader that accepts
+only tensors and refuses everything else. The index of a sharded checkpoint may name only files of its own folder.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from lmtransfer.untrusted.documents import read_json as read_document
 from lmtransfer.untrusted.schema import Fields
 from lmtransfer.untrusted.tensor_files import check_tensor_file
 
-#: In the order in which they are looked for; each may also be sharded, with its index beside it.
+#: File names in search order; each may also be sharded, with an index file beside it.
 FILES = ("model.safetensors", "pytorch_model.bin")
 
 
 def read_weight_files(folder: Path) -> dict[str, Tensor]:
-    """All tensors of a published folder, on the CPU: of ``model.safetensors``, else of ``pytorch_model.bin``.
+    """Read all tensors of a published folder to the CPU: from ``model.safetensors``, else from ``pytorch_model.bin``.
 
     Raises:
-        CheckpointError: there are no weights; a file is missing, torn, of another format, or wants to run code.
+        CheckpointError: there are no weights; a file is missing, damaged, has another format, or would run code.
     """
     for name in FILES:
         read = _read_safetensors if name.endswith(".safetensors") else _read_pickle
@@ -47,10 +47,10 @@ def read_weight_files(folder: Path) -> dict[str, Tensor]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON file that holds an object.
+    """Read a JSON file that holds an object.
 
     Raises:
-        CheckpointError: it is missing, no JSON, or another value.
+        CheckpointError: the file is missing, no JSON, or holds another value.
     """
     if not path.exists():
         raise CheckpointError(f"{path}: is missing")
@@ -67,9 +67,9 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
 
 def _read_pickle(path: Path) -> dict[str, Tensor]:
     try:
-        with warnings.catch_warnings(action="ignore"):  # of what is in the file, which is refused or read
+        with warnings.catch_warnings(action="ignore"):  # about the content, which is either refused or read
             content = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # what a broken or hostile pickle can raise is without end, and each becomes one message
+    except Exception as error:  # a broken or hostile pickle can raise any exception; each becomes one message
         code = re.search(r"GLOBAL\s+([\w.]+)", str(error))
         if code is not None:
             raise CheckpointError(

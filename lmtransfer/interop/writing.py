@@ -1,4 +1,4 @@
-"""Runs of ours as folders that Hugging Face transformers loads: config.json and tensors by published names."""
+"""Write runs as folders that Hugging Face transformers loads: config.json and tensors by published names."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ _TASK_NAMES = {"classification": "labels", "regression": "a number", "tagging": 
 
 @dataclass(frozen=True, slots=True)
 class RunToPublish:
-    """What a run holds that is published.
+    """The parts of a run that are published.
 
-    A task's head is the family's published one (``transfer.pooling=family``), or linear over every token: how tokens
-    are composed otherwise is not seen here, and to be refused before.
+    A task's head must be the family's published head (``transfer.pooling=family``), or linear over every token. Other
+    ways to compose tokens are not visible here; the caller must refuse them.
 
     Attributes:
         model: component node of the encoder.
         vocab_size: rows of its token embedding.
-        encoder: its tensors.
-        kind: what stands upon it.
-        head: "pretraining": the objectives' tensors, such as ``mlm.dense.weight``; of a task the head's
-            (``hidden.weight``, ``output.weight``, ...).
-        labels: of classification and tagging, in the order of the outputs.
-        head_dropout: of a task's head.
-        pad_id: of the written tokenizer; ``vocab_size`` adds one row of zeros to the embeddings.
+        encoder: tensors of the encoder.
+        kind: kind of the heads.
+        head: tensors of the objectives, such as ``mlm.dense.weight``, if the kind is "pretraining"; otherwise those of
+            a task's head (``hidden.weight``, ``output.weight``, ...).
+        labels: label names of classification and tagging, in the order of the outputs.
+        head_dropout: dropout of a task's head.
+        pad_id: padding id of the written tokenizer; ``vocab_size`` adds one row of zeros to the embeddings.
         specials: ids of "cls", "sep", "mask", "unk".
         loss_arguments: component nodes of the objectives by name.
     """
@@ -54,15 +54,15 @@ class RunToPublish:
 
 @dataclass(frozen=True, slots=True)
 class PublishedFiles:
-    """What is written.
+    """The content of the published files.
 
     Attributes:
-        architecture: the class of transformers that loads it.
-        config: config.json.
-        tensors: what ``save_pretrained`` of that class writes; tensors that repeat others are left out.
-        outputs: by the name of each objective whose head is there, how the class's output calls what it says.
+        architecture: class of transformers that loads the files.
+        config: content of config.json.
+        tensors: the tensors that ``save_pretrained`` of that class writes; tensors that repeat others are left out.
+        outputs: for each objective whose head is included, the attribute of the class's output that holds its logits.
         more: further models, by subfolder: ELECTRA's generator.
-        notes: what was left out or written otherwise, for the user.
+        notes: notes for the user on what was left out or written differently.
     """
 
     architecture: str
@@ -74,11 +74,11 @@ class PublishedFiles:
 
 
 def to_published(run: RunToPublish) -> PublishedFiles:
-    """Write a run in the layout of transformers.
+    """Convert a run to the layout of transformers.
 
     Raises:
         NoCounterpart: transformers has no such model.
-        CheckpointError: it has the model, and no such head.
+        CheckpointError: transformers has the model, but not this head.
     """
     family, arguments = family_of_model(run.model)
     notes: list[str] = []
@@ -99,9 +99,9 @@ def to_published(run: RunToPublish) -> PublishedFiles:
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """A choice of class: its name, whether it has the pooler, its head's published tensors and keys of config.json.
+    """The chosen class: its name, whether it has the pooler, its head's published tensors and keys of config.json.
 
-    ``outputs`` and ``more`` as in ``PublishedFiles``.
+    ``outputs`` and ``more`` are as in ``PublishedFiles``.
     """
 
     architecture: str
@@ -127,7 +127,7 @@ def _config(family: Family, arguments: Mapping[str, Any], run: RunToPublish, mad
 def _body(
     family: Family, arguments: Mapping[str, Any], run: RunToPublish, made: _Made, notes: list[str]
 ) -> dict[str, Tensor]:
-    """The encoder's tensors by published names, without prefix."""
+    """Return the encoder's tensors by published names, without prefix."""
     own = {name: tensor for name, tensor in run.encoder.items() if not _repeats(family, name)}
     own[family.token] = _with_row_of_padding(own[family.token], run)
     published = to_theirs(own, family.key_map, num_heads=arguments.get("num_heads"))
@@ -140,12 +140,12 @@ def _body(
 
 
 def _repeats(family: Family, name: str) -> bool:
-    """Whether a tensor of ours is another one of an encoder that shares its layers."""
+    """Whether a tensor name of ours is an alias, because the encoder shares its layers."""
     return any(re.fullmatch(pattern, name) for pattern in family.shared)
 
 
 def _pretraining(family: Family, arguments: Mapping[str, Any], run: RunToPublish, notes: list[str]) -> _Made:
-    """The class that has most of the run's heads."""
+    """Choose the class that has the most of the run's heads."""
     losses = dict.fromkeys([*run.loss_arguments, *(name.partition(".")[0] for name in run.head)])
     fitting = [head for head in family.heads if head.loss in losses and _fits(head, arguments, run, notes)]
     known = {head.loss for head in fitting}
@@ -179,7 +179,7 @@ def _run_of(generator: SeparateGenerator, run: RunToPublish) -> RunToPublish:
 
 
 def _fits(head: PretrainingHead, arguments: Mapping[str, Any], run: RunToPublish, notes: list[str]) -> bool:
-    """Whether an objective's arguments are those that the published head takes from config.json."""
+    """Whether an objective's arguments equal those that the published head takes from config.json."""
     node = run.loss_arguments.get(head.loss, {})
     wanted = (
         {setting.ours: arguments[setting.ours] for setting in head.settings}
@@ -251,5 +251,5 @@ def _with_row_of_padding(per_token: Tensor, run: RunToPublish) -> Tensor:
 
 
 def _separate(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Contiguous tensors, none of which shares its memory with another, as safetensors asks."""
+    """Make tensors contiguous and without shared memory, as safetensors requires."""
     return {name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()}

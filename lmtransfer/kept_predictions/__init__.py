@@ -1,1 +1,1 @@
-"""What a run answered to each example that it was scored on: kept in its directory, read back for comparisons."""
+"""Predictions of a run, one for each scored example: kept in the run directory and read back for comparisons."""

@@ -1,7 +1,7 @@
-"""Kept predictions as a compressed ``.npz``: plain arrays that ``numpy.load`` reads, nothing that executes.
+"""Kept predictions as a compressed ``.npz``: plain arrays that ``numpy.load`` reads, and no executable content.
 
-Texts are UTF-8 bytes, what describes them is JSON. A label costs some 18 bytes an example, an answer with its text
-some 40. The same predictions are the same bytes.
+Texts are UTF-8 bytes, and the description of the arrays is JSON. A label takes about 18 bytes an example, an answer
+with its text about 40. The same predictions give the same bytes.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from lmtransfer.system.printable import printable
 
 #: The folder of predictions in a run directory.
 FOLDER = "predictions"
-#: More examples, or words of them, than this are not kept.
+#: Predictions with more examples, or more words, than this are not kept.
 MOST_EXAMPLES, MOST_ANSWERS = 500_000, 10_000_000
-#: Files that unpack to more than this are not read.
+#: Files that unpack to more bytes than this are not read.
 _MOST_BYTES = 1 << 30
 _FORMAT = 1
 _ARRAYS = ("about", "ids", "keys", "clusters", "lengths", "predicted", "gold", "offsets", "classes", "answers",
@@ -34,16 +34,16 @@ _ARRAYS = ("about", "ids", "keys", "clusters", "lengths", "predicted", "gold", "
 
 
 def is_kept(examples: ScoredExamples) -> bool:
-    """Whether predictions are few enough to be kept."""
+    """Whether the number of predictions is small enough to keep them."""
     return len(examples) <= MOST_EXAMPLES and len(examples.predicted) <= MOST_ANSWERS
 
 
 def write_predictions(run: Path, kept: Mapping[str, Kept]) -> None:
-    """Put predictions into a run directory, all or nothing, in the place of those that were there.
+    """Write predictions into a run directory and replace older ones; either all files are written or none.
 
     Args:
         run: the run directory.
-        kept: by the name of the file, without its suffix.
+        kept: predictions by the name of the file, without its suffix.
     """
     with staged_folder(run / FOLDER) as folder:
         for name, one in kept.items():
@@ -51,10 +51,10 @@ def write_predictions(run: Path, kept: Mapping[str, Kept]) -> None:
 
 
 def read_predictions(path: Path) -> Kept:
-    """The predictions in a file.
+    """Read the predictions in a file.
 
     Raises:
-        RunDirectoryError: it is missing, damaged, or too large.
+        RunDirectoryError: the file is missing, damaged, or too large.
     """
     try:
         return _unpacked(path)
@@ -67,7 +67,7 @@ def read_predictions(path: Path) -> Kept:
 
 
 def prediction_files(run: Path) -> list[Path]:
-    """The files of a run, its seeds and its control, in the order of their paths."""
+    """List the files of a run, its seeds and its control, in the order of their paths."""
     members = ("", "seed-*", "pretraining-*/seed-*")
     folders = [
         folder for condition in ("", "control/") for member in members for folder in _found(run, f"{condition}{member}")
@@ -77,11 +77,11 @@ def prediction_files(run: Path) -> list[Path]:
 
 
 def file_name(kept: Kept, *, alone: bool) -> str:
-    """What a file is called, without its suffix: ``dev``, or ``test-control-seed-1`` beside others.
+    """Return the name of a file without its suffix: ``dev``, or ``test-control-seed-1`` if there are several files.
 
     Args:
-        kept: what is in it.
-        alone: whether it is the only one in its folder.
+        kept: content of the file.
+        alone: whether it is the only file in its folder.
     """
     parts = [kept.split]
     if not alone:
@@ -128,7 +128,7 @@ def _packed(kept: Kept) -> bytes:
         for name, array in arrays.items():
             packed = io.BytesIO()
             np.lib.format.write_array(packed, array, version=(1, 0), allow_pickle=False)
-            member = zipfile.ZipInfo(f"{name}.npy")  # dated 1980: the same content is the same file
+            member = zipfile.ZipInfo(f"{name}.npy")  # dated 1980, so that the same content gives the same file
             member.compress_type = zipfile.ZIP_DEFLATED
             archive.writestr(member, packed.getvalue())
     return target.getvalue()
@@ -138,7 +138,7 @@ _ABOUT_RUN = ("task", "split", "main_metric", "seed", "pretraining_seed", "is_co
 
 
 def _small(array: np.ndarray) -> np.ndarray:
-    """The same numbers in the smallest type of integers that holds them, else as they are."""
+    """Convert integers to the smallest integer dtype that holds them; other arrays stay as they are."""
     if len(array) == 0:
         return array.astype(np.int8)
     if not np.isfinite(array).all() or (array != np.rint(array)).any() or np.abs(array).max() > 2**53:
@@ -213,7 +213,7 @@ def _whole(about: Mapping[str, Any], key: str) -> int | None:
 
 
 def _array(packed: bytes) -> np.ndarray:
-    """An array, whose header may claim no more than there is."""
+    """Read an array; its header may not claim more data than there is."""
     file = io.BytesIO(packed)
     if np.lib.format.read_magic(file) != (1, 0):
         raise ValueError("it is no array of format 1.0")
@@ -238,10 +238,10 @@ def _strings(array: np.ndarray, most_bytes: int) -> tuple[str, ...]:
 
 
 def _check(examples: ScoredExamples) -> None:
-    """Refuse what does not fit together.
+    """Check that the arrays are consistent.
 
     Raises:
-        ValueError: naming what.
+        ValueError: they are not; the message names the field.
     """
     size, answers = len(examples.ids), len(examples.predicted)
     lengths = {

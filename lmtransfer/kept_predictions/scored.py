@@ -1,4 +1,4 @@
-"""What a run answered to each example, and what each example is worth in each metric.
+"""Predictions of a run for each example, and the contribution of each example to each metric.
 
 Shape legend: N examples, R answers (N, or the words of all sentences).
 """
@@ -15,12 +15,12 @@ import numpy as np
 
 Kind = Literal["classification", "regression", "tagging", "span", "pairs"]
 
-#: Bytes of an id, and of an answer or its gold answer, that are kept; what is longer is cut.
+#: Maximum bytes of an id, and of an answer or its gold answer; longer ones are cut.
 MOST_ID_BYTES, MOST_TEXT_BYTES = 100, 300
 
 
 class Identified(Protocol):
-    """As much of an example as tells it from others: ``tasks.base.Example``, in which the attributes are described."""
+    """The identity of an example: the part of ``tasks.base.Example`` that is used here; see its attributes there."""
 
     @property
     def id(self) -> str: ...  # noqa: D102
@@ -34,14 +34,14 @@ class Identified(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ratio:
-    """A metric as a sum over examples divided by another sum over them.
+    """A metric as a quotient of two sums over examples.
 
-    A mean has counts of 1; the accuracy over words has the words of each sentence; F1 of spans has twice those that
-    are right over those predicted and those in the gold answer.
+    The counts depend on the metric: 1 for a mean; the words of each sentence for accuracy over words; for F1 of spans
+    the parts are twice the correct spans, and the counts are the predicted spans plus the gold spans.
 
     Attributes:
         parts: float64, shape (N,).
-        counts: float64, shape (N,); 0 where an example does not count.
+        counts: float64, shape (N,); 0 for an example that does not count.
     """
 
     parts: np.ndarray
@@ -49,12 +49,12 @@ class Ratio:
 
     @classmethod
     def mean(cls, scores: Iterable[float]) -> Ratio:
-        """The mean of one score an example."""
+        """Make a mean from one score an example."""
         parts = np.array(list(scores), dtype=np.float64)
         return cls(parts, np.ones(len(parts)))
 
     def value(self, rows: np.ndarray | None = None) -> float | None:
-        """The metric over all examples, or over some rows (an example may come several times); None of nothing."""
+        """The metric over all examples, or over some rows (rows may repeat); None if no example counts."""
         parts, counts = (self.parts, self.counts) if rows is None else (self.parts[rows], self.counts[rows])
         total = float(counts.sum())
         return float(parts.sum()) / total if total else None
@@ -65,21 +65,21 @@ class ScoredExamples:
     """The answers to one split.
 
     Attributes:
-        kind: of the answers.
+        kind: kind of the answers.
         labels: names of the labels, in the order of the indices in ``predicted`` and ``gold``.
-        ids: names of the examples for people, cut at ``MOST_ID_BYTES``.
-        keys: what they are matched by across runs, each once: a hash of the content, uint64, shape (N,).
-        clusters: number of what each shares with others, such as its passage, int64, shape (N,).
+        ids: readable names of the examples, cut at ``MOST_ID_BYTES``.
+        keys: unique keys that match examples across runs: a hash of the content, uint64, shape (N,).
+        clusters: number of the group of each example, such as its passage, int64, shape (N,).
         lengths: characters of each input, int64, shape (N,).
         predicted: index of the label (classification, tagging), or the score (regression), shape (R,); empty for spans
             and pairs.
-        gold: likewise.
+        gold: the gold answers, in the same form.
         offsets: the answers of example n are ``predicted[offsets[n]:offsets[n + 1]]``, int64, shape (N + 1,).
         answers: text of each answer, cut at ``MOST_TEXT_BYTES``; for spans only.
-        gold_answers: the first gold text of each, likewise ("" where there is no answer).
+        gold_answers: the first gold text of each example, cut in the same way ("" if there is no answer).
         ratios: the metrics that are ratios of sums, by name.
-        classes: which kind of example each is, int64, shape (N,); -1 for none.
-        class_names: names of those kinds.
+        classes: class of each example, int64, shape (N,); -1 for none.
+        class_names: names of those classes.
         positive: index of the label whose F1 counts.
     """
 
@@ -104,11 +104,11 @@ class ScoredExamples:
         return len(self.ids)
 
     def select(self, rows: np.ndarray) -> ScoredExamples:
-        """The examples at these numbers, in that order, each at most once."""
+        """Return the examples with these numbers, in that order; each number may occur at most once."""
         starts, stops = self.offsets[rows], self.offsets[rows + 1]
         places = np.concatenate([np.arange(a, b) for a, b in zip(starts, stops, strict=True)] or [rows])
         if len(self.predicted) == len(self):
-            places = rows  # one answer each
+            places = rows  # one answer for each example
         lengths = stops - starts
         return replace(
             self,
@@ -128,15 +128,15 @@ class ScoredExamples:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """The answers of one training run, and which run it was.
+    """The answers of one training run, and the identity of that run.
 
     Attributes:
         task: name of the task.
-        split: of it.
-        main_metric: the one that decides.
-        seed: of finetuning or of the probe; None where nothing was trained.
-        pretraining_seed: of the run that it began from; None where that is not known, and from random weights.
-        is_control: whether it began from random weights, as the control of the others.
+        split: name of the split.
+        main_metric: name of the metric that decides.
+        seed: seed of finetuning or of the probe; None if nothing was trained.
+        pretraining_seed: seed of the pretraining run; None if it is unknown, or if the weights were random.
+        is_control: whether this is the control, which starts from random weights.
         examples: the answers.
     """
 
@@ -164,20 +164,20 @@ def scored_examples(
     gold_answers: Iterable[str] = (),
     positive: int = 1,
 ) -> ScoredExamples:
-    """Answers to examples, with what tells the examples apart; see ``ScoredExamples``.
+    """Combine answers with the identity of their examples; see ``ScoredExamples``.
 
     Args:
-        examples: N of them.
-        kind: of the answers.
+        examples: N examples.
+        kind: kind of the answers.
         ratios: the metrics that are ratios of sums.
         labels: names of the labels.
         predicted: shape (R,).
         gold: shape (R,).
-        words: answers of each example, shape (N,); one each by default, where there are any.
-        classes: kind of each example, shape (N,).
-        class_names: their names.
-        answers: texts.
-        gold_answers: texts.
+        words: number of answers of each example, shape (N,); default: one each if there are any answers.
+        classes: class of each example, shape (N,).
+        class_names: names of the classes.
+        answers: texts of the answers.
+        gold_answers: texts of the gold answers.
         positive: index of the label whose F1 counts.
     """
     none = np.zeros(0, dtype=np.int64)
@@ -203,7 +203,7 @@ def scored_examples(
 
 
 def _keys(examples: Sequence[Identified]) -> np.ndarray:
-    """A hash of what each example holds; of examples that hold the same, the second is another one than the first."""
+    """Hash the content of each example; repeated content gets a different hash at each repetition."""
     seen: dict[bytes, int] = {}
     keys = np.zeros(len(examples), dtype=np.uint64)
     for row, example in enumerate(examples):
@@ -214,7 +214,7 @@ def _keys(examples: Sequence[Identified]) -> np.ndarray:
 
 
 def _clusters(examples: Sequence[Identified]) -> np.ndarray:
-    """The number of each example's group in the order in which they come; those of "" stand for themselves."""
+    """Number the groups in order of appearance; an example with group "" gets a number of its own."""
     numbers: dict[str, int] = {}
     found = np.zeros(len(examples), dtype=np.int64)
     for row, example in enumerate(examples):
@@ -223,6 +223,6 @@ def _clusters(examples: Sequence[Identified]) -> np.ndarray:
 
 
 def _cut(text: str, most_bytes: int) -> str:
-    """The text, or as much of its beginning as fits into so many bytes."""
-    clean = text.replace("\0", " ").encode("utf-8", "replace")  # a lone surrogate, and NULs that end a field
+    """Cut a text to the longest prefix that fits into this many bytes."""
+    clean = text.replace("\0", " ").encode("utf-8", "replace")  # handles lone surrogates, and NULs that end a field
     return clean[:most_bytes].decode("utf-8", "ignore")

@@ -1,4 +1,4 @@
-"""A metric from kept predictions: over all examples, over some, and what each example contributes to it.
+"""Compute a metric from kept predictions: over all or some examples, and the contribution of each example.
 
 Shape legend: N examples, C labels.
 """
@@ -14,17 +14,17 @@ from lmtransfer.kept_predictions.scored import ScoredExamples
 from lmtransfer.metrics.confusion import F1, Accuracy, ConfusionMetric, Matthews
 from lmtransfer.metrics.correlation import Pearson, Spearman
 
-#: Up to so many examples a metric is computed once without each of them, where there is no shorter way.
+#: Up to this many examples, a metric without a shortcut is recomputed once for each left-out example.
 _MOST_LEFT_OUT = 5_000
 
 
 def metric_value(examples: ScoredExamples, metric: str, rows: np.ndarray | None = None) -> float | None:
-    """A metric, computed anew from the predictions; None where they do not tell.
+    """Recompute a metric from the predictions; None if they do not determine it.
 
     Args:
         examples: the predictions.
-        metric: its name.
-        rows: of which examples, as a bootstrap draws them (some several times); None for all.
+        metric: name of the metric.
+        rows: numbers of the examples, as a bootstrap draws them (they may repeat); None: all examples.
     """
     if metric in examples.ratios:
         return examples.ratios[metric].value(rows)
@@ -36,18 +36,18 @@ def metric_value(examples: ScoredExamples, metric: str, rows: np.ndarray | None 
 
 
 def contributions(examples: ScoredExamples, metric: str) -> np.ndarray | None:
-    """What each example contributes to a metric: float64, shape (N,), whose mean is the metric.
+    """Return the contribution of each example to a metric: float64, shape (N,), whose mean is the metric.
 
-    Of a mean these are its terms. Of a ratio of sums they are its linearisation, of anything else the jackknife's
-    pseudo-values without its correction of bias (Efron & Tibshirani 1993, chapter 11), so that in all three cases
-    their deviation over the root of N is a standard error of the metric.
+    For a mean the contributions are its terms. For a ratio of sums they are its linearisation. For any other metric
+    they are the jackknife's pseudo-values without the bias correction (Efron & Tibshirani 1993, chapter 11). In all
+    three cases their standard deviation divided by the root of N is a standard error of the metric.
 
     Args:
         examples: the predictions.
-        metric: its name.
+        metric: name of the metric.
 
     Returns:
-        None where the predictions do not tell, or the metric is not defined on them.
+        None if the predictions do not determine the metric, or the metric is not defined on them.
     """
     value, num = metric_value(examples, metric), len(examples)
     if value is None or not math.isfinite(value):
@@ -62,12 +62,12 @@ def contributions(examples: ScoredExamples, metric: str) -> np.ndarray | None:
 
 
 def _left_out(examples: ScoredExamples, metric: str) -> np.ndarray | None:
-    """The metric without each example in turn, shape (N,)."""
+    """The metric with each example left out in turn, shape (N,)."""
     compute, num = _of_answers(examples, metric), len(examples)
     if compute is None or num < 2:
         return None
     said, gold = examples.predicted, examples.gold
-    if examples.kind == "classification":  # examples of one label and one answer are alike
+    if examples.kind == "classification":  # examples with equal label and answer are interchangeable
         _, firsts, which = np.unique(np.stack([said, gold]), axis=1, return_index=True, return_inverse=True)
         values = [compute(np.delete(said, row), np.delete(gold, row)) for row in firsts]
         return np.array(values)[which.reshape(-1)]
@@ -77,7 +77,7 @@ def _left_out(examples: ScoredExamples, metric: str) -> np.ndarray | None:
 
 
 def _of_answers(examples: ScoredExamples, metric: str) -> Callable[[np.ndarray, np.ndarray], float] | None:
-    """How a metric of one answer an example is computed from answers and gold ones; None where it is none such."""
+    """Return a function that computes the metric from answers and gold answers; None if the metric has no such form."""
     num_labels = len(examples.labels)
     if examples.kind == "classification":
         confusions: dict[str, Callable[[], ConfusionMetric]] = {

@@ -11,13 +11,13 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-#: Character ids of ELMo: 0 is no character, byte b is b + 1, then the marks below.
+#: Number of ELMo's character ids: 0 is no character, byte b has id b + 1, and the marks have the ids after the bytes.
 NUM_CHARACTERS = 262
-#: Stands after a word's end up to the last of its C places; an ordinary character to the convolutions.
+#: Fills the places from the end of a word to the last of its C places; the convolutions read it like any character.
 PADDING_CHARACTER = 261
 
-#: Distinct words and characters come in multiples of these: a CPU builds a kernel for each new shape of a bfloat16
-#: product.
+#: The numbers of distinct words and of characters are rounded up to multiples of these: a CPU builds a kernel for each
+#: new shape of a bfloat16 product.
 _WORDS_MULTIPLE, _CHARACTERS_MULTIPLE = 128, 8
 
 CharActivation = Literal["relu", "tanh"]
@@ -26,7 +26,8 @@ CharActivation = Literal["relu", "tanh"]
 class Highway(nn.Module):
     """``g * relu(A x) + (1 - g) * x`` with ``g = sigmoid(B x)`` (Srivastava et al. 2015, equation 3).
 
-    It starts as in allenai/bilm-tf: weights from a normal of variance 1 / D, gate biases -2 (mostly ``x`` passes).
+    The initialisation is that of allenai/bilm-tf: weights from a normal of variance 1 / D, gate biases -2, so that the
+    output is mostly ``x`` at first.
 
     Args:
         dim: width D.
@@ -47,17 +48,18 @@ class Highway(nn.Module):
 
 
 class CharacterCnn(nn.Module):
-    """A word's vector from its characters, as in allenai/bilm-tf.
+    """Compute the vector of a word from its characters, as in allenai/bilm-tf.
 
-    Convolutions of several widths over the character embeddings, each filter's maximum over the word, the activation
-    *after* the maximum, highway layers, and a projection. Each distinct word of a batch is computed once.
+    The steps: convolutions of several widths over the character embeddings, the maximum of each filter over the word,
+    the activation *after* the maximum, highway layers, and a projection. Each distinct word of a batch is computed
+    once.
 
     Args:
-        char_dim: width E of a character.
+        char_dim: width E of a character embedding.
         filters: (width in characters, number of filters) of each convolution.
-        num_highway: highway layers.
+        num_highway: number of highway layers.
         output_dim: width D.
-        activation: of the convolutions.
+        activation: activation of the convolutions.
     """
 
     def __init__(
@@ -81,7 +83,7 @@ class CharacterCnn(nn.Module):
 
     @torch.no_grad()
     def _start(self, activation: CharActivation) -> None:
-        """Draw weights as bilm-tf does."""
+        """Initialise the weights as in bilm-tf."""
         nn.init.uniform_(self.embedding.weight, -1.0, 1.0)
         self.embedding.weight[0] = 0.0
         for convolution in self.convolutions:
@@ -106,13 +108,13 @@ class CharacterCnn(nn.Module):
         return self.projection(words_UD).index_select(0, word_T)
 
     def _trimmed(self, chars_UC: Tensor) -> Tensor:
-        """Without the columns in which every filter would see padding alone once more: the maxima stay the same."""
+        """Remove columns at the end in which all filters see only padding again; the maxima do not change."""
         width = int((chars_UC != PADDING_CHARACTER).sum(1).max()) + self.max_width
         return chars_UC[:, : -(-width // _CHARACTERS_MULTIPLE) * _CHARACTERS_MULTIPLE]
 
 
 def _strongest(convolution: nn.Module, embedded_UCE: Tensor) -> Tensor:
-    """Each filter's maximum over its places, (U, F): windows times weights, twice as fast on a CPU as ``conv1d``."""
+    """Maximum of each filter over its places, (U, F), as windows times weights: twice as fast on a CPU as ``conv1d``."""
     assert isinstance(convolution, nn.Conv1d)
     assert convolution.bias is not None
     (width,), char_dim = convolution.kernel_size, embedded_UCE.shape[2]
@@ -122,10 +124,11 @@ def _strongest(convolution: nn.Module, embedded_UCE: Tensor) -> Tensor:
 
 
 def distinct_rows(rows_TC: Tensor, *, multiple: int = 1) -> tuple[Tensor, Tensor]:
-    """The distinct rows (U, C), and which of them each row is, int64 (T,).
+    """The distinct rows (U, C), and for each row its index among them, int64 (T,).
 
-    There may be a few rows more, up to a ``multiple``. Rows are told apart by a 64-bit hash, which is many times
-    faster than sorting them; that two words of a batch of 4,096 share one is less likely than 1 in 10^9.
+    U is rounded up to a multiple of ``multiple`` with extra rows. Rows are compared by a 64-bit hash, which is many
+    times faster than sorting the rows. The probability that two words of a batch of 4,096 have the same hash is below
+    1 in 10^9.
     """
     generator = torch.Generator().manual_seed(0)
     factors_C = torch.randint(-(2**62), 2**62, (rows_TC.shape[1],), generator=generator) * 2 + 1

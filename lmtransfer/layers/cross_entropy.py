@@ -1,4 +1,4 @@
-"""Softmax cross entropy over prediction positions, of the vocabulary or a sample of it; logits are never kept.
+"""Softmax cross entropy at prediction positions, over the vocabulary or a sample of it, computed in chunks.
 
 Shape legend: M prediction positions, S samples, V vocabulary, D width.
 """
@@ -12,17 +12,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-#: Logits held at one time. A chunk of 1 MiB of bfloat16 stays in a CPU's second-level cache.
+#: Number of logits of one chunk: 1 MiB in bfloat16, which stays in the second-level cache of a CPU.
 _CHUNK_LOGITS = 1 << 19
 
 
 def _chunks(
     hidden_MD: Tensor, weight_VD: Tensor, bias_V: Tensor | None, targets_M: Tensor
 ) -> Iterator[tuple[slice, Tensor, Tensor, Tensor]]:
-    """Chunks of the positions that stay in cache.
+    """Split the positions into chunks whose logits stay in cache.
 
     Yields:
-        Where the chunk is; its cross entropies and its most probable ids, (m,); its probabilities, (m, V).
+        The slice of the chunk; its cross entropies and its most probable ids, (m,); its probabilities, (m, V).
     """
     accumulate = torch.promote_types(hidden_MD.dtype, torch.float32)
     size = len(targets_M)
@@ -33,20 +33,20 @@ def _chunks(
         targets = targets_M[part, None]
         top, best = logits.max(-1, keepdim=True)
         probabilities = logits.softmax(-1, dtype=accumulate)
-        # log p[target] = (logit - top) + log p[top], which does not underflow however small p[target] is.
+        # log p[target] = (logit - top) + log p[top], which does not underflow even for a very small p[target].
         top_log = probabilities.gather(-1, best).log_()
         losses = -(logits.gather(-1, targets).to(accumulate) - top.to(accumulate) + top_log)[:, 0]
         yield part, losses, best[:, 0], probabilities
 
 
 def _subtract_targets(probabilities: Tensor, targets: Tensor) -> None:
-    """Make probabilities the gradient of the cross entropies by the logits, in place."""
+    """Turn probabilities into the gradient of the cross entropies with respect to the logits, in place."""
     minus_one = torch.full_like(probabilities[:, :1], -1.0)
     probabilities.scatter_add_(-1, targets[:, None], minus_one)
 
 
 class _CrossEntropySum(torch.autograd.Function):
-    """Computes the gradient of the logits while they are in cache; backward only multiplies matrices."""
+    """Forward computes the gradient of the logits while they are in cache; backward only multiplies matrices."""
 
     @staticmethod
     def forward(
@@ -61,7 +61,7 @@ class _CrossEntropySum(torch.autograd.Function):
         losses_M = torch.empty(size, dtype=accumulate, device=hidden_MD.device)
         hits_M = torch.empty(size, dtype=torch.bool, device=hidden_MD.device)
         gradient_MV = torch.empty(size if needs_gradient else 0, vocabulary, dtype=dtype, device=hidden_MD.device)
-        # Summed here, in the accumulating dtype and in cache: a sum over the rows later would first copy all of them.
+        # Summed here, in the accumulating dtype and in cache: a later sum over the rows would first copy all rows.
         needs_bias = bias_V is not None and ctx.needs_input_grad[2]
         bias_gradient_V = torch.zeros(vocabulary if needs_bias else 0, dtype=accumulate, device=hidden_MD.device)
         for part, losses, best, probabilities in _chunks(hidden_MD, weight, bias, targets_M):
@@ -103,7 +103,7 @@ def cross_entropy_sum(
         weight_VD: output embedding; may be the tied input embedding.
         bias_V: output bias, or None.
         targets_M: target ids, int64.
-        weights_M: weight of each position's loss (0 for spare places), float.
+        weights_M: weight of the loss at each position (0 for spare places), float.
 
     Returns:
         The weighted sum, a scalar with gradient; and whether each target was the most probable id, bool (M,).
@@ -116,7 +116,7 @@ def cross_entropy_sum(
 
 
 class _CrossEntropies(torch.autograd.Function):
-    """The same for each position by itself: what weighs a position is known only in backward."""
+    """The cross entropy of each position separately; the weights of the positions are known only in backward."""
 
     @staticmethod
     def forward(
@@ -158,7 +158,7 @@ class _CrossEntropies(torch.autograd.Function):
 def cross_entropies(
     hidden_MD: Tensor, weight_VD: Tensor, bias_V: Tensor | None, targets_M: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The softmax cross entropy (nats) of each position, where what becomes of it is not just a sum.
+    """The softmax cross entropy (nats) of each position; use ``cross_entropy_sum`` if only the sum is needed.
 
     Args:
         hidden_MD: output states at the prediction positions.
@@ -178,12 +178,12 @@ def cross_entropies(
 
 
 def log_uniform_probabilities(ids: Tensor, vocab_size: int) -> Tensor:
-    """``log((id + 2) / (id + 1)) / log(V + 1)``: about Zipf's law where ids are sorted by frequency; float32."""
+    """``log((id + 2) / (id + 1)) / log(V + 1)``: about Zipf's law if ids are sorted by frequency; float32."""
     return torch.log1p(1.0 / (ids.float() + 1.0)) / math.log(vocab_size + 1)
 
 
 def log_uniform_samples(num_samples: int, vocab_size: int, device: torch.device) -> Tensor:
-    """``num_samples`` ids drawn with replacement by the probabilities above, from torch's generator, int64 (S,)."""
+    """``num_samples`` ids drawn with replacement from ``log_uniform_probabilities``, torch's generator, int64 (S,)."""
     uniform_S = torch.rand(num_samples, device=device, dtype=torch.float64)
     ids_S = torch.exp(uniform_S * math.log(vocab_size + 1)).long() - 1
     return ids_S.clamp_(0, vocab_size - 1)  # rounding at the upper end
@@ -192,23 +192,24 @@ def log_uniform_samples(num_samples: int, vocab_size: int, device: torch.device)
 def sampled_cross_entropy_sum(
     hidden_MD: Tensor, weight_VD: Tensor, bias_V: Tensor, targets_M: Tensor, weights_M: Tensor, *, samples_S: Tensor
 ) -> Tensor:
-    """Sum of cross entropies (nats) in which the target competes with the sampled ids only, each of them once.
+    """Sum of cross entropies (nats) over a softmax of the target and the sampled ids only, each distinct id once.
 
-    Jean et al. 2015, section 3. Each logit is lowered by the log of the chance that its id is among the samples, Q = 1
-    - (1 - p)^S, and ids drawn again, or equal to the target, are left out of that prediction. Then the optimum is the
-    full softmax's at any S, up to the dependence between the ids of one sample (a word of probability 0.6 is learnt as
-    0.60 at S = 64 and at S = 512), and as S grows every Q goes to 1 and this loss to the full softmax. Counting
-    repeated ids, with Q = S p, has no optimum for words of a probability above one half.
+    Jean et al. 2015, section 3. From each logit we subtract log Q, where Q = 1 - (1 - p)^S is the probability that its
+    id is among the samples. Repeated draws of an id, and ids equal to the target, are excluded from the prediction. The
+    optimum is then that of the full softmax for any S, except for the dependence between the ids of one sample (a word
+    of probability 0.6 is learnt as 0.60 at S = 64 and at S = 512). As S grows, every Q approaches 1 and this loss
+    approaches the full softmax. If repeated ids were counted, with Q = S p, there would be no optimum for words of a
+    probability above one half.
 
-    ``tf.nn.sampled_softmax_loss``, which ELMo was trained with, does the same, but draws until S ids are distinct; here
-    S counts the draws, so that Q is exact and shapes are static.
+    ELMo was trained with ``tf.nn.sampled_softmax_loss``, which does the same but draws until S ids are distinct. Here S
+    is the number of draws, so Q is exact and shapes are static.
 
     Args:
         hidden_MD: output states at the prediction positions.
         weight_VD: output embedding.
         bias_V: output bias.
         targets_M: target ids, int64.
-        weights_M: weight of each position's loss, float.
+        weights_M: weight of the loss at each position, float.
         samples_S: ids from ``log_uniform_samples``.
     """
     vocabulary, num_samples = len(weight_VD), len(samples_S)
@@ -227,13 +228,13 @@ def sampled_cross_entropy_sum(
 
 
 def log_inclusion(ids: Tensor, vocab_size: int, num_samples: int) -> Tensor:
-    """``log(1 - (1 - p)^S)``: the log of the chance that an id is drawn at least once in S draws; float32."""
+    """``log(1 - (1 - p)^S)``: the log of the probability that an id is drawn at least once in S draws; float32."""
     probabilities = log_uniform_probabilities(ids, vocab_size)
     return (-torch.expm1(num_samples * torch.log1p(-probabilities))).log()
 
 
 def _drawn_before(ids_S: Tensor) -> Tensor:
-    """Whether the same id stands further to the left, bool (S,)."""
+    """Whether the same id occurs earlier in ``ids_S``, bool (S,)."""
     sorted_S, order_S = ids_S.sort(stable=True)
     again_S = torch.zeros_like(ids_S, dtype=torch.bool)
     again_S[1:] = sorted_S[1:] == sorted_S[:-1]

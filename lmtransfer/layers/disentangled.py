@@ -1,4 +1,4 @@
-"""A table that is another one without its gradient, plus a difference of its own (DeBERTaV3).
+"""An embedding table that is the sum of another table, without its gradient, and a trained difference (DeBERTaV3).
 
 Shape legend: V rows, E width.
 """
@@ -13,7 +13,7 @@ from torch.nn.utils import parametrize
 
 
 class _BasePlusDifference(nn.Module):
-    """The sum, through which no gradient reaches the base.
+    """The sum of base and difference; no gradient reaches the base.
 
     Args:
         base: the other table.
@@ -21,30 +21,30 @@ class _BasePlusDifference(nn.Module):
 
     def __init__(self, base: nn.Embedding) -> None:
         super().__init__()
-        self._base = (base,)  # a tuple, so that these weights are not this module's a second time
+        self._base = (base,)  # a tuple, so that PyTorch does not register the base as a submodule here too
 
     def forward(self, difference_VE: Tensor) -> Tensor:
         """The table, (V, E)."""
         return self._base[0].weight.detach() + difference_VE
 
     def right_inverse(self, table_VE: Tensor) -> Tensor:
-        """The difference that gives a table."""
+        """The difference that results in ``table_VE``."""
         return table_VE - self._base[0].weight.detach()
 
 
 def disentangle(table: nn.Embedding, base: nn.Embedding) -> nn.Embedding:
-    """Let ``table`` be ``stop_gradient(base) + difference`` from now on (He et al. 2021, section 3).
+    """Replace the weights of ``table`` by ``stop_gradient(base) + difference`` (He et al. 2021, section 3).
 
-    Whoever reads ``table.weight`` reads the sum, and its gradient goes to the difference. In ``state_dict`` the table
-    is the sum under its own name, as if it were an ordinary one, and the difference is not there: it is for the caller
-    to save, and with it and the base the sum is the same to the last bit.
+    ``table.weight`` returns the sum, and its gradient goes to the difference. ``state_dict`` holds the sum under the
+    name of the table, like an ordinary table. It does not hold the difference: the caller saves it. Base and
+    difference restore exactly the same sum, bit by bit.
 
     Args:
-        table: changed in place; the difference is 0 where it equals ``base``.
-        base: of the same shape.
+        table: the table; it changes in place. The difference is 0 where ``table`` equals ``base``.
+        base: the other table, of the same shape.
 
     Returns:
-        The difference, (V, E), which trains in the table's stead.
+        The difference, (V, E). It is the parameter to train instead of the table.
     """
     parametrize.register_parametrization(table, "weight", _BasePlusDifference(base))
     table.register_state_dict_post_hook(_save_sum)
@@ -54,7 +54,10 @@ def disentangle(table: nn.Embedding, base: nn.Embedding) -> nn.Embedding:
 
 
 def merge(module: nn.Module) -> None:
-    """Make the tables in ``module`` that are sums ordinary ones of the same values, to be used and trained no more."""
+    """Turn the tables in ``module`` that are sums into ordinary tables of the same values.
+
+    After this call base and difference are no longer trained as such.
+    """
     for table in list(module.modules()):
         if isinstance(table, nn.Embedding) and parametrize.is_parametrized(table, "weight"):
             merged = table.weight.detach().clone()
@@ -68,5 +71,5 @@ def _original(table: nn.Embedding) -> nn.Parameter:
 
 @torch.no_grad()
 def _save_sum(table: nn.Embedding, state: dict[str, Any], prefix: str, _: Any) -> None:
-    if state.pop(f"{prefix}parametrizations.weight.original", None) is not None:  # it may have been merged since
+    if state.pop(f"{prefix}parametrizations.weight.original", None) is not None:  # None after ``merge``
         state[f"{prefix}weight"] = table.weight

@@ -12,7 +12,7 @@ from lmtransfer.layers.dropout import Dropout
 
 
 class InputEmbeddings(nn.Module):
-    """Sum of token, learnt position and segment embeddings (Devlin et al. 2019, section 3), normalised if asked.
+    """Sum of token, learnt position and segment embeddings (Devlin et al. 2019, section 3), with optional LayerNorm.
 
     Args:
         vocab_size: rows of the token embedding.
@@ -20,10 +20,10 @@ class InputEmbeddings(nn.Module):
         max_length: rows of the position embedding.
         num_segments: rows of the segment embedding; 1 means none.
         norm: apply LayerNorm to the sum (post-norm families).
-        norm_eps: its epsilon.
+        norm_eps: epsilon of the LayerNorm.
         dropout: probability of dropping a feature of the result.
         position_offset: rows at the front of the position embedding that no token uses.
-        type_row: without segments, add one learnt row to every token.
+        type_row: if there are no segments, add one learnt row to every token.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class InputEmbeddings(nn.Module):
         self.dropout = Dropout(dropout)
 
     def forward(self, batch: PackedBatch) -> Tensor:
-        """(T, D)."""
+        """The embeddings, (T, D)."""
         positions_T = batch.positions_T + self.position_offset if self.position_offset else batch.positions_T
         hidden_TD = self.token(batch.tokens_T) + self.position(positions_T)
         if self.segment is not None:

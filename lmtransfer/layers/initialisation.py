@@ -1,4 +1,4 @@
-"""How weights start, where a family says nothing else; for ``Module.apply``."""
+"""Default weight initialisations, for ``Module.apply``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import nn
 
 
 def truncated_normal_(module: nn.Module, *, std: float = 0.02) -> None:
-    """BERT's initialisation: weights from a normal cut at two deviations, biases 0, norms 1 and 0."""
+    """BERT's initialisation: weights from a normal truncated at two standard deviations, biases 0, norms 1 and 0."""
     if isinstance(module, nn.Linear | nn.Embedding):
         torch.nn.init.trunc_normal_(module.weight, std=std, a=-2 * std, b=2 * std)
     if isinstance(module, nn.Linear) and module.bias is not None:

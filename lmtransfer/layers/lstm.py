@@ -15,19 +15,21 @@ from torch.nn.utils.rnn import PackedSequence
 
 from lmtransfer.layers.recurrence import recurrence
 
-#: A direction's state of every sequence: projections (B, P) and cells (B, H).
+#: State of all sequences in one direction: projections (B, P) and cells (B, H).
 State = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True, slots=True)
 class TimeMajor:
-    """The order in which recurrent layers read packed sequences: all first tokens, longest sequence first, and so on.
+    """The order in which recurrent layers read packed sequences: all first tokens, then all second tokens, and so on.
+
+    Within a time step the tokens are in the order of their sequences, longest sequence first.
 
     Attributes:
-        order_T: the packed token at each place of that order, int64.
-        restore_T: the place of each packed token, int64.
-        sorted_B: the sequences, longest first, int64.
-        rank_B: the place of each sequence among those, int64.
+        order_T: index of the packed token at each place of that order, int64.
+        restore_T: place of each packed token in that order, int64.
+        sorted_B: indices of the sequences, longest first, int64.
+        rank_B: place of each sequence in ``sorted_B``, int64.
         batch_sizes: how many sequences have a token at each time step.
     """
 
@@ -39,7 +41,7 @@ class TimeMajor:
 
     @classmethod
     def of(cls, lengths: Sequence[int], *, backward: bool = False, device: torch.device | str = "cpu") -> TimeMajor:
-        """The order for sequences of these lengths, each read from its end where ``backward``."""
+        """The order for sequences of these lengths; with ``backward``, each sequence is read from its end."""
         lengths_B = np.asarray(lengths, dtype=np.int64)
         sorted_B = np.argsort(-lengths_B, kind="stable")
         rank_B = np.argsort(sorted_B)
@@ -59,13 +61,15 @@ class TimeMajor:
 class ProjectedLstm(nn.Module):
     """One direction of an LSTM layer whose output is a projection of its cells (Sak et al. 2014, section 2).
 
-    The fast path is PyTorch's fused LSTM: on CUDA where nothing is clipped. The exact path clips at each time step, as
-    published ELMo does. On a CPU it runs without clipping too, since it is faster there: 2,048 tokens in 64 sequences,
-    128 to 512 cells to 128, forward and backward on one core take 101 ms, and 161 ms in ``nn.LSTM``. Both compute
-    in float32 whatever the precision, but for the factors of the matrix products on a CPU, which under autocast have
-    its dtype (62 ms); sums, gates, cells and clipping stay float32.
+    There are two paths. The fused path is PyTorch's LSTM; it runs on CUDA if nothing is clipped. The exact path clips
+    at each time step, as the published ELMo does. On a CPU the exact path also runs without clipping, because it is
+    faster there: 2,048 tokens in 64 sequences, input width 128, 512 cells, output width 128, forward and backward on
+    one core take 101 ms, and 161 ms with ``nn.LSTM``. Both paths compute in float32 at every precision, with one
+    exception: on a CPU under autocast, the factors of the matrix products have the dtype of autocast (62 ms). Sums,
+    gates, cells and clipping stay float32.
 
-    Weights start as TensorFlow's do: Glorot's uniform, biases 0, but for the forget gate's, which adds up to 1.
+    The weights are initialised as in TensorFlow: Glorot uniform matrices and biases 0, except the two biases of the
+    forget gate, whose sum is 1.
 
     Args:
         input_dim: width D of the inputs.
@@ -105,12 +109,13 @@ class ProjectedLstm(nn.Module):
         """Read sequences.
 
         Args:
-            inputs_TD: tokens in the order's order.
-            order: of the batch, forward or backward.
-            state: of each sequence before its first token (in the batch's order), or None for zeros.
+            inputs_TD: the tokens in the time-major order ``order``.
+            order: the order of the batch, forward or backward.
+            state: state of each sequence before its first token (sequences in the order of the batch); None: zeros.
 
         Returns:
-            (T, P), in the same order; and the state after each sequence's last token, without gradient.
+            The outputs (T, P), in time-major order; and the state after the last token of each sequence, without
+            gradient.
         """
         with torch.autocast(inputs_TD.device.type, enabled=False):
             if state is None:
@@ -125,7 +130,7 @@ class ProjectedLstm(nn.Module):
 
     @property
     def _weights(self) -> Sequence[Tensor]:
-        """Inputs to gates, state to gates, the biases of both, cells to state."""
+        """Matrix from inputs to gates, matrix from state to gates, the biases of both, matrix from cells to state."""
         return self.lstm.all_weights[0]
 
     @property

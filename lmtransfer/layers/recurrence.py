@@ -1,4 +1,4 @@
-"""The recurrence of an LSTM with projection and clipping, with its gradient written out.
+"""The recurrence of an LSTM with projection and clipping, with an explicit gradient.
 
 Shape legend: T tokens in time-major order, S sequences, H cells, P width of the projection.
 """
@@ -13,11 +13,11 @@ from torch import Tensor
 
 
 class _Recurrence(torch.autograd.Function):
-    """Backpropagation through time in which only what is recurrent is done step by step.
+    """Backpropagation through time that computes only the recurrent part step by step.
 
-    The gradients of both matrices are one product each after the loop; automatic differentiation would add up one a
-    time step. Cells and gates are float32 (float64 for such inputs); the factors of the products have the dtype of
-    the matrices.
+    The gradient of each of the two matrices is one product after the loop; automatic differentiation would compute
+    and add one product per time step. Cells and gates are float32 (float64 for float64 inputs). The factors of the
+    products have the dtype of the matrices.
     """
 
     @staticmethod
@@ -105,7 +105,7 @@ class _Recurrence(torch.autograd.Function):
 
 
 def _shifted(outputs_TP: Tensor, batch_sizes: Sequence[int]) -> list[Tensor]:
-    """The outputs that each step but the first one starts from."""
+    """For each time step except the first: the outputs of the previous step, for the sequences that continue."""
     steps = outputs_TP.split(list(batch_sizes))
     return [step[:size] for step, size in zip(steps[:-1], batch_sizes[1:], strict=True)]
 
@@ -123,21 +123,21 @@ def recurrence(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Run an LSTM with projection (Sak et al. 2014) over sequences in time-major order.
 
-    Clipping is that of ``tf.nn.rnn_cell.LSTMCell``: cells after the update and before the output gate, projections
-    before they recur. No gradient flows into the initial state or from the final one.
+    It clips like ``tf.nn.rnn_cell.LSTMCell``: cells after the update and before the output gate, projections before
+    the next time step reads them. No gradient flows into the initial state or out of the final state.
 
     Args:
-        gates_T4H: what the inputs add to the gates, biases included: input, forget, new, output.
+        gates_T4H: the contribution of the inputs to the gates, with biases, in the order input, forget, new, output.
         hidden_SP: projections before the first token.
         cell_SH: cells before the first token.
-        recurrent_4HP: what the projections add to the gates; its dtype is that of all products.
-        project_PH: cells to projection.
+        recurrent_4HP: matrix from projections to gates; all products have its dtype.
+        project_PH: matrix from cells to projection.
         batch_sizes: how many sequences have a token at each time step, descending.
         cell_clip: largest magnitude of a cell; None: no limit.
         proj_clip: largest magnitude of a projection; None: no limit.
 
     Returns:
-        The projections (T, P); each sequence's last projection (S, P) and last cells (S, H).
+        The projections (T, P); the last projection (S, P) and the last cells (S, H) of each sequence.
     """
     return _Recurrence.apply(
         gates_T4H, hidden_SP, cell_SH, recurrent_4HP, project_PH, batch_sizes, cell_clip, proj_clip

@@ -1,4 +1,4 @@
-"""Samples from a softmax by given uniform numbers, in chunks, so that logits are never kept.
+"""Sample from a softmax with given uniform numbers, in chunks, so that all logits are never in memory at once.
 
 Shape legend: M positions, V vocabulary, D width.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-#: Logits held at one time: 2 MiB on a CPU, 64 MiB elsewhere.
+#: Number of logits in memory at one time: 2 MiB on a CPU, 64 MiB on other devices.
 _CHUNK_LOGITS = {"cpu": 1 << 19}
 _CHUNK_LOGITS_ELSEWHERE = 1 << 24
 
@@ -17,11 +17,12 @@ _CHUNK_LOGITS_ELSEWHERE = 1 << 24
 def sample_softmax(
     hidden_MD: Tensor, weight_VD: Tensor, bias_V: Tensor, uniform_M: Tensor, *, temperature: float = 1.0
 ) -> Tensor:
-    """One id a position, drawn from ``softmax((hidden @ weight.T + bias) / temperature)``, in float32 or wider.
+    """Draw one id per position from ``softmax((hidden @ weight.T + bias) / temperature)``, in float32 or wider.
 
-    It is the first id at which the sum of the probabilities so far exceeds the position's uniform number (inversion),
-    so a sample depends on nothing but its own position, whatever the batch around it. google-research/electra draws
-    from the same distribution by Gumbel noise, which takes V numbers a position.
+    The method is inversion: the sample is the first id at which the cumulative probability exceeds the uniform number
+    of the position. A sample therefore depends only on its own position, not on the rest of the batch.
+    google-research/electra draws from the same distribution with Gumbel noise, which needs V random numbers per
+    position.
 
     Args:
         hidden_MD: output states.

@@ -1,4 +1,4 @@
-"""Several linear layers of one input as one.
+"""Several linear layers that read the same input, computed as one layer.
 
 Shape legend: T tokens, D input width, E output width of each layer.
 """
@@ -14,11 +14,11 @@ class StackedLinear(nn.Linear):
     Args:
         input_dim: D.
         output_dim: E.
-        num: how many.
+        num: number of layers.
         bias: add biases.
 
     Attributes:
-        muon_splits: ``num``: an optimiser that works on whole matrices takes each by itself.
+        muon_splits: ``num``; an optimiser of whole matrices (Muon) updates each of the ``num`` matrices separately.
     """
 
     def __init__(self, input_dim: int, output_dim: int, *, num: int, bias: bool) -> None:

@@ -1,6 +1,6 @@
-"""The transformer layer, and what the layers of a stack have in common.
+"""The transformer layer, and the settings that all layers of a stack share.
 
-Shape legend: T tokens, N read positions, D width.
+Shape legend: T tokens, N output positions, D width.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ NormPlace = Literal["post", "pre"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransformerSettings:
-    """What all layers of a stack have in common.
+    """The settings that all layers of a stack share.
 
     Attributes:
         dim: width D.
-        num_heads: attention heads.
+        num_heads: number of attention heads.
         hidden_dim: width of the feed-forward layer.
         norm: "post" normalises each residual sum (Vaswani et al. 2017; BERT); "pre" normalises the input of each
             branch (GPT-2; Xiong et al. 2020), and the encoder normalises once at the end.
-        norm_eps: LayerNorm's epsilon.
-        activation: of the feed-forward layer.
+        norm_eps: epsilon of the LayerNorms.
+        activation: activation of the feed-forward layer.
         dropout: probability of dropping a feature of either branch.
         attention_dropout: probability of dropping an attention weight.
 
@@ -54,11 +54,11 @@ class TransformerSettings:
             )
 
     def layer_norm(self) -> nn.LayerNorm:
-        """A new norm."""
+        """A new LayerNorm."""
         return nn.LayerNorm(self.dim, eps=self.norm_eps)
 
     def final_norm(self) -> nn.Module:
-        """What follows the last layer: a norm where the layers normalise their inputs."""
+        """The module after the last layer: a LayerNorm for pre-norm layers, else the identity."""
         return self.layer_norm() if self.norm == "pre" else nn.Identity()
 
     def feed_forward(self) -> FeedForward:
@@ -70,7 +70,7 @@ class TransformerLayer(nn.Module):
     """Self-attention and feed-forward, each with a residual connection and LayerNorm.
 
     Args:
-        settings: of the stack.
+        settings: settings of the stack.
     """
 
     def __init__(self, settings: TransformerSettings) -> None:
@@ -85,7 +85,7 @@ class TransformerLayer(nn.Module):
         self.dropout = Dropout(settings.dropout)
 
     def forward(self, hidden_TD: Tensor, layout: Layout, reads_N: Tensor | None = None) -> Tensor:
-        """(T, D) -> (T, D), or (N, D) where only the positions ``reads_N`` are wanted."""
+        """(T, D) -> (T, D), or (N, D) at the positions ``reads_N`` if they are given."""
         residual = hidden_TD if reads_N is None else hidden_TD[reads_N]
         if self.pre_norm:
             residual = residual + self.dropout(self.attention(self.attention_norm(hidden_TD), layout, reads_N))

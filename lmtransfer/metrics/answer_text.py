@@ -1,7 +1,7 @@
-"""Two answers compared as texts, and what else the official metrics of question answering share.
+"""Compare two answers as texts, and other functions that the official metrics of question answering share.
 
 Source: Rajpurkar et al., "SQuAD: 100,000+ Questions for Machine Comprehension of Text" (2016), and its
-scripts evaluate-v1.1.py and evaluate-v2.0.py. QuAC's scorer.py and CoQA's evaluate-v1.0.py compare texts alike.
+scripts evaluate-v1.1.py and evaluate-v2.0.py. QuAC's scorer.py and CoQA's evaluate-v1.0.py use the same comparison.
 """
 
 from __future__ import annotations
@@ -19,16 +19,17 @@ _ARTICLE = re.compile(r"\b(?:an?|the)\b")
 
 
 def normalize_answer(text: str) -> str:
-    """The text as it is compared: lower case, without punctuation and articles, single spaces.
+    """Normalise a text for comparison: lower case, without punctuation and articles, single spaces.
 
-    Only ASCII punctuation goes (a typographic quote stays), and it goes first, without leaving a space: "U.S." is
-    "us", "well-known" is one word. Only English articles go, as whole words. Nothing else of Unicode is folded.
+    Only ASCII punctuation is removed (a typographic quote stays). It is removed first and leaves no space: "U.S."
+    becomes "us", "well-known" becomes one word. Only English articles are removed, as whole words. Other Unicode
+    characters are not folded.
     """
     return " ".join(_ARTICLE.sub(" ", text.lower().translate(_PUNCTUATION)).split())
 
 
 def exact_match(answer: str, reference: str) -> float:
-    """1 where both normalised texts are equal, else 0."""
+    """1 if both normalised texts are equal, else 0."""
     return float(normalize_answer(answer) == normalize_answer(reference))
 
 
@@ -36,9 +37,10 @@ def token_f1(answer: str, reference: str, *, empty_agree: bool = True) -> float:
     """F1 of the words of two normalised texts, as multisets, 0 to 1.
 
     Args:
-        answer: what was predicted.
-        reference: what is right.
-        empty_agree: whether two texts without any word left have F1 1 (SQuAD 2.0, CoQA) or 0 (SQuAD 1.1, QuAC).
+        answer: the predicted text.
+        reference: the gold text.
+        empty_agree: whether two texts that are both empty after normalisation have F1 1 (SQuAD 2.0, CoQA) or 0
+            (SQuAD 1.1, QuAC).
     """
     answered, wanted = normalize_answer(answer).split(), normalize_answer(reference).split()
     if not answered or not wanted:
@@ -47,18 +49,18 @@ def token_f1(answer: str, reference: str, *, empty_agree: bool = True) -> float:
     if common == 0:
         return 0.0
     precision, recall = common / len(answered), common / len(wanted)
-    # In this order of operations: QuAC compares F1s with each other and with 0.4, where the last bit decides.
+    # Keep this order of operations: QuAC compares F1s with each other and with 0.4, where the last bit matters.
     return 2 * precision * recall / (precision + recall)
 
 
 def leave_one_out_max(scores: Sequence[float]) -> float:
-    """The mean, over references left out in turn, of the best score against the others.
+    """Leave out each reference in turn, take the best score against the others, and return the mean.
 
-    It makes systems comparable with people, who are themselves compared with one reference less (Reddy et al.,
-    "CoQA" (2019); Choi et al., "QuAC" (2018)). A single reference is not left out.
+    This makes systems comparable with people, because each person is also compared with one reference less (Reddy et
+    al., "CoQA" (2019); Choi et al., "QuAC" (2018)). A single reference is not left out.
 
     Args:
-        scores: one answer's score against each reference, in their order.
+        scores: score of one answer against each reference, in their order.
 
     Raises:
         ValueError: there is no score.
@@ -71,9 +73,9 @@ def leave_one_out_max(scores: Sequence[float]) -> float:
 
 
 def plain_mean(values: Sequence[float]) -> float:
-    """The mean by adding from left to right, rounding at each step as the official scripts do.
+    """Compute the mean by adding from left to right with rounding at each step, as the official scripts do.
 
-    ``sum`` itself compensates for rounding from Python 3.12 on, which moves the last bit.
+    From Python 3.12 on, ``sum`` compensates for rounding, which changes the last bit.
     """
     total = 0.0
     for value in values:
@@ -82,24 +84,24 @@ def plain_mean(values: Sequence[float]) -> float:
 
 
 def mean(values: Iterable[float]) -> float:
-    """The mean, whatever the order of the values; there has to be one."""
+    """Compute the mean, independent of the order of the values; there must be at least one value."""
     listed = list(values)
     return math.fsum(listed) / len(listed)
 
 
 def check_same_questions(given: Mapping[str, object], questions: Collection[str], *, what: str = "answer") -> None:
-    """Refuse to score unless each question has what it needs, and nothing is left over.
+    """Check that each question has exactly one entry, and that there are no entries for other questions.
 
-    The official scripts skip a question without an answer, or count it as wrong; here that is the caller's to say,
-    by answering it with an empty text.
+    The official scripts skip a question without an answer, or count it as wrong. Here the caller must answer it with
+    an empty text.
 
     Args:
-        given: by question id.
+        given: entries by question id.
         questions: ids of all questions.
-        what: what is given, for the message.
+        what: name of the entries, for the message.
 
     Raises:
-        DataError: no question at all, one without, or one too many; names the first.
+        DataError: there is no question at all, a question has no entry, or an entry has no question; names the first.
     """
     if not questions:
         raise DataError(f"there is no question whose {what} could be scored")

@@ -1,4 +1,4 @@
-"""What every metric promises: it streams, and higher is better."""
+"""The interface of all metrics: they take batches one after another, and higher is better."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import numpy as np
 class Metric(Protocol):
     """A number computed from predictions and gold answers that arrive batch by batch.
 
-    What is kept is one small array of sums wherever the definition allows it, so that memory does not grow with the
-    evaluation set, and F1 and correlations are never averages of averages.
+    If the definition allows it, only one small array of sums is kept. So memory does not grow with the evaluation set,
+    and F1 and correlations are never averages of averages.
 
     Attributes:
         name: the key in ``result.json``.
@@ -21,20 +21,20 @@ class Metric(Protocol):
     name: str
 
     def update(self, predictions: np.ndarray, targets: np.ndarray) -> None:
-        """Take in one batch; both arrays have shape (B,)."""
+        """Add one batch; both arrays have shape (B,)."""
         ...
 
     def compute(self) -> float:
-        """The value over everything seen.
+        """Compute the value over all batches so far.
 
         Raises:
-            ValueError: nothing was seen.
+            ValueError: there was no example.
         """
         ...
 
 
 def check_seen(name: str, count: float) -> None:
-    """Refuse to compute a metric over nothing.
+    """Check that there was at least one example.
 
     Raises:
         ValueError: ``count`` is 0.

@@ -1,7 +1,7 @@
-"""Precision, recall and F1 of chunks (named entities, phrases) that are written as a tag a word.
+"""Precision, recall and F1 of chunks (named entities, phrases), written as one tag a word.
 
 Sources: Tjong Kim Sang and Buchholz, "Introduction to the CoNLL-2000 Shared Task: Chunking" (2000) and its conlleval;
-Nakayama, seqeval (2018), default mode. A chunk is right if its first word, its last word and its kind are.
+Nakayama, seqeval (2018), default mode. A chunk is correct if its first word, its last word and its kind are correct.
 
 Shape legend: W words of a sentence.
 """
@@ -16,13 +16,13 @@ import numpy as np
 from lmtransfer.errors import DataError
 
 OUTSIDE = "O"
-_FIRST = "BSU"  # S, and U of BILOU: a chunk of one word
+_FIRST = "BSU"  # S (and U of BILOU) marks a chunk of one word
 _LAST = "ESUL"
 _PREFIXES = "BIESLU"
 
 
 class Chunk(NamedTuple):
-    """Words ``start`` to ``stop`` (exclusive) of a sentence; ``kind`` is empty where tags have none."""
+    """Words ``start`` to ``stop`` (exclusive) of a sentence; ``kind`` is empty if tags have no kind."""
 
     kind: str
     start: int
@@ -30,10 +30,10 @@ class Chunk(NamedTuple):
 
 
 def split_tag(tag: str) -> tuple[str, str]:
-    """A tag's prefix (one of B I E S L U, or O) and its kind: "B-PER" is ("B", "PER").
+    """Split a tag into its prefix (one of B I E S L U, or O) and its kind: "B-PER" is ("B", "PER").
 
     Raises:
-        DataError: it is no such tag.
+        DataError: the text is no such tag.
     """
     prefix, dash, kind = tag.partition("-")
     if tag == OUTSIDE or (len(prefix) == 1 and prefix in _PREFIXES and bool(dash) == bool(kind)):
@@ -47,29 +47,29 @@ def split_tag(tag: str) -> tuple[str, str]:
 class Chunks:
     """Finds the chunks of sentences whose tags are indices into labels.
 
-    Tags are BIO (IOB2), IOB1, BIOES or BILOU. One reading serves them all, also where a model's tags fit none: a chunk
-    ends before O, and before a word that starts another one; a word does so after O, after E, L, S or U, by its own
-    B, S or U, or by another kind than the word's before. So I-PER after O or I-LOC starts a chunk, and B-PER I-LOC are
-    two.
+    Tags are BIO (IOB2), IOB1, BIOES or BILOU. The same rules work for all of them, and for predicted tags that violate
+    their scheme. A chunk ends before O, and before a word that starts another chunk. A word starts a chunk if the tag
+    before it is O, E, L, S or U, if its own tag is B, S or U, or if its kind differs from that of the word before. For
+    example, I-PER after O or I-LOC starts a chunk, and B-PER I-LOC are two chunks.
 
     Args:
         labels: the task's tags in the order of their indices.
 
     Raises:
-        DataError: a label is no tag of a chunk.
+        DataError: a label is no chunk tag.
     """
 
     def __init__(self, *, labels: Sequence[str]) -> None:
         self._parts = [split_tag(label) for label in labels]
 
     def of(self, tags: Sequence[int] | np.ndarray) -> list[Chunk]:
-        """The chunks of one sentence, in order.
+        """Find the chunks of one sentence, in order.
 
         Args:
             tags: tag indices of shape (W,).
 
         Raises:
-            DataError: an index has no label (-1, an unscored word, included).
+            DataError: an index has no label; that includes -1, which marks an unscored word.
         """
         for tag in tags:
             if not 0 <= tag < len(self._parts):
@@ -88,11 +88,11 @@ class Chunks:
     def counts(
         self, predictions: Sequence[int] | np.ndarray, targets: Sequence[int] | np.ndarray
     ) -> tuple[int, int, int]:
-        """Right, predicted and gold chunks of one sentence.
+        """Count the correct, the predicted and the gold chunks of one sentence.
 
         Args:
-            predictions: tag indices of shape (W,).
-            targets: the right ones, of shape (W,).
+            predictions: predicted tag indices of shape (W,).
+            targets: gold tag indices of shape (W,).
 
         Raises:
             DataError: the lengths differ, or an index has no label.
@@ -104,12 +104,12 @@ class Chunks:
 
 
 def chunk_scores(right: float, predicted: float, gold: float) -> dict[str, float]:
-    """``f1``, ``precision`` and ``recall`` of chunks, 0 to 1; 0 where nothing was predicted, or is to be found.
+    """Return ``f1``, ``precision`` and ``recall`` of chunks, 0 to 1; a score with denominator 0 is 0.
 
     Args:
-        right: number of chunks that are right, over all sentences.
-        predicted: number of those that were predicted.
-        gold: number of those that are to be found.
+        right: number of correct chunks, over all sentences.
+        predicted: number of predicted chunks.
+        gold: number of gold chunks.
     """
     return {
         "f1": 2 * right / (predicted + gold) if predicted + gold else 0.0,

@@ -1,4 +1,4 @@
-"""Classification metrics that need nothing but the confusion matrix: accuracy, F1, Matthews correlation.
+"""Classification metrics that need only the confusion matrix: accuracy, F1, Matthews correlation.
 
 Shape legend: C labels, B examples of a batch.
 """
@@ -27,15 +27,15 @@ class ConfusionMetric:
         self.matrix_CC = np.zeros((num_labels, num_labels))
 
     def update(self, predictions: np.ndarray, targets: np.ndarray) -> None:
-        """Count one batch of label indices, both of shape (B,)."""
+        """Add one batch of label indices, both of shape (B,)."""
         cells = targets.astype(np.int64) * self.num_labels + predictions.astype(np.int64)
         self.matrix_CC += np.bincount(cells, minlength=self.num_labels**2).reshape(self.matrix_CC.shape)
 
     def compute(self) -> float:
-        """The metric's value.
+        """Compute the metric.
 
         Raises:
-            ValueError: nothing was seen.
+            ValueError: there was no example.
         """
         check_seen(self.name, self.matrix_CC.sum())
         return self._value()
@@ -54,7 +54,7 @@ class Accuracy(ConfusionMetric):
 
 
 class F1(ConfusionMetric):
-    """F1 of one label, or its unweighted mean over all labels; a label that neither occurs nor is predicted has 0.
+    """F1 of one label, or its unweighted mean over all labels; a label that is neither gold nor predicted has F1 0.
 
     Args:
         num_labels: C.
@@ -74,7 +74,7 @@ class F1(ConfusionMetric):
 
 
 class Matthews(ConfusionMetric):
-    """Matthews correlation, -1 to 1; for more than two labels its generalisation R_K; 0 where it is undefined.
+    """Matthews correlation, -1 to 1; the generalisation R_K for more than two labels; 0 if it is undefined.
 
     Source: Gorodkin, "Comparing two K-category assignments by a K-category correlation coefficient" (2004).
     """

@@ -1,7 +1,7 @@
 """CoQA's official metrics: exact match and word F1 against several people, also by domain or kind of answer.
 
 Source: Reddy et al., "CoQA: A Conversational Question Answering Challenge" (2019), and its
-evaluate-v1.0.py. All values are fractions, 0 to 1, not rounded, where the script prints percentages of one decimal.
+evaluate-v1.0.py. All values are unrounded fractions, 0 to 1; the script prints percentages with one decimal.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ def coqa_scores(
     *,
     groups: Mapping[str, str] | None = None,
 ) -> dict[str, float]:
-    """``exact`` (the script's em) and ``f1``: the best over a question's references, one left out in turn.
+    """Return ``exact`` (the script's em) and ``f1``: the best over a question's references, one left out in turn.
 
-    With groups, also ``<group>_exact`` and ``<group>_f1`` for each, by name. Unlike the script, which counts a
-    missing answer as wrong, we refuse it.
+    With groups, also return ``<group>_exact`` and ``<group>_f1`` of each group. A missing answer is an error here; the
+    script counts it as wrong.
 
     Args:
         answers: predicted text by question id: free text, also "yes", "no" and "unknown".
@@ -30,7 +30,7 @@ def coqa_scores(
         groups: name of the group by question id: the domain, or the kind of answer.
 
     Raises:
-        DataError: a question without answer, reference or group, or one too many.
+        DataError: a question has no answer, reference or group, or there is an entry for another question.
     """
     questions = coqa_questions(answers, references)
     scores = {name: mean(values.values()) for name, values in questions.items()}
@@ -47,7 +47,7 @@ def coqa_scores(
 
 
 def coqa_questions(answers: Mapping[str, str], references: Mapping[str, Sequence[str]]) -> dict[str, dict[str, float]]:
-    """What each question is worth in ``coqa_scores``: by metric and id, 0 to 1."""
+    """Return the scores of each question in ``coqa_scores``, by metric and question id, 0 to 1."""
     check_same_questions(answers, references)
     exact, f1 = {}, {}
     for question, texts in references.items():

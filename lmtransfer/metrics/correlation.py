@@ -10,10 +10,10 @@ from lmtransfer.metrics.base import check_seen
 
 
 class Pearson:
-    """Pearson correlation by running moments; 0 where one side is constant.
+    """Pearson correlation by running moments; 0 if one side is constant.
 
-    Batches are merged by the pairwise update of Chan, Golub and LeVeque (1983), which does not lose digits where
-    the mean is large against the deviation.
+    Batches are merged by the pairwise update of Chan, Golub and LeVeque (1983), which does not lose digits if the mean
+    is large compared with the deviation.
     """
 
     name = "pearson"
@@ -22,7 +22,7 @@ class Pearson:
         self._state = np.zeros(6)  # count, mean x, mean y, sum (x - mx)^2, sum (y - my)^2, sum (x - mx)(y - my)
 
     def update(self, predictions: np.ndarray, targets: np.ndarray) -> None:
-        """Take in one batch, both of shape (B,)."""
+        """Add one batch, both of shape (B,)."""
         if len(predictions) == 0:
             return
         x, y = predictions.astype(np.float64), targets.astype(np.float64)
@@ -31,7 +31,7 @@ class Pearson:
         self._add(np.array([len(x), mean_x, mean_y, dx @ dx, dy @ dy, dx @ dy]))
 
     def _add(self, state: np.ndarray) -> None:
-        """Combine with the moments of another part."""
+        """Merge the moments of another part."""
         ours, total = self._state, self._state[0] + state[0]
         if total == 0:
             return
@@ -42,10 +42,10 @@ class Pearson:
         self._state = ours + added + moved
 
     def compute(self) -> float:
-        """The correlation, -1 to 1.
+        """Compute the correlation, -1 to 1.
 
         Raises:
-            ValueError: nothing was seen.
+            ValueError: there was no example.
         """
         check_seen(self.name, self._state[0])
         norm = self._state[3] * self._state[4]
@@ -53,9 +53,9 @@ class Pearson:
 
 
 class Spearman:
-    """Spearman rank correlation, ties at their mean rank.
+    """Spearman rank correlation; equal values get their mean rank.
 
-    Ranks need every value, so this one keeps 16 bytes an example.
+    Ranks need all values, so this metric keeps 16 bytes an example.
     """
 
     name = "spearman"
@@ -64,14 +64,14 @@ class Spearman:
         self._parts: list[np.ndarray] = []
 
     def update(self, predictions: np.ndarray, targets: np.ndarray) -> None:
-        """Keep one batch, both of shape (B,)."""
+        """Add one batch, both of shape (B,)."""
         self._parts.append(np.stack([predictions.astype(np.float64), targets.astype(np.float64)]))
 
     def compute(self) -> float:
-        """The correlation, -1 to 1; 0 where one side is constant.
+        """Compute the correlation, -1 to 1; 0 if one side is constant.
 
         Raises:
-            ValueError: nothing was seen.
+            ValueError: there was no example.
         """
         values = np.concatenate([np.zeros((2, 0)), *self._parts], axis=1)
         check_seen(self.name, values.shape[1])
@@ -81,7 +81,7 @@ class Spearman:
 
 
 def mean_ranks(values: np.ndarray) -> np.ndarray:
-    """The rank of each value from 0, ties at the mean of their ranks, float64, shape as given."""
+    """Rank the values from 0; equal values get the mean of their ranks; float64, same shape."""
     _, group, sizes = np.unique(values, return_inverse=True, return_counts=True)
     last = np.cumsum(sizes)
     return (last - (sizes + 1) / 2)[group]

@@ -1,4 +1,4 @@
-"""Metrics by the name that a task's YAML gives them."""
+"""Make metrics by the names that a task's YAML file uses."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ MetricName = Literal["accuracy", "f1", "macro_f1", "matthews", "pearson", "spear
 
 
 def make_metric(name: MetricName, *, num_labels: int, positive: int = 1) -> Metric:
-    """A fresh metric.
+    """Make a new metric.
 
     Args:
-        name: which.
-        num_labels: how many labels there are (ignored by correlations).
+        name: name of the metric.
+        num_labels: number of labels (ignored by correlations).
         positive: index of the label whose F1 counts.
     """
     if name == "accuracy":

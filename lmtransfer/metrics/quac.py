@@ -1,7 +1,7 @@
-"""QuAC's official metrics: word F1 against several people, and how often a system does as well as they do.
+"""QuAC's official metrics: word F1 against several people, and how often a system is as good as people.
 
 Source: Choi et al., "QuAC: Question Answering in Context" (2018), and its scorer.py. All values are
-fractions, 0 to 1, where the scorer prints percentages.
+fractions, 0 to 1; the scorer prints percentages.
 """
 
 from __future__ import annotations
@@ -23,23 +23,25 @@ def quac_scores(
     dialogues: Mapping[str, str],
     min_f1: float = 0.4,
 ) -> dict[str, float]:
-    """The scorer's values over the questions on which people agree, and two more.
+    """Return the scorer's values over the questions on which people agree, and two further values.
 
-    - ``f1``: mean F1 (:func:`quac_f1`); ``unfiltered_f1``: the same over all questions.
-    - ``heq_q``: share of questions whose F1 reaches the human one (:func:`human_f1`).
-    - ``heq_d``: share of dialogues of which each such question does; one without any such question does too.
-    - ``human_f1``: its mean; ``unanswerable``: share of unanswerable questions that were left so (absent without any).
+    - ``f1``: mean F1 (:func:`quac_f1`); ``unfiltered_f1``: mean F1 over all questions.
+    - ``heq_q``: share of questions whose F1 reaches the human F1 (:func:`human_f1`).
+    - ``heq_d``: share of dialogues in which all these questions reach it; a dialogue without such questions counts.
+    - ``human_f1``: mean human F1; ``unanswerable``: share of unanswerable questions that got no answer (absent if there
+      are no unanswerable questions).
 
-    Unlike the scorer, which counts a question without answer as wrong, we refuse it.
+    A question without an answer is an error here; the scorer counts it as wrong.
 
     Args:
         answers: predicted text by question id; ``CANNOTANSWER`` or empty for no answer.
-        references: each person's text by question id, those of no answer too (likewise); none at all: no answer.
-        dialogues: id of the dialogue by question id (in the files, what precedes "_q#").
-        min_f1: least human F1 of a question that counts.
+        references: each person's text by question id, including ``CANNOTANSWER`` or empty; an empty list: no answer.
+        dialogues: id of the dialogue by question id (in the files, the part before "_q#").
+        min_f1: smallest human F1 of a question that counts.
 
     Raises:
-        DataError: a question without answer or dialogue, one too many, or people agree on none.
+        DataError: a question has no answer or dialogue, there is an entry for another question, or people agree on no
+            question.
     """
     check_same_questions(answers, references)
     check_same_questions(dialogues, references, what="id of a dialogue")
@@ -55,7 +57,7 @@ def quac_scores(
 def quac_questions(
     answers: Mapping[str, str], references: Mapping[str, Sequence[str]], *, min_f1: float = 0.4
 ) -> dict[str, dict[str, float]]:
-    """What each question is worth in ``quac_scores``: by metric and id, 0 to 1; only those that count in a metric."""
+    """Return the scores of each question in ``quac_scores``, by metric and id, 0 to 1; only questions that count."""
     check_same_questions(answers, references)
     counted = agreed_questions(references, min_f1=min_f1)
     human = {question: human_f1(references[question]) for question in references}
@@ -71,10 +73,10 @@ def quac_questions(
 
 
 def agreed_questions(references: Mapping[str, Sequence[str]], *, min_f1: float = 0.4) -> list[str]:
-    """Ids of the questions whose human F1 is at least ``min_f1``, in order.
+    """Return the ids of the questions whose human F1 is at least ``min_f1``, in order.
 
     Raises:
-        DataError: there is none.
+        DataError: there is no such question.
     """
     agreed = [question for question, texts in references.items() if human_f1(texts) >= min_f1]
     if not agreed:
@@ -85,8 +87,8 @@ def agreed_questions(references: Mapping[str, Sequence[str]], *, min_f1: float =
 def quac_f1(answer: str, references: Sequence[str]) -> float:
     """F1 of an answer: the best over references, one left out in turn; 0 to 1.
 
-    If at least half of the references say that there is no answer, that alone is right (1, anything else 0);
-    otherwise those are left aside.
+    If at least half of the references say that there is no answer, only "no answer" is correct (F1 1; any other answer
+    0). Otherwise the references without an answer are ignored.
 
     Args:
         answer: predicted text; ``CANNOTANSWER`` or empty for no answer.
@@ -100,7 +102,7 @@ def quac_f1(answer: str, references: Sequence[str]) -> float:
 
 
 def human_f1(references: Sequence[str]) -> float:
-    """How well people agree: each one's best F1 against the others, averaged; 1 for a single one, or no answer."""
+    """Mean over people of the best F1 against the other people; 1 for a single reference, or for no answer."""
     settled = settled_references(references)
     if len(settled) == 1:
         return 1.0
@@ -113,6 +115,6 @@ def human_f1(references: Sequence[str]) -> float:
 
 
 def settled_references(references: Sequence[str]) -> list[str]:
-    """The references that count: ``[CANNOTANSWER]`` if at least half of them are that, else all the others."""
+    """Return the references that count: ``[CANNOTANSWER]`` if at least half of them are that, else all others."""
     spans = [text for text in references if text not in ("", NO_ANSWER)]
     return spans if 2 * len(spans) > len(references) else [NO_ANSWER]

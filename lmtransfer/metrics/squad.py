@@ -1,6 +1,6 @@
-"""SQuAD's official metrics: 1.1, and 2.0 with its questions that have no answer.
+"""SQuAD's official metrics, for version 1.1 and for version 2.0 with unanswerable questions.
 
-All values are fractions, 0 to 1, where the scripts print percentages.
+All values are fractions, 0 to 1; the scripts print percentages.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from lmtransfer.metrics.answer_text import check_same_questions, exact_match, me
 
 
 def squad_scores(answers: Mapping[str, str], references: Mapping[str, Sequence[str]]) -> dict[str, float]:
-    """``exact`` (the script's exact_match) and ``f1`` of SQuAD 1.1: the best over a question's references.
+    """Return ``exact`` (the script's exact_match) and ``f1`` of SQuAD 1.1: the best over a question's references.
 
-    Source: Rajpurkar et al., "SQuAD" (2016); evaluate-v1.1.py. Unlike the script, which counts a
-    missing answer as wrong, we refuse it.
+    Source: Rajpurkar et al., "SQuAD" (2016); evaluate-v1.1.py. A missing answer is an error here; the script counts it
+    as wrong.
 
     Args:
         answers: predicted text by question id.
         references: the gold texts by question id, at least one each.
 
     Raises:
-        DataError: a question without answer or reference, or an answer to no question.
+        DataError: a question has no answer or reference, or there is an answer to another question.
     """
     return {name: mean(scores.values()) for name, scores in squad_questions(answers, references).items()}
 
 
 def squad_questions(answers: Mapping[str, str], references: Mapping[str, Sequence[str]]) -> dict[str, dict[str, float]]:
-    """What each question is worth in ``squad_scores``: by metric and id, 0 to 1."""
+    """Return the scores of each question in ``squad_scores``, by metric and question id, 0 to 1."""
     check_same_questions(answers, references)
     for question, texts in references.items():
         if not texts:
@@ -49,22 +49,22 @@ def squad2_scores(
     null_odds: Mapping[str, float] | None = None,
     threshold: float = 1.0,
 ) -> dict[str, float]:
-    """SQuAD 2.0: ``exact`` and ``f1``, the same of questions with (``HasAns_``) and without (``NoAns_``) an answer.
+    """Return ``exact`` and ``f1`` of SQuAD 2.0, also of questions with (``HasAns_``) and without (``NoAns_``) answer.
 
-    With null odds also ``best_exact`` and ``best_f1``, what the best threshold would give, and these thresholds
+    With null odds, also return ``best_exact`` and ``best_f1``, the scores at the best threshold, and these thresholds
     (``best_exact_thresh``, ``best_f1_thresh``). A group without questions has no entry.
 
     Source: Rajpurkar et al., "Know What You Don't Know: Unanswerable Questions for SQuAD" (2018); evaluate-v2.0.py.
-    Unlike the script, which leaves questions without answer out of the means, we refuse them.
+    A missing answer is an error here; the script leaves such a question out of the means.
 
     Args:
         answers: predicted text by question id; empty for no answer.
-        references: the gold texts by question id; empty where there is no answer.
-        null_odds: how much speaks for no answer, by question id: a probability or a difference of scores.
-        threshold: answers whose odds are above it count as empty; without ``null_odds`` none are.
+        references: the gold texts by question id; empty if there is no answer.
+        null_odds: evidence for no answer, by question id: a probability or a difference of scores.
+        threshold: answers with odds above it count as empty; without ``null_odds`` all answers are kept.
 
     Raises:
-        DataError: a question without answer or odds, one too many, or odds that are not a number.
+        DataError: a question has no answer or odds, there is an entry for another question, or odds are not a number.
     """
     has_answer = {question: bool(texts) for question, texts in references.items()}
     raw = _unthresholded(answers, references)
@@ -85,7 +85,7 @@ def squad2_questions(
     null_odds: Mapping[str, float] | None = None,
     threshold: float = 1.0,
 ) -> dict[str, dict[str, float]]:
-    """What each question is worth in ``squad2_scores``: by metric and id, 0 to 1; of a group, its questions only."""
+    """Return each question's scores in ``squad2_scores``, by metric and id, 0 to 1; a group has only its questions."""
     return _thresholded(_unthresholded(answers, references), references, null_odds, threshold)
 
 
@@ -95,7 +95,7 @@ def _thresholded(
     null_odds: Mapping[str, float] | None,
     threshold: float,
 ) -> dict[str, dict[str, float]]:
-    """The same once questions with odds above the threshold are left without an answer."""
+    """Return the scores after questions with odds above the threshold got an empty answer."""
     unanswered: set[str] = set()
     if null_odds is not None:
         unanswered = {question for question, odds in null_odds.items() if odds > threshold}
@@ -111,11 +111,11 @@ def _thresholded(
 
 
 def _unthresholded(answers: Mapping[str, str], references: Mapping[str, Sequence[str]]) -> dict[str, dict[str, float]]:
-    """What the texts are worth as they are, whatever speaks for no answer."""
+    """Return the scores of the texts without any threshold."""
     check_same_questions(answers, references)
     exact, f1 = {}, {}
     for question, texts in references.items():
-        # A gold answer that is all articles and punctuation cannot be told from none.
+        # A gold answer of only articles and punctuation cannot be distinguished from no answer.
         scored = [text for text in texts if normalize_answer(text)] or [""]
         exact[question] = max(exact_match(answers[question], text) for text in scored)
         f1[question] = max(token_f1(answers[question], text) for text in scored)
@@ -129,25 +129,25 @@ def best_threshold(
     has_answer: Mapping[str, bool],
     null_odds: Mapping[str, float],
 ) -> tuple[float, float]:
-    """The best mean score that a threshold on the null odds can give, and the least threshold that does.
+    """Return the best mean score that a threshold on the null odds can give, and the smallest threshold that gives it.
 
-    The sweep of evaluate-v2.0.py: at first no question is answered, then one after the other, the one with the
-    least odds first. As there, questions of equal odds come one by one in their order, though no threshold separates
-    them, and a text in answer to an unanswerable question is wrong even if normalisation empties it. Where it is best
-    to answer none, the script's threshold is 0, made for probabilities; if that would let some odds pass, ours is
-    just below the least of them.
+    This is the sweep of evaluate-v2.0.py. At first no question is answered; then questions are answered one after
+    another, the one with the smallest odds first. As in the script, questions with equal odds are added one by one in
+    their order, although no threshold separates them, and a text in answer to an unanswerable question is wrong even if
+    normalisation empties it. If it is best to answer no question, the script's threshold is 0, which suits
+    probabilities. If some odds are not above 0, ours is just below the smallest odds instead.
 
     Args:
         answers: predicted text by question id.
-        scores: of these texts, by question id.
+        scores: scores of these texts, by question id.
         has_answer: whether a question has a gold answer.
-        null_odds: how much speaks for no answer, by question id.
+        null_odds: evidence for no answer, by question id.
 
     Returns:
         The mean score (0 to 1), and the threshold: odds above it mean no answer.
 
     Raises:
-        DataError: odds are missing, of no question, or not a number.
+        DataError: odds are missing, belong to no question, or are not a number.
     """
     check_same_questions(null_odds, scores, what="odds of no answer")
     for question, odds in null_odds.items():

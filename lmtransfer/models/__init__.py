@@ -1,1 +1,1 @@
-"""Encoders: one file a family."""
+"""Encoders: one file per family."""

@@ -1,6 +1,6 @@
 """ALBERT (Lan et al. 2020, https://arxiv.org/abs/1909.11942).
 
-Shape legend: T tokens, N read positions, E width of the embeddings, D width.
+Shape legend: T tokens, N output positions, E width of the embeddings, D width.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lmtransfer.layers.transformer import NormPlace, TransformerSettings
 from lmtransfer.models.bert import Pooler, pooled_head
 from lmtransfer.models.transformer import TransformerEncoder, TransformerStack
 
-#: Which weights all layers have in common (Lan et al. 2020, table 4).
+#: Which weights all layers share (Lan et al. 2020, table 4).
 Sharing = Literal["all", "attention", "ffn", "none"]
 
 
@@ -27,22 +27,22 @@ class AlbertEncoder(TransformerEncoder):
 
     Args:
         vocab_size: rows of the token embedding.
-        embedding_dim: width E of the embeddings, which a linear layer takes to D.
+        embedding_dim: width E of the embeddings; a linear layer projects them to D.
         dim: width D.
-        num_layers: transformer layers.
-        num_heads: attention heads; must divide ``dim``.
+        num_layers: number of transformer layers.
+        num_heads: number of attention heads; must divide ``dim``.
         hidden_dim: width of the feed-forward layers.
-        share: what the layers have in common: "all" of their weights, "attention" or "ffn" (each with the LayerNorm of
-            its branch), or "none".
+        share: which weights the layers share: "all", "attention" or "ffn" (each with the LayerNorm of its branch), or
+            "none".
         max_length: longest sequence in tokens.
-        num_segments: segment ids told apart; 1 means none.
+        num_segments: number of segment ids; 1 means no segments.
         norm: "post" is the published model; "pre" trains at higher learning rates. The embeddings are normalised in
             both.
-        norm_eps: LayerNorm's epsilon.
-        activation: of the feed-forward layers.
-        dropout: of embeddings and of each branch.
-        attention_dropout: of attention weights.
-        pooler: have the tanh layer over [CLS]; without it a classifier gets a new one of its kind.
+        norm_eps: epsilon of the LayerNorms.
+        activation: activation of the feed-forward layers.
+        dropout: dropout probability of embeddings and of each branch.
+        attention_dropout: dropout probability of attention weights.
+        pooler: add the tanh layer over [CLS]; without it a classifier gets a new layer of the same form.
 
     Raises:
         ConfigError: ``num_heads`` does not divide ``dim``, or ``share`` is unknown.
@@ -107,7 +107,7 @@ class AlbertEncoder(TransformerEncoder):
 
 
 def share_layers(stack: TransformerStack, share: Sharing) -> None:
-    """Put the first layer's modules in the place of the other layers'.
+    """Replace the modules of all other layers by those of the first layer.
 
     Raises:
         ConfigError: ``share`` is unknown.

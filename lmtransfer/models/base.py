@@ -1,6 +1,6 @@
-"""What every encoder promises, whatever its family.
+"""The interface of all encoders.
 
-Shape legend: T tokens of a packed batch, N read positions, D width, B sequences.
+Shape legend: T tokens of a packed batch, N output positions, D width, B sequences.
 """
 
 from __future__ import annotations
@@ -15,20 +15,21 @@ from torch import Tensor, nn
 from lmtransfer.data.batch import PackedBatch
 from lmtransfer.errors import ConfigError, DataError
 
-#: Which tokens the state of a token has seen: all ("bidirectional"), itself and those before it ("causal"), itself and
-#: those after it ("backward"), a causal half followed by a backward half of the same width ("concatenated": ELMo), or
-#: itself alone ("none": static word vectors).
+#: Which tokens the state of a token depends on: all ("bidirectional"), itself and those before it ("causal"), itself
+#: and those after it ("backward"), a causal half followed by a backward half of the same width ("concatenated": ELMo),
+#: or itself only ("none": static word vectors).
 Direction = Literal["bidirectional", "causal", "backward", "concatenated", "none"]
 
 
 @dataclass(frozen=True, slots=True)
 class FamilyHead:
-    """How a family's published classifier reads the last layer of a sequence.
+    """How the published classifier of a family reads the last layer of a sequence.
 
     Attributes:
-        token: the state it takes: the first token's, the last token's, or the mean of all.
-        pooled: put the encoder's own ``pooler`` upon it.
-        hidden: activation of a new dense layer of the encoder's width before the output layer; None: no such layer.
+        token: the state that it reads: that of the first token, that of the last token, or the mean of all.
+        pooled: apply the encoder's own ``pooler`` to this state.
+        hidden: activation of a new dense layer of the width of the encoder before the output layer; None: no such
+            layer.
     """
 
     token: Literal["first", "last", "mean"]
@@ -38,11 +39,11 @@ class FamilyHead:
 
 @dataclass(frozen=True, slots=True)
 class OutputPositions:
-    """The positions at which the last layer is needed; an encoder may skip computing it elsewhere.
+    """The positions at which the last layer is needed; an encoder need not compute it at other positions.
 
     Attributes:
-        positions_N: indices into T, int64, ascending (so grouped by sequence).
-        counts: how many of them lie in each of the B sequences, as Python integers.
+        positions_N: indices into T, int64, ascending (and therefore grouped by sequence).
+        counts: number of these positions in each of the B sequences, as Python integers.
     """
 
     positions_N: Tensor
@@ -50,7 +51,7 @@ class OutputPositions:
 
     @classmethod
     def of(cls, positions_N: np.ndarray, cu_seqlens: np.ndarray) -> OutputPositions:
-        """Build from ascending positions and the batch's offsets (numpy, on the host)."""
+        """Build from ascending positions and the offsets of the batch (numpy, on the host)."""
         edges = np.searchsorted(positions_N, cu_seqlens)
         return cls(torch.from_numpy(positions_N.astype(np.int64)), tuple(int(n) for n in np.diff(edges)))
 
@@ -61,11 +62,11 @@ class OutputPositions:
 
 @dataclass(frozen=True, slots=True)
 class EncoderOutput:
-    """What an encoder returns.
+    """The output of an encoder.
 
     Attributes:
-        layers: ``num_layers + 1`` tensors of shape (T, D); layer 0 is the embedding layer. When the call named
-            ``output_positions``, the last one has shape (N, D) and holds only those positions.
+        layers: ``num_layers + 1`` tensors of shape (T, D); layer 0 is the embedding layer. If the call had
+            ``output_positions``, the last tensor has shape (N, D) and holds only those positions.
         recurrent_state: state for the next contiguous batch (LSTM state, Transformer-XL memory), or None.
     """
 
@@ -81,26 +82,28 @@ class EncoderOutput:
 class Encoder(nn.Module):
     """A text encoder over packed batches: the base class of every model.
 
-    A subclass sets ``attention`` and ``family_head``, says its sizes in ``__init__``, defines ``forward``, and has a
-    ``token_embedding``: a submodule, a property, or None. What it can do besides, it says by overriding.
+    A subclass sets ``attention`` and ``family_head``, passes its sizes to ``__init__``, defines ``forward``, and has a
+    ``token_embedding``: a submodule, a property, or None. It overrides the other attributes and methods for further
+    abilities.
 
     Args:
-        dim: width D of every layer it returns.
-        num_layers: layers above the embedding layer.
+        dim: width D of every layer that it returns.
+        num_layers: number of layers above the embedding layer.
         max_length: longest sequence in tokens that it can read.
         vocab_size: rows of its token embedding.
-        num_segments: how many segment ids it tells apart (1: none).
+        num_segments: number of segment ids (1: no segments).
 
     Attributes:
-        attention: which tokens a token may see, in batches that do not say so of their rows; see ``attend``.
-        attentions: what ``attend`` can set it to, its class's own first; empty: what it is cannot be changed.
-        family_head: how the family's published classifier reads the last layer.
-        token_embedding: the input embedding, which objectives may tie; None where words are read as characters.
-        pooler: the family's published pooler over [CLS] (a module (B, D) -> (B, D)), or None.
+        attention: which tokens a token may see, unless the batch states this for each row; see ``attend``.
+        attentions: the values that ``attend`` can set, the default of the class first; empty: ``attention`` cannot be
+            changed.
+        family_head: how the published classifier of the family reads the last layer.
+        token_embedding: the input embedding, which objectives may tie; None if the encoder reads words as characters.
+        pooler: the published pooler of the family over [CLS] (a module (B, D) -> (B, D)), or None.
         reads_characters: it reads words as characters, ``PackedBatch.chars_TC``.
-        reads_padded: it computes of ``models.padded.PaddedRows`` what it computes of packed sequences, as an exported
-            graph must.
-        compiles: ``torch.compile`` may take each of its ``blocks``.
+        reads_padded: it can read ``models.padded.PaddedRows``, with the same results as for packed sequences. An
+            exported graph needs this.
+        compiles: ``torch.compile`` can compile each of its ``blocks``.
         has_two_streams: it defines ``two_stream``.
     """
 
@@ -117,13 +120,13 @@ class Encoder(nn.Module):
         super().__init__()
         self.dim, self.num_layers, self.max_length = dim, num_layers, max_length
         self.vocab_size, self.num_segments = vocab_size, num_segments
-        self.pooler = None  # of the instance: one of the class would hide a submodule
+        self.pooler = None  # set on the instance: a class attribute would hide a submodule of this name
 
-    if TYPE_CHECKING:  # as above: a property here would hide a submodule
+    if TYPE_CHECKING:  # a property at run time would hide a submodule of this name
 
         @property
         def token_embedding(self) -> nn.Embedding | None:
-            """See above."""
+            """The input embedding; see the attributes of the class."""
 
         def __call__(
             self, batch: PackedBatch, recurrent_state: Any = None, output_positions: OutputPositions | None = None
@@ -137,16 +140,17 @@ class Encoder(nn.Module):
 
         Args:
             batch: the tokens.
-            recurrent_state: what the pass over the batch before left, which this one goes on from; None: stateless.
+            recurrent_state: state that the pass over the previous batch returned, from which this pass continues; None:
+                no state.
             output_positions: where the last layer is needed; None: everywhere.
         """
         raise NotImplementedError
 
     def attend(self, attention: Direction) -> None:
-        """Set which tokens a token may see, from here on; no weight depends on it.
+        """Set which tokens a token may see from now on; no weight depends on it.
 
         Raises:
-            ConfigError: it cannot do that.
+            ConfigError: the encoder does not support this attention.
         """
         if attention != self.attention and attention not in self.attentions:
             can = " or ".join(self.attentions or (self.attention,))
@@ -155,14 +159,14 @@ class Encoder(nn.Module):
 
     @property
     def is_causal(self) -> bool:
-        """Whether a token may see itself and those before it only."""
+        """Whether a token may see only itself and the tokens before it."""
         return self.attention == "causal"
 
     def check_length(self, batch: PackedBatch) -> None:
-        """Refuse a sequence longer than it can read, before an index error deep in a kernel would.
+        """Refuse a sequence that is too long; otherwise it would cause an index error deep in a kernel.
 
         Raises:
-            DataError: naming both lengths and the keys to change.
+            DataError: a sequence is too long; the message names both lengths and the keys to change.
         """
         if batch.max_seqlen > self.max_length:
             raise DataError(
@@ -171,23 +175,24 @@ class Encoder(nn.Module):
             )
 
     def blocks(self) -> list[nn.Module]:
-        """The repeated layers, each one unit to unfreezing, layer-wise rates, Muon and ``torch.compile``.
+        """The repeated layers; each is one unit for unfreezing, layer-wise rates, Muon and ``torch.compile``.
 
-        Unless a subclass says otherwise, the members of its innermost module lists.
+        By default these are the members of the innermost module lists.
         """
         members = [block for stack in self.modules() if isinstance(stack, nn.ModuleList) for block in stack]
         return [block for block in members if not any(isinstance(part, nn.ModuleList) for part in block.modules())]
 
     def generator(self, *, size: float, own_embeddings: bool = False, copied_layers: bool = False) -> Encoder | None:
-        """A smaller encoder (ELECTRA's generator); None: it makes none.
+        """Create a smaller encoder (ELECTRA's generator); None: this encoder cannot create one.
 
         Args:
-            size: width over this encoder's, above 0 and at most 1; the generator has as many layers.
-            own_embeddings: give it a copy of the embeddings; else it shares them.
-            copied_layers: its layers begin as copies of this encoder's; else with random weights.
+            size: width of the generator divided by the width of this encoder, above 0 and at most 1; the number of
+                layers is the same.
+            own_embeddings: give the generator a copy of the embeddings; else it shares them.
+            copied_layers: initialise the layers as copies of the layers of this encoder; else randomly.
 
         Raises:
-            ConfigError: layers to copy that are not of the generator's shape.
+            ConfigError: ``copied_layers``, and the layers of this encoder do not have the shape of the generator.
         """
         return None
 
@@ -197,27 +202,28 @@ class Encoder(nn.Module):
         """Encode in an order of factorisation (Yang et al. 2019, section 2.3), if it ``has_two_streams``.
 
         Args:
-            batch: the tokens, as they are.
-            order_T: place of each token in the order, int64; tokens of place 0 are seen by all, and a token of place k
-                by itself and those of higher places.
+            batch: the tokens, uncorrupted.
+            order_T: place of each token in the order, int64. All tokens see the tokens of place 0; a token of place k
+                is seen by itself and by tokens of higher places.
             output_positions: positions of the query stream, which do not see themselves.
             recurrent_state: see ``forward``.
 
         Returns:
-            The content stream below the last layer, (T, D) each, and the query stream at the top, (N, D).
+            The layers of the content stream below the last layer, (T, D) each; then the last layer of the query stream,
+            (N, D).
         """
         raise NotImplementedError
 
     def set_memory(self, length: int, *, clamp_length: int | None, same_length: bool) -> None:
-        """Change how far back it looks, for an evaluation.
+        """Change the length of the memory, for an evaluation.
 
         Args:
-            length: most tokens of memory.
-            clamp_length: distances beyond this count as this; None: as they are.
+            length: largest number of tokens in the memory.
+            clamp_length: larger distances are treated as this distance; None: no change.
             same_length: each token sees at most ``length`` tokens.
 
         Raises:
-            ConfigError: it has no memory.
+            ConfigError: the encoder has no memory.
         """
         raise ConfigError(
             f"memory_lengths: {type(self).__name__} has no memory; leave them out, or give a run of "
@@ -225,17 +231,17 @@ class Encoder(nn.Module):
         )
 
     def input_rows(self, token: int, spelling: np.ndarray | None) -> tuple[nn.Embedding, list[int]] | None:
-        """The table that a token is read from, and the rows of it, in order; None: it is read from no table.
+        """The input table of a token and its rows in that table, in order; None: the encoder has no table.
 
         Args:
-            token: its id.
-            spelling: its characters' ids, where the tokenizer gives characters.
+            token: id of the token.
+            spelling: ids of its characters, if the tokenizer gives characters.
         """
         return None if self.token_embedding is None else (self.token_embedding, [token])
 
 
 def encoders_in(module: nn.Module) -> list[Encoder]:
-    """The encoders of a learner, each once; one inside another is a part of that one."""
+    """The encoders of a learner, each once; an encoder inside another encoder is not listed."""
     if isinstance(module, Encoder):
         return [module]
     return list(dict.fromkeys(encoder for child in module.children() for encoder in encoders_in(child)))

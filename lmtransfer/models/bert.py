@@ -1,6 +1,6 @@
 """BERT (Devlin et al. 2019, https://arxiv.org/abs/1810.04805).
 
-Shape legend: T tokens, N read positions, B sequences, D width.
+Shape legend: T tokens, N output positions, B sequences, D width.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Pooler(nn.Module):
 
 
 def pooled_head(pooler: bool) -> FamilyHead:
-    """BERT's and ALBERT's published classifier: upon the encoder's pooler, or upon a new layer of the same form."""
+    """The published classifier of BERT and ALBERT: on the pooler of the encoder, or on a new layer of the same form."""
     return FamilyHead(token="first", pooled=True) if pooler else FamilyHead(token="first", hidden="tanh")
 
 
@@ -41,18 +41,18 @@ class BertEncoder(TransformerEncoder):
     Args:
         vocab_size: rows of the token embedding.
         dim: width D.
-        num_layers: transformer layers.
-        num_heads: attention heads; must divide ``dim``.
+        num_layers: number of transformer layers.
+        num_heads: number of attention heads; must divide ``dim``.
         hidden_dim: width of the feed-forward layers.
         max_length: longest sequence in tokens.
-        num_segments: segment ids told apart; 1 means none.
-        norm: "post" is the published model; "pre" is shaped as MegatronBert (Shoeybi et al. 2019), which trains at
-            higher learning rates.
-        norm_eps: LayerNorm's epsilon.
-        activation: of the feed-forward layers.
-        dropout: of embeddings and of each branch.
-        attention_dropout: of attention weights.
-        pooler: have the tanh layer over [CLS]; without it a classifier gets a new one of its kind.
+        num_segments: number of segment ids; 1 means no segments.
+        norm: "post" is the published model; "pre" has the structure of MegatronBert (Shoeybi et al. 2019), which trains
+            at higher learning rates.
+        norm_eps: epsilon of the LayerNorms.
+        activation: activation of the feed-forward layers.
+        dropout: dropout probability of embeddings and of each branch.
+        attention_dropout: dropout probability of attention weights.
+        pooler: add the tanh layer over [CLS]; without it a classifier gets a new layer of the same form.
 
     Raises:
         ConfigError: ``num_heads`` does not divide ``dim``.

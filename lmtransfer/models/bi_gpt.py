@@ -1,10 +1,10 @@
-"""A forward and a backward GPT side by side: ELMo's way to both contexts, with ELMo's LSTMs replaced by transformers.
+"""A forward and a backward GPT side by side: ELMo with transformers instead of LSTMs.
 
-Whether the masked objective or the transformer made BERT better than ELMo is told by this model: it has the one and
-not the other (cf. Peters et al. 2018, "Dissecting contextual word embeddings", section 2.2, whose transformer biLM is
-such a model).
+BERT differs from ELMo in the masked objective and in the transformer. This model has the transformer but not the masked
+objective, so it shows which of the two made BERT better (cf. Peters et al. 2018, "Dissecting contextual word
+embeddings", section 2.2; their transformer biLM is such a model).
 
-Shape legend: T tokens, N read positions, H width of a direction, D = 2 H.
+Shape legend: T tokens, N output positions, H width of a direction, D = 2 H.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from lmtransfer.models.gpt import GptEncoder
 class BiGptEncoder(Encoder):
     """Two GPTs with one token embedding; the backward one reads each sequence from its end.
 
-    A token's features are those of the forward GPT, which has seen it and what is before it, and then those of the
-    backward one, which has seen it and what is after it; the directions do not mix in any layer. Positions count from
-    the end that a direction starts at, each with its own table.
+    The features of a token are those of the forward GPT, which sees the token and the tokens before it, followed by
+    those of the backward GPT, which sees the token and the tokens after it. The directions do not mix in any layer.
+    Each direction has its own position table, and counts positions from the end at which it starts.
 
     Args:
         vocab_size: rows of the token embedding.
         dim: width D of both directions together.
-        num_layers: transformer layers of each direction.
-        num_heads: attention heads of each direction; must divide half of ``dim``.
+        num_layers: number of transformer layers of each direction.
+        num_heads: number of attention heads of each direction; must divide half of ``dim``.
         hidden_dim: width of the feed-forward layers of each direction.
         max_length: longest sequence in tokens.
-        norm: see ``GptEncoder``, as all that follow.
-        norm_eps: LayerNorm's epsilon.
-        activation: of the feed-forward layers.
-        dropout: of embeddings and of each branch.
-        attention_dropout: of attention weights.
+        norm: see ``GptEncoder``, also for the arguments below.
+        norm_eps: epsilon of the LayerNorms.
+        activation: activation of the feed-forward layers.
+        dropout: dropout probability of embeddings and of each branch.
+        attention_dropout: dropout probability of attention weights.
 
     Raises:
         ConfigError: ``dim`` is odd, or ``num_heads`` does not divide its half.
@@ -93,7 +93,7 @@ class BiGptEncoder(Encoder):
 
     @property
     def token_embedding(self) -> nn.Embedding:
-        """The input embedding of both directions (V, H), which ``bilm`` ties its output to."""
+        """The input embedding of both directions (V, H); ``bilm`` ties its output to it."""
         return self.forwards.token_embedding
 
     def forward(
@@ -110,7 +110,7 @@ class BiGptEncoder(Encoder):
 
 
 def mirrored_places(batch: PackedBatch) -> Tensor:
-    """The index in T of the token that stands as far from its sequence's end as each does from its start, int64."""
+    """For each token the index in T of its mirror image: the token in the reversed sequence at its position, int64."""
     starts_and_lasts = batch.cu_seqlens[:-1].long() + batch.cu_seqlens[1:].long() - 1
     lengths = torch.tensor(batch.lengths, device=batch.tokens_T.device)
     sums_T = torch.repeat_interleave(starts_and_lasts, lengths, output_size=len(batch.tokens_T))

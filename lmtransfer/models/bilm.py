@@ -1,6 +1,6 @@
-"""ELMo's bidirectional language model: LSTMs in both directions over the vectors of words, whatever these come from.
+"""ELMo's bidirectional language model: LSTMs in both directions over word vectors.
 
-Shape legend: T tokens of a packed batch, N read positions, B sequences, P width of a direction, D = 2 P.
+Shape legend: T tokens of a packed batch, N output positions, B sequences, P width of a direction, D = 2 P.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from lmtransfer.models.base import Encoder, EncoderOutput, FamilyHead, OutputPos
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LstmSettings:
-    """What the layers of both directions have in common.
+    """The settings that the layers of both directions share.
 
     Attributes:
         dim: width D of both directions together; even.
-        num_layers: LSTM layers of each direction.
-        cell_dim: cells of each layer and direction; more than D / 2, to which they are projected.
+        num_layers: number of LSTM layers of each direction.
+        cell_dim: number of cells of each layer and direction; more than D / 2, to which they are projected.
         skip_connections: every layer but the first adds its input to its output.
-        dropout: of each layer's input, and of the last one's output.
+        dropout: dropout probability of the input of each layer and of the output of the last layer.
         cell_clip: see ``ProjectedLstm``.
         proj_clip: see ``ProjectedLstm``.
 
     Raises:
-        ConfigError: ``dim`` is odd, or a direction is not narrower than its cells.
+        ConfigError: ``dim`` is odd, or half of ``dim`` is not less than ``cell_dim``.
     """
 
     dim: int
@@ -59,7 +59,7 @@ class LstmStack(nn.Module):
     """The layers of one direction.
 
     Args:
-        settings: of both directions.
+        settings: settings of both directions.
     """
 
     def __init__(self, settings: LstmSettings) -> None:
@@ -85,11 +85,12 @@ class LstmStack(nn.Module):
 
         Args:
             words_TP: packed tokens.
-            order: of the batch, in this direction.
-            states: of each layer, before the sequences' first tokens in this direction; None for zeros.
+            order: time-major order of the batch in this direction.
+            states: state of each layer before the first token (in this direction) of each sequence; None: zeros.
 
         Returns:
-            Each layer's (T, P) in time-major order, and their states after the sequences' last tokens.
+            The output of each layer, (T, P) in time-major order; and the state of each layer after the last token of
+            each sequence.
         """
         hidden = words_TP.index_select(0, order.order_T)
         outputs, after = [], []
@@ -107,7 +108,7 @@ class BidirectionalLstm(nn.Module):
     """Forward and backward stacks side by side (Peters et al. 2018, section 3.1).
 
     Args:
-        settings: of both.
+        settings: settings of both stacks.
     """
 
     def __init__(self, settings: LstmSettings) -> None:
@@ -128,16 +129,16 @@ class BidirectionalLstm(nn.Module):
         """Read sequences.
 
         Args:
-            words_TP: the words' vectors.
-            batch: how long the sequences are.
-            forward_states: of the forward layers before the first tokens; None for zeros.
-            backward_states: of the backward layers after the last tokens; None for zeros.
-            output_positions: where the last layer is wanted; None for everywhere.
+            words_TP: the word vectors.
+            batch: the lengths of the sequences.
+            forward_states: states of the forward layers before the first tokens; None: zeros.
+            backward_states: states of the backward layers after the last tokens; None: zeros.
+            output_positions: where the last layer is needed; None: everywhere.
 
         Returns:
-            The word vectors twice and each layer's directions side by side, (T, D) each, the last one (N, D) where
-            ``output_positions`` is given; and the states of the forward layers after the last tokens, and of the
-            backward ones before the first tokens.
+            The layers: the word vectors twice, then both directions of each LSTM layer side by side, (T, D) each; the
+            last is (N, D) with ``output_positions``. Then the states of the forward layers after the last tokens, and
+            the states of the backward layers before the first tokens.
         """
         device = words_TP.device
         orders = [TimeMajor.of(batch.lengths, backward=backward, device=device) for backward in (False, True)]
@@ -155,13 +156,13 @@ class BidirectionalLstm(nn.Module):
 
 
 class BilmEncoder(Encoder):
-    """Vectors of words, then LSTMs in both directions: what the encoders of ELMo's kind share.
+    """Word vectors, then LSTMs in both directions: the base class of ELMo's encoders.
 
-    Layer 0 is the word vector twice, so that all layers have the width D = 2 P. A recurrent state holds the forward
-    layers' states. A subclass makes ``lstms`` in ``__init__``.
+    Layer 0 is the word vector twice, so that all layers have the width D = 2 P. The recurrent state holds the states
+    of the forward layers. A subclass creates ``lstms`` in ``__init__``.
 
     Attributes:
-        lstms: the LSTMs.
+        lstms: the LSTMs of both directions.
     """
 
     attention = "concatenated"
@@ -187,7 +188,7 @@ class BilmEncoder(Encoder):
 
 
 def _states_of(recurrent_state: Any, batch: PackedBatch) -> tuple[State, ...] | None:
-    """The states that ``_carry_of`` kept, one row for every sequence of the batch: filler starts from zeros."""
+    """The states that ``_carry_of`` returned, with one row per sequence of the batch: filler starts from zeros."""
     if recurrent_state is None:
         return None
     filler = batch.num_sequences - batch.num_real

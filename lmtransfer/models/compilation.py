@@ -1,4 +1,4 @@
-"""Compiling the blocks of an encoder, for every command that trains one."""
+"""Compile the blocks of an encoder, for every command that trains an encoder."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from lmtransfer.models.base import encoders_in
 
 
 def compile_blocks(learner: nn.Module) -> None:
-    """Compile every block by itself, for each shape that it meets; attention stays outside.
+    """Compile every block separately, once for each input shape; attention is not compiled.
 
-    Blocks of encoders that are not made for that (relative positions, LSTMs) run as they are.
+    Blocks of encoders with ``compiles=False`` (relative positions, LSTMs) run without compilation.
     """
     _keep_by_instructions()
     for encoder in encoders_in(learner):
@@ -24,10 +24,11 @@ def compile_blocks(learner: nn.Module) -> None:
 
 
 def _keep_by_instructions() -> None:
-    """Keep what is compiled in a folder of the CPU's instructions, below the compiler's own or the user's.
+    """Use a cache folder for compiled code that is named after the instruction set of the CPU.
 
-    The compiler finds what it has built by the code alone, and code built for AVX2 that is taken for AVX-512's (a
-    folder that machines share, a CPU shown as another) writes beyond its buffers.
+    It is a subfolder of the cache folder of the compiler or of the user. The compiler finds compiled code by its source
+    alone. Machines can share a cache folder, or a virtual machine can present a different CPU. Code compiled for AVX2
+    that then runs as AVX-512 code writes beyond its buffers.
     """
     from torch._inductor.runtime.cache_dir_utils import cache_dir
 

@@ -11,22 +11,22 @@ from lmtransfer.models.roberta import RobertaEncoder
 
 
 class DistilBertEncoder(RobertaEncoder):
-    """BERT without segments and pooler, as RoBERTa is, half as deep; published, it was taught by BERT.
+    """BERT without segments and pooler, like RoBERTa, with half the layers; the published one was distilled from BERT.
 
-    Where we differ from the paper: ``attention_dropout`` is 0 (see ``SelfAttention``), and no teacher is computed here:
-    it is a shape for published weights, or to be pretrained as any other.
+    Where we differ from the paper: ``attention_dropout`` is 0 (see ``SelfAttention``), and there is no distillation:
+    load published weights into this encoder, or pretrain it like any other.
 
     Args:
         vocab_size: rows of the token embedding.
         dim: width D.
-        num_layers: transformer layers.
-        num_heads: attention heads; must divide ``dim``.
+        num_layers: number of transformer layers.
+        num_heads: number of attention heads; must divide ``dim``.
         hidden_dim: width of the feed-forward layers.
         max_length: longest sequence in tokens.
-        norm_eps: LayerNorm's epsilon.
-        activation: of the feed-forward layers.
-        dropout: of embeddings and of each branch.
-        attention_dropout: of attention weights; the paper has 0.1.
+        norm_eps: epsilon of the LayerNorms.
+        activation: activation of the feed-forward layers.
+        dropout: dropout probability of embeddings and of each branch.
+        attention_dropout: dropout probability of attention weights; 0.1 in the paper.
 
     Raises:
         ConfigError: ``num_heads`` does not divide ``dim``.

@@ -1,6 +1,6 @@
-"""ELECTRA (Clark et al. 2020, https://arxiv.org/abs/2003.10555): the discriminator, and the generator it makes.
+"""ELECTRA (Clark et al. 2020, https://arxiv.org/abs/2003.10555): the discriminator and its generator.
 
-Shape legend: T tokens, N read positions, D width, E width of the embeddings.
+Shape legend: T tokens, N output positions, D width, E width of the embeddings.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from lmtransfer.models.transformer import TransformerEncoder, TransformerStack
 
 
 class ElectraEncoder(TransformerEncoder):
-    """BERT's layers over embeddings of a width of their own, projected up where it differs from the layers'.
+    """BERT's layers over embeddings of width E, with a projection from E to D if the widths differ.
 
-    Token, position and segment embeddings and their LayerNorm are E wide; the generator shares all or none.
+    Token, position and segment embeddings and their LayerNorm have width E; the generator shares all of them or none.
     Where we differ from the paper: ``attention_dropout`` is 0 (see ``SelfAttention``).
 
     Args:
         vocab_size: rows of the token embedding.
         embedding_dim: width E.
         dim: width D.
-        num_layers: transformer layers.
-        num_heads: attention heads; must divide ``dim``.
+        num_layers: number of transformer layers.
+        num_heads: number of attention heads; must divide ``dim``.
         hidden_dim: width of the feed-forward layers.
         max_length: longest sequence in tokens.
-        num_segments: segment ids told apart; 1 means none.
-        norm: "post" is the published model; "pre" normalises the input of each branch, and the last layer's output.
-            The embeddings are normalised either way.
-        norm_eps: LayerNorm's epsilon.
-        activation: of the feed-forward layers.
-        dropout: of embeddings and of each branch.
-        attention_dropout: of attention weights; the paper has 0.1.
+        num_segments: number of segment ids; 1 means no segments.
+        norm: "post" is the published model; "pre" normalises the input of each branch and the output of the last
+            layer. The embeddings are normalised in both cases.
+        norm_eps: epsilon of the LayerNorms.
+        activation: activation of the feed-forward layers.
+        dropout: dropout probability of embeddings and of each branch.
+        attention_dropout: dropout probability of attention weights; 0.1 in the paper.
 
     Raises:
         ConfigError: ``num_heads`` does not divide ``dim``.
@@ -93,7 +93,7 @@ class ElectraEncoder(TransformerEncoder):
         self.apply(truncated_normal_)
 
     def generator(self, *, size: float, own_embeddings: bool = False, copied_layers: bool = False) -> GeneratorEncoder:
-        """See ``Encoder``; as many layers as the discriminator (section 3.2)."""
+        """See ``Encoder``; it has the same number of layers as the discriminator (section 3.2)."""
         shape = generator_shape(dim=self.dim, hidden_dim=self._settings.hidden_dim, size=size)
         stack = TransformerStack(replace(self._settings, **shape._asdict()), num_layers=self.num_layers)
         stack.apply(truncated_normal_)

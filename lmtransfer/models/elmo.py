@@ -19,27 +19,28 @@ from lmtransfer.models.bilm import BidirectionalLstm, BilmEncoder, LstmSettings
 class ElmoEncoder(BilmEncoder):
     """A character CNN over words, then LSTMs in both directions.
 
-    Where we differ from the published training (allenai/bilm-tf): there both directions read streams of their own, the
-    backward one made of reversed sentences, and both carry their states from window to window; here both read the same
-    window, and the backward direction starts fresh at its end, since what follows is not read yet.
+    Where we differ from the published training (allenai/bilm-tf): there each direction reads its own stream, the
+    backward one made of reversed sentences, and both carry their states from window to window. Here both read the same
+    window, and the backward direction starts from a zero state at the end of the window, because the following text has
+    not been read yet.
 
     Args:
-        vocab_size: words that the objective's softmax tells apart; the encoder reads any word.
+        vocab_size: number of words in the softmax of the objective; the encoder can read any word.
         dim: width D of both directions together; even.
-        num_layers: LSTM layers of each direction.
-        cell_dim: cells of each layer and direction, projected to D / 2.
+        num_layers: number of LSTM layers of each direction.
+        cell_dim: number of cells of each layer and direction; they are projected to D / 2.
         char_dim: width of a character embedding.
         filters: (width in characters, number of filters) of each convolution.
-        num_highway: highway layers over the convolutions.
-        activation: of the convolutions.
+        num_highway: number of highway layers over the convolutions.
+        activation: activation of the convolutions.
         skip_connections: every layer but the first adds its input to its output.
         max_length: longest sequence in tokens.
-        dropout: of each layer's input, and of the last one's output.
+        dropout: dropout probability of the input of each layer and of the output of the last layer.
         cell_clip: largest magnitude of a cell, 3 in the published models; None: no limit, and the fused LSTM on CUDA.
-        proj_clip: the same of a projection.
+        proj_clip: largest magnitude of a projection, with the same values.
 
     Raises:
-        ConfigError: ``dim`` is odd, or a direction is not narrower than its cells.
+        ConfigError: ``dim`` is odd, or half of ``dim`` is not less than ``cell_dim``.
     """
 
     token_embedding = None
@@ -78,7 +79,7 @@ class ElmoEncoder(BilmEncoder):
         self.lstms = BidirectionalLstm(settings)
 
     def input_rows(self, token: int, spelling: np.ndarray | None) -> tuple[nn.Embedding, list[int]]:
-        """See ``Encoder``; the rows of its characters."""
+        """See ``Encoder``; returns the table of characters and the rows of the characters of the token."""
         assert spelling is not None
         return self.characters.embedding, spelling.tolist()
 
@@ -94,23 +95,23 @@ class ElmoEncoder(BilmEncoder):
 
 
 class ElmoSubwordEncoder(BilmEncoder):
-    """``ElmoEncoder`` with a token embedding of width D / 2 in place of its characters; own variant.
+    """``ElmoEncoder`` with a token embedding of width D / 2 instead of characters; this variant is our own.
 
-    The embedding starts from a normal of variance 2 / D, so that it can be the output matrix too.
+    The embedding is initialised from a normal of variance 2 / D, so that it can also be the output matrix.
 
     Args:
         vocab_size: rows of the token embedding.
         dim: width D of both directions together; even.
-        num_layers: LSTM layers of each direction.
-        cell_dim: cells of each layer and direction, projected to D / 2.
+        num_layers: number of LSTM layers of each direction.
+        cell_dim: number of cells of each layer and direction; they are projected to D / 2.
         skip_connections: every layer but the first adds its input to its output.
         max_length: longest sequence in tokens.
-        dropout: of each layer's input, and of the last one's output.
+        dropout: dropout probability of the input of each layer and of the output of the last layer.
         cell_clip: largest magnitude of a cell; None: no limit, and the fused LSTM on CUDA.
-        proj_clip: the same of a projection.
+        proj_clip: largest magnitude of a projection; None: no limit.
 
     Raises:
-        ConfigError: ``dim`` is odd, or a direction is not narrower than its cells.
+        ConfigError: ``dim`` is odd, or half of ``dim`` is not less than ``cell_dim``.
     """
 
     token_embedding: nn.Embedding

@@ -18,7 +18,7 @@ from lmtransfer.layers.initialisation import truncated_normal_
 from lmtransfer.models.base import Encoder, EncoderOutput, FamilyHead, OutputPositions
 from lmtransfer.models.transformer import Stack, TokenEmbeddings
 
-#: Width of a head, so long as the generator has as much (google-research/electra, pretrain/pretrain_helpers.py).
+#: Width of a head, if the generator is at least that wide (google-research/electra, pretrain/pretrain_helpers.py).
 _HEAD_DIM = 64
 
 
@@ -27,7 +27,7 @@ class GeneratorShape(NamedTuple):
 
     Attributes:
         dim: width W.
-        num_heads: attention heads.
+        num_heads: number of attention heads.
         hidden_dim: width of the feed-forward layers.
     """
 
@@ -39,13 +39,14 @@ class GeneratorShape(NamedTuple):
 def generator_shape(*, dim: int, hidden_dim: int, size: float) -> GeneratorShape:
     """The shape of the generator of an encoder of width ``dim``.
 
-    The width is ``size * dim``, rounded to an even number; the heads are as many as are 64 wide or a little wider, at
-    least one, so that they divide it evenly; the feed-forward layers keep their proportion.
+    The width is ``size * dim``, rounded to an even number. A head is at least 64 wide (or there is one head), and the
+    number of heads is the largest one that divides the width into even head widths. The ratio of the feed-forward width
+    to the width is kept.
 
     Args:
-        dim: of the encoder.
-        hidden_dim: of its feed-forward layers.
-        size: above 0 and at most 1.
+        dim: width of the encoder.
+        hidden_dim: width of its feed-forward layers.
+        size: width of the generator divided by the width of the encoder, above 0 and at most 1.
     """
     width = max(2, 2 * round(dim * size / 2))
     heads = next(n for n in range(max(1, width // _HEAD_DIM), 0, -1) if width % (2 * n) == 0)
@@ -53,10 +54,10 @@ def generator_shape(*, dim: int, hidden_dim: int, size: float) -> GeneratorShape
 
 
 def check_copied(shape: GeneratorShape, encoder: GeneratorShape) -> None:
-    """Refuse to copy an encoder's layers into a generator where they are not of one shape.
+    """Refuse to copy the layers of an encoder into a generator of another shape.
 
     Raises:
-        ConfigError: telling what differs.
+        ConfigError: the shapes differ; the message lists the differences.
     """
     differ = [
         f"{name}={own} where the encoder has {other}"
@@ -72,23 +73,23 @@ def check_copied(shape: GeneratorShape, encoder: GeneratorShape) -> None:
 
 @torch.no_grad()
 def copy_weights(modules: Mapping[nn.Module, nn.Module]) -> None:
-    """Give each module the weights of another of the same kind."""
+    """Copy weights into each key of ``modules`` from its value, a module of the same kind."""
     for module, other in modules.items():
         module.load_state_dict(other.state_dict())
 
 
 class GeneratorEncoder(Encoder):
-    """An encoder over the embeddings of another: its own projection of them, and its own layers.
+    """An encoder over the embeddings of another encoder, with its own projection and its own layers.
 
-    Shared embeddings are not this module's own: they are trained, saved and moved with the encoder they belong to.
+    Shared embeddings are not a submodule of this module: they are trained, saved and moved with the other encoder.
 
     Args:
-        encoder: that it belongs to.
-        embeddings: that encoder's, a module (batch) -> (T, E).
-        stack: the generator's layers, a module over (T, W).
-        dim: W.
+        encoder: the encoder for which this is the generator.
+        embeddings: embeddings of that encoder, a module (batch) -> (T, E).
+        stack: layers of the generator, a module over (T, W).
+        dim: width W.
         bias: add a bias to the projection.
-        own_embeddings: take a copy of the embeddings, as they are now, for its own.
+        own_embeddings: use a copy of the current embeddings instead of sharing them.
     """
 
     compiles = True
@@ -119,11 +120,11 @@ class GeneratorEncoder(Encoder):
         if own_embeddings:
             embeddings = copy.deepcopy(embeddings)
             self.embeddings = cast(nn.Module, embeddings)
-        self._embeddings = (embeddings,)  # a tuple, so that these weights are not this module's a second time
+        self._embeddings = (embeddings,)  # a tuple, so that PyTorch does not register these weights here too
 
     @property
     def token_embedding(self) -> nn.Embedding:
-        """The input embedding: the encoder's, unless it has one of its own."""
+        """The input embedding: its own copy with ``own_embeddings``, else that of the encoder."""
         return self._embeddings[0].token
 
     def forward(

@@ -1,6 +1,6 @@
-"""GPT: the causal transformer (Radford et al. 2018, 2019), here an encoder like the others.
+"""GPT: the causal transformer (Radford et al. 2018, 2019), as an encoder.
 
-Shape legend: T tokens, N read positions, D width.
+Shape legend: T tokens, N output positions, D width.
 """
 
 from __future__ import annotations
@@ -18,22 +18,23 @@ from lmtransfer.models.transformer import TransformerEncoder, TransformerStack
 
 
 class GptEncoder(TransformerEncoder):
-    """A causal transformer: the same layers as BERT's, seeing only what is before.
+    """A causal transformer: the layers of BERT, in which a token sees only itself and the tokens before it.
 
-    The defaults are GPT-2's (pre-norm, tanh GELU; with pre-norm, residual projections start smaller by sqrt(2 L)).
+    The defaults are those of GPT-2: pre-norm and tanh GELU. With pre-norm, the initial weights of residual projections
+    are divided by sqrt(2 L), where L is the number of layers.
 
     Args:
         vocab_size: rows of the token embedding.
         dim: width D.
-        num_layers: transformer layers.
-        num_heads: attention heads; must divide ``dim``.
+        num_layers: number of transformer layers.
+        num_heads: number of attention heads; must divide ``dim``.
         hidden_dim: width of the feed-forward layers.
         max_length: longest sequence in tokens.
-        norm: "pre" as GPT-2, or "post" as GPT (which does not normalise its embeddings, as BERT does).
-        norm_eps: LayerNorm's epsilon.
-        activation: of the feed-forward layers.
-        dropout: of embeddings and of each branch.
-        attention_dropout: of attention weights; the paper has 0.1.
+        norm: "pre" as in GPT-2, or "post" as in GPT (GPT does not normalise its embeddings, BERT does).
+        norm_eps: epsilon of the LayerNorms.
+        activation: activation of the feed-forward layers.
+        dropout: dropout probability of embeddings and of each branch.
+        attention_dropout: dropout probability of attention weights; 0.1 in the paper.
 
     Raises:
         ConfigError: ``num_heads`` does not divide ``dim``.

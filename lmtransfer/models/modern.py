@@ -1,6 +1,6 @@
-"""An encoder as one would build it in 2026: ModernBERT's layers (Warner et al. 2024, https://arxiv.org/abs/2412.13663).
+"""A current encoder (2026): the layers of ModernBERT (Warner et al. 2024, https://arxiv.org/abs/2412.13663).
 
-Shape legend: T tokens, N read positions, D width.
+Shape legend: T tokens, N output positions, D width.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from lmtransfer.models.transformer import TransformerEncoder
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModernSettings:
-    """What a stack is made by; the arguments of ``ModernEncoder`` of the same names."""
+    """The settings of a stack; see the arguments of ``ModernEncoder`` with the same names."""
 
     dim: int
     num_heads: int
@@ -46,7 +46,7 @@ class ModernSettings:
     attention_dropout: float
 
     def layer_norm(self) -> nn.LayerNorm:
-        """A new norm."""
+        """A new LayerNorm."""
         return nn.LayerNorm(self.dim, eps=self.norm_eps, bias=self.bias)
 
 
@@ -54,9 +54,9 @@ class ModernLayer(nn.Module):
     """Pre-norm self-attention and gated feed-forward, each with a residual connection.
 
     Args:
-        settings: of the stack.
-        number: which layer it is, from 0 on: every ``global_every``-th has no window, and the first may read its input
-            as it is.
+        settings: settings of the stack.
+        number: index of the layer, from 0. Every ``global_every``-th layer has no window. The first layer may read its
+            input without a norm.
     """
 
     def __init__(self, settings: ModernSettings, number: int) -> None:
@@ -80,31 +80,31 @@ class ModernLayer(nn.Module):
         self.dropout = Dropout(settings.dropout)
 
     def forward(self, hidden_TD: Tensor, layout: Layout, rotation: Rotation, reads_N: Tensor | None = None) -> Tensor:
-        """(T, D) -> (T, D), or (N, D) where only the positions ``reads_N`` are wanted.
+        """(T, D) -> (T, D), or (N, D) at the positions ``reads_N`` if they are given.
 
         Args:
             hidden_TD: token states.
-            layout: of the batch; of the batch and the read positions where those are given and there is no window.
-            rotation: of all T tokens.
-            reads_N: the only positions whose result is wanted.
+            layout: layout of the batch; with ``reads_N`` and without a window, layout of the batch and these positions.
+            rotation: rotation of all T tokens.
+            reads_N: positions to compute; None: all.
         """
         normed_TD = self.attention_norm(hidden_TD)
         if reads_N is None:
             residual, attended = hidden_TD, self.attention(normed_TD, layout, None, rotation)
         elif self.window is None:
             residual, attended = hidden_TD[reads_N], self.attention(normed_TD, layout, reads_N, rotation)
-        else:  # a selection of queries sees everything, so a window needs them all
+        else:  # a selection of queries must see the whole sequence, so attention with a window computes all queries
             residual, attended = hidden_TD[reads_N], self.attention(normed_TD, layout, None, rotation)[reads_N]
         residual = residual + self.dropout(attended)
         return residual + self.dropout(self.feed_forward(self.feed_forward_norm(residual)))
 
 
 class ModernStack(nn.Module):
-    """Layers, each ``global_every``-th of which, from the first on, sees the whole sequence.
+    """The layers; the first and then every ``global_every``-th layer see the whole sequence.
 
     Args:
-        settings: of the layers.
-        num_layers: how many.
+        settings: settings of the layers.
+        num_layers: number of layers.
     """
 
     def __init__(self, settings: ModernSettings, *, num_layers: int) -> None:
@@ -113,7 +113,7 @@ class ModernStack(nn.Module):
         self.layers = nn.ModuleList(ModernLayer(settings, number) for number in range(num_layers))
         self.final_norm = settings.layer_norm()
         self.apply(truncated_normal_)
-        with torch.no_grad():  # the sum over layers starts as wide as one layer's (GPT-2; Warner et al., appendix A)
+        with torch.no_grad():  # the sum over all layers starts on the scale of one (GPT-2; Warner et al., appendix A)
             for module in self.modules():
                 if isinstance(module, SelfAttention):
                     module.output.weight.div_(math.sqrt(2 * num_layers))
@@ -128,7 +128,7 @@ class ModernStack(nn.Module):
         *,
         causal: bool = False,
     ) -> tuple[Tensor, ...]:
-        """All layers' outputs, (T, D) each, the embeddings first; the last is (N, D) at ``output_positions`` alone."""
+        """The outputs of all layers, (T, D) each, the embeddings first; the last is (N, D) with ``output_positions``."""
         device = embedded_TD.device
         layout = layout_of(batch, device, causal=causal)
         head_dim = self.settings.dim // self.settings.num_heads
@@ -152,13 +152,13 @@ class ModernStack(nn.Module):
 
 
 class NormalisedEmbeddings(nn.Module):
-    """Token embeddings, normalised; positions are in the attention, and there are no segments.
+    """Normalised token embeddings; attention adds the positions, and there are no segments.
 
     Args:
-        vocab_size: rows.
+        vocab_size: rows of the token embedding.
         dim: width D.
         bias: add a bias to the norm.
-        norm_eps: its epsilon.
+        norm_eps: epsilon of the norm.
         dropout: probability of dropping a feature of the result.
     """
 
@@ -170,38 +170,39 @@ class NormalisedEmbeddings(nn.Module):
         self.apply(truncated_normal_)
 
     def forward(self, batch: PackedBatch) -> Tensor:
-        """(T, D)."""
+        """The embeddings, (T, D)."""
         return self.dropout(self.norm(self.token(batch.tokens_T)))
 
 
 class ModernEncoder(TransformerEncoder):
-    """A bidirectional pre-norm transformer with rotary positions, GeGLU, and local and global attention in turn.
+    """A bidirectional pre-norm transformer with rotary positions, GeGLU, and alternating local and global attention.
 
-    Where we differ from the paper: vocabularies are rounded up to a multiple of 64 by the tokenizers (``Tokenizer``);
-    the paper drops features of the attention branch only.
+    Where we differ from the paper: the tokenizers round vocabularies up to a multiple of 64 (``Tokenizer``); dropout
+    acts on both branches, but in the paper only on the attention branch.
 
     Args:
         vocab_size: rows of the token embedding.
         dim: width D.
-        num_layers: transformer layers.
-        num_heads: attention heads; must divide ``dim`` into even widths.
+        num_layers: number of transformer layers.
+        num_heads: number of attention heads; must divide ``dim``, and the width of a head must be even.
         hidden_dim: width of each half of the gated feed-forward layers.
         max_length: longest sequence in tokens.
-        window: how many positions a token sees in a local layer: half of it to each side, and itself.
-        global_every: layer 0 and each so many-th one after it see the whole sequence; 1: all do.
+        window: number of positions that a token sees in a local layer: half of them on each side, and itself.
+        global_every: layer 0 and every ``global_every``-th layer after it see the whole sequence; 1: all layers do.
         global_theta: base of the rotary angles of the global layers.
-        local_theta: that of the local layers.
-        normalise_first_input: normalise what the first layer's attention reads, though the embeddings are normalised;
-            ModernBERT does not.
+        local_theta: base of the rotary angles of the local layers.
+        normalise_first_input: normalise the input of attention in the first layer, although the embeddings are already
+            normalised; ModernBERT does not.
         query_key_norm: normalise queries and keys (see ``SelfAttention``); ModernBERT does not.
-        bias: add biases to linear layers and norms; ModernBERT has none.
+        bias: add biases to linear layers and norms; ModernBERT has no biases.
         norm_eps: epsilon of the norms.
-        activation: of the gated feed-forward layers.
-        dropout: of embeddings and of each branch.
-        attention_dropout: of attention weights.
+        activation: activation of the gated feed-forward layers.
+        dropout: dropout probability of embeddings and of each branch.
+        attention_dropout: dropout probability of attention weights.
 
     Raises:
-        ConfigError: heads that do not divide the width evenly, an odd window, or ``global_every`` below 1.
+        ConfigError: ``num_heads`` does not divide ``dim`` into even widths, ``window`` is odd or below 2, or
+            ``global_every`` is below 1.
     """
 
     attention = "bidirectional"
@@ -261,7 +262,7 @@ class ModernEncoder(TransformerEncoder):
         self.stack = ModernStack(self._settings, num_layers=num_layers)
 
     def generator(self, *, size: float, own_embeddings: bool = False, copied_layers: bool = False) -> GeneratorEncoder:
-        """See ``Encoder``; ModernBERT has none, this one is ELECTRA's idea."""
+        """See ``Encoder``; ModernBERT has no generator, the idea is from ELECTRA."""
         settings = self._settings
         shape = generator_shape(dim=self.dim, hidden_dim=settings.hidden_dim, size=size)
         stack = ModernStack(replace(settings, **shape._asdict()), num_layers=self.num_layers)

@@ -1,7 +1,7 @@
-"""Rows of one length with padding, as other runtimes feed them, as a batch that transformer stacks can read.
+"""Padded rows of one length, which other runtimes use, as a batch that transformer stacks can read.
 
-Nothing here trains on padding: this is how an exported graph, whose sizes are known when it runs, computes what the
-packed batch computes.
+It is not used for training. An exported graph knows its sizes only when it runs; with padded rows it computes the same
+results as a packed batch.
 
 Shape legend: T = B L slots, B rows, L slots of a row.
 """
@@ -21,10 +21,10 @@ from lmtransfer.layers.attention.layout import Layout
 
 @dataclass(frozen=True)
 class PaddedLayout(Layout):
-    """Rows as one dense block, whose sizes the graph alone knows: it has no lengths.
+    """Rows as one dense block; only the graph knows its sizes, so the layout has no lengths.
 
     Attributes:
-        block: the rows.
+        block: the block of all rows.
     """
 
     block: Block = field(kw_only=True)
@@ -37,19 +37,23 @@ class PaddedLayout(Layout):
 
     @cached_property
     def cu_keys(self) -> Tensor:
-        """None: kernels of variable length would see the padding."""
+        """Not available: variable-length kernels would see the padding.
+
+        Raises:
+            NotImplementedError: always.
+        """
         raise NotImplementedError("padded rows are computed in dense blocks; call the model on a CPU, or in float32")
 
 
 @dataclass(frozen=True, slots=True)
 class PaddedRows(PackedBatch):
-    """Rows laid end to end with their padding: one dense block, its spare slots hidden from every token.
+    """Rows laid end to end with their padding: one dense block in which padding is hidden from every token.
 
-    Sizes are known to the graph alone, so ``lengths`` is empty and ``num_real`` 0: for stacks that ask ``layout_of``.
-    What an encoder computes at padding means nothing.
+    Only the graph knows the sizes, so ``lengths`` is empty and ``num_real`` is 0. Only stacks that call ``layout_of``
+    can read these rows. The output of an encoder at padding is meaningless.
 
     Attributes:
-        layout: of the rows.
+        layout: layout of the rows.
     """
 
     layout: Layout = field(kw_only=True)
@@ -59,7 +63,7 @@ class PaddedRows(PackedBatch):
         """Lay rows end to end; positions count from each row's first slot.
 
         Args:
-            tokens_BL: token ids, any in the vocabulary at padding, int64.
+            tokens_BL: token ids, int64; at padding, any id of the vocabulary.
             real_BL: False at padding, bool.
             segments_BL: segment ids, int64; all 0 if omitted.
         """
@@ -79,12 +83,12 @@ class PaddedRows(PackedBatch):
 
 
 def layout_of(batch: PackedBatch, device: torch.device, *, causal: bool) -> Layout:
-    """How every token of a batch attends: as its rows are laid out already, or made from its lengths.
+    """The attention layout of a batch: the one that it contains, or one made from its lengths.
 
     Args:
-        batch: the rows; it may say of each whether it is causal.
-        device: where they are read.
-        causal: a token sees itself and what is before it, in a batch that does not say.
+        batch: the rows; ``num_causal`` may state how many of them are causal.
+        device: device of the layout.
+        causal: a token sees only itself and the tokens before it; ignored if the batch has ``num_causal``.
     """
     if isinstance(batch, PaddedRows):
         return replace(batch.layout, causal=causal)

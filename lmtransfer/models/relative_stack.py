@@ -1,6 +1,6 @@
-"""Encoders that are a stack of relative transformer layers with a memory: what Transformer-XL and XLNet share.
+"""Stacks of relative transformer layers with a memory: the base of Transformer-XL and XLNet.
 
-Shape legend: T tokens, N read positions, X packed keys (of each sequence: its memory, then its tokens), R real
+Shape legend: T tokens, N output positions, X packed keys (of each sequence: its memory, then its tokens), R real
 sequences, M memory rows, D width.
 """
 
@@ -20,23 +20,23 @@ from lmtransfer.models.base import Encoder, EncoderOutput, OutputPositions
 
 
 class RelativeStack(nn.Module):
-    """``num_layers`` relative transformer layers, and a last LayerNorm where they are pre-norm.
+    """``num_layers`` relative transformer layers, with a final LayerNorm if they are pre-norm.
 
-    The memory is a tuple of ``num_layers`` tensors (R, M, D), the inputs of each layer at the last tokens of each real
-    sequence, without history; M grows to ``memory_length``. Each sequence of a batch whose sequences differ in length
-    keeps as many rows as the shortest allows, so that a memory stays one tensor a layer.
+    The memory is a tuple of ``num_layers`` tensors (R, M, D): the inputs of each layer at the last tokens of each real
+    sequence, detached. M grows to ``memory_length``. If the sequences of a batch differ in length, each keeps as many
+    rows as the shortest sequence allows, so that the memory is one tensor per layer.
 
     Args:
-        settings: of the layers.
-        num_layers: how many.
-        causal: a token sees itself and what is before it.
-        own_biases: each layer has biases of its own (XLNet); else one pair serves all layers, as in the equations of
-            Dai et al. 2019, section 3.3.
-        segments: relative segments; needs ``own_biases``.
-        memory_length: most rows of memory of a sequence; 0 leaves none.
-        clamp_length: distances beyond this count as this; None: no limit.
+        settings: settings of the layers.
+        num_layers: number of layers.
+        causal: a token sees only itself and the tokens before it.
+        own_biases: each layer has its own biases (XLNet); else all layers share one pair, as in the equations of Dai et
+            al. 2019, section 3.3.
+        segments: use relative segments; needs ``own_biases``.
+        memory_length: largest number of memory rows of a sequence; 0: no memory.
+        clamp_length: larger distances are treated as this distance; None: no limit.
         same_length: with causal layers, each token sees at most ``memory_length`` tokens, itself included, so that the
-            last one of a window has no more context than the first.
+            last token of a window has no more context than the first.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class RelativeStack(nn.Module):
         recurrent_state: tuple[Tensor, ...] | None,
         output_positions: OutputPositions | None,
     ) -> EncoderOutput:
-        """All layers' outputs, the embeddings first; the last at ``output_positions`` only, where they are given."""
+        """The outputs of all layers, the embeddings first; the last only at ``output_positions`` if they are given."""
         keys = self._keys(batch, recurrent_state)
         segments_T = self._segments(batch)
         everywhere = self._layout(keys, segments_T)
@@ -99,15 +99,15 @@ class RelativeStack(nn.Module):
         output_positions: OutputPositions,
         recurrent_state: tuple[Tensor, ...] | None,
     ) -> EncoderOutput:
-        """The content stream's layers, (T, D) each, and the query stream's last layer, (N, D).
+        """The layers of the content stream, (T, D) each, and the last layer of the query stream, (N, D).
 
-        The content stream is not needed in the last layer, and is left out there.
+        The last layer does not compute the content stream, because it is not needed there.
 
         Args:
             embedded_TD: start of the content stream.
-            query_D: start of the query stream, at each position read.
+            query_D: start of the query stream, the same at each output position.
             batch: the tokens.
-            order_T: place of each token in the order of factorisation, int64; 0 is seen by all.
+            order_T: place of each token in the order of factorisation, int64; all tokens see the tokens of place 0.
             output_positions: the positions of the query stream.
             recurrent_state: the memory.
         """
@@ -127,7 +127,7 @@ class RelativeStack(nn.Module):
         return EncoderOutput((*outputs, last_ND), tuple(memory) if self.memory_length else None)
 
     def unused(self) -> Tensor | float:
-        """0, with a gradient of zero for what rows of one segment do not use, so that every parameter has one."""
+        """0, with a zero gradient for parameters that rows of one segment do not use: every parameter has a gradient."""
         own = [layer.biases for layer in self.layers if isinstance(layer, RelativeLayer) and layer.biases is not None]
         return sum((biases.unused() for biases in own), 0.0)
 
@@ -146,7 +146,7 @@ class RelativeStack(nn.Module):
         hidden_TD: Tensor,
         memory: list[Tensor],
     ) -> Tensor:
-        """The keys of layer ``depth``; appends what they leave to the next batch's memory."""
+        """The keys of layer ``depth``; appends their last rows to ``memory``, the memory of the next batch."""
         keys_XD = keys.behind(None if recurrent_state is None else recurrent_state[depth], hidden_TD)
         if self.memory_length:
             memory.append(keys.latest(keys_XD, self.memory_length))
@@ -184,9 +184,9 @@ class RelativeStack(nn.Module):
 
 
 class RelativeEncoder(Encoder):
-    """Token vectors, and a relative stack over them, whose memory is the recurrent state.
+    """Token vectors and a relative stack; the memory of the stack is the recurrent state.
 
-    A subclass makes ``token_embedding``, ``stack`` and ``dropout`` in ``__init__``.
+    A subclass creates ``token_embedding``, ``stack`` and ``dropout`` in ``__init__``.
     """
 
     token_embedding: nn.Embedding
@@ -194,7 +194,7 @@ class RelativeEncoder(Encoder):
     dropout: Dropout
 
     def embed(self, batch: PackedBatch) -> Tensor:
-        """What the layers read, (T, D)."""
+        """The input of the layers, (T, D)."""
         raise NotImplementedError
 
     def set_memory(self, length: int, *, clamp_length: int | None, same_length: bool) -> None:
@@ -212,10 +212,10 @@ class RelativeEncoder(Encoder):
         )
 
     def as_memory(self, recurrent_state: Any) -> tuple[Tensor, ...] | None:
-        """A recurrent state as the memory it is.
+        """Check that a recurrent state is a memory, and return it as a tuple; None stays None.
 
         Raises:
-            ValueError: it is no memory of so many layers.
+            ValueError: it is not a memory of ``num_layers`` layers.
         """
         if recurrent_state is None:
             return None

@@ -1,6 +1,6 @@
 """RoBERTa (Liu et al. 2019, https://arxiv.org/abs/1907.11692).
 
-Shape legend: T tokens, N read positions, D width.
+Shape legend: T tokens, N output positions, D width.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ PUBLISHED_OFFSET = 2
 
 
 class RobertaEncoder(TransformerEncoder):
-    """BERT without segments and pooler; what makes RoBERTa is how it is trained (``experiment=roberta_base``).
+    """BERT without segments and pooler; RoBERTa differs from BERT mainly in training (``experiment=roberta_base``).
 
     Where we differ from the paper: ``attention_dropout`` is 0 (see ``SelfAttention``), and there is no padding.
 
     Args:
         vocab_size: rows of the token embedding.
         dim: width D.
-        num_layers: transformer layers.
-        num_heads: attention heads; must divide ``dim``.
+        num_layers: number of transformer layers.
+        num_heads: number of attention heads; must divide ``dim``.
         hidden_dim: width of the feed-forward layers.
         max_length: longest sequence in tokens.
-        norm: "post" is the published model; "pre" is shaped as RobertaPreLayerNorm of Hugging Face transformers, which
-            normalises the embeddings too.
-        norm_eps: LayerNorm's epsilon.
-        activation: of the feed-forward layers.
-        dropout: of embeddings and of each branch.
-        attention_dropout: of attention weights; the paper has 0.1.
-        positions_from_two: the position table has two rows at its front that no token uses, as in fairseq, which
-            counts positions from its padding id on.
-        type_row: one learnt row is added to every token, as in Hugging Face transformers, which gives RoBERTa BERT's
-            segment embedding with one row.
-        pooler: have BERT's tanh layer over [CLS], which some published checkpoints hold; the family's classifier does
-            not read it.
+        norm: "post" is the published model; "pre" has the structure of RobertaPreLayerNorm in Hugging Face
+            transformers, which also normalises the embeddings.
+        norm_eps: epsilon of the LayerNorms.
+        activation: activation of the feed-forward layers.
+        dropout: dropout probability of embeddings and of each branch.
+        attention_dropout: dropout probability of attention weights; 0.1 in the paper.
+        positions_from_two: the position table has two rows at its front that no token uses, as in fairseq, where the
+            first position is the padding id plus one.
+        type_row: add one learnt row to every token, as in Hugging Face transformers, where RoBERTa has BERT's segment
+            embedding with one row.
+        pooler: add BERT's tanh layer over [CLS], which some published checkpoints contain; the published classifier of
+            the family does not use it.
 
     Raises:
         ConfigError: ``num_heads`` does not divide ``dim``.

@@ -1,4 +1,4 @@
-"""The token embedding of an encoder as an encoder of its own, so that word vectors can be learnt in it."""
+"""The token embedding of an encoder as a separate encoder, so that word-vector objectives can train it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from lmtransfer.models.base import Encoder, EncoderOutput, FamilyHead, OutputPos
 
 
 class TokenVectors(Encoder):
-    """A vector for each token, out of the table of another encoder, of which nothing else is read or changed.
+    """One vector per token, from the token embedding of another encoder; the rest of that encoder is not used.
 
     Args:
-        whole: the encoder; its weights are saved with these.
+        whole: the other encoder; a checkpoint contains all of its weights.
 
     Raises:
-        ConfigError: it has no table of tokens.
+        ConfigError: the encoder has no token embedding.
     """
 
     attention = "none"
@@ -39,7 +39,7 @@ class TokenVectors(Encoder):
 
     @property
     def token_embedding(self) -> nn.Embedding:
-        """The table."""
+        """The token embedding of the other encoder."""
         table = self.whole.token_embedding
         assert table is not None
         return table
@@ -55,12 +55,12 @@ class TokenVectors(Encoder):
 
 @torch.no_grad()
 def standardise(table: nn.Embedding, *, centre: bool, deviation: float | None) -> None:
-    """Bring a table of vectors to the scale of one with random numbers; in place.
+    """Bring a table of vectors to the scale of a randomly initialised table, in place.
 
     Args:
-        table: (V, D).
-        centre: subtract the mean vector, so that each column's mean is 0.
-        deviation: standard deviation of all V x D numbers afterwards; None leaves the scale.
+        table: the table, (V, D).
+        centre: subtract the mean vector, so that the mean of each column is 0.
+        deviation: standard deviation of all V x D numbers afterwards; None keeps the scale.
     """
     vectors_VD = table.weight.double()
     if centre:

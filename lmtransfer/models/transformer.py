@@ -1,6 +1,6 @@
-"""Encoders that are a stack of transformer layers: what BERT and GPT share.
+"""Stacks of transformer layers: the base of BERT's and GPT's families.
 
-Shape legend: T tokens, N read positions, D width, E width of the embeddings.
+Shape legend: T tokens, N output positions, D width, E width of the embeddings.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from lmtransfer.models.padded import layout_of
 
 
 class TransformerStack(nn.Module):
-    """Transformer layers, and a last LayerNorm where they are pre-norm.
+    """Transformer layers, with a final LayerNorm if they are pre-norm.
 
     Args:
-        settings: of the layers.
-        num_layers: how many.
+        settings: settings of the layers.
+        num_layers: number of layers.
     """
 
     def __init__(self, settings: TransformerSettings, *, num_layers: int) -> None:
@@ -37,10 +37,10 @@ class TransformerStack(nn.Module):
         *,
         causal: bool = False,
     ) -> tuple[Tensor, ...]:
-        """All layers' outputs, (T, D) each, the embeddings first; the last is (N, D) at ``output_positions`` alone.
+        """The outputs of all layers, (T, D) each, the embeddings first; the last is (N, D) with ``output_positions``.
 
-        The last layer's attention queries and feed-forward are then computed at those positions only: with 15 % of
-        the tokens masked this saves a sixth of a four-layer encoder's work, exactly.
+        In the last layer, attention queries and feed-forward are then computed only at those positions. With 15 % of
+        the tokens masked this saves a sixth of the work of a four-layer encoder, and the result is exact.
         """
         device = embedded_TD.device
         layout = layout_of(batch, device, causal=causal)
@@ -63,12 +63,12 @@ class TransformerStack(nn.Module):
 
 
 class TokenEmbeddings(Protocol):
-    """Embeddings of a batch, (T, E), with their table of tokens."""
+    """A module that returns the embeddings of a batch, (T, E), and has a token embedding ``token``."""
 
     token: nn.Embedding
 
     def __call__(self, batch: PackedBatch) -> Tensor:
-        """(T, E)."""
+        """The embeddings, (T, E)."""
         ...
 
 
@@ -83,15 +83,15 @@ class Stack(Protocol):
         *,
         causal: bool = False,
     ) -> tuple[Tensor, ...]:
-        """All layers' outputs; see ``TransformerStack``."""
+        """The outputs of all layers; see ``TransformerStack``."""
         ...
 
 
 class TransformerEncoder(Encoder):
-    """Embeddings, and a stack of transformer layers over them: what BERT's and GPT's families share.
+    """Embeddings and a stack of transformer layers: the base class of BERT's and GPT's families.
 
-    A subclass makes both in ``__init__``. One that names both in ``attentions`` can be read in either way, row by
-    row.
+    A subclass creates both in ``__init__``. If ``attentions`` contains both "bidirectional" and "causal", a batch can
+    state for each row which of the two applies.
 
     Attributes:
         embeddings: a module, (batch) -> (T, E).
@@ -109,7 +109,7 @@ class TransformerEncoder(Encoder):
         return self.embeddings.token
 
     def embed(self, batch: PackedBatch) -> Tensor:
-        """What the layers read, (T, D)."""
+        """The input of the layers, (T, D)."""
         return self.embeddings(batch)
 
     def forward(

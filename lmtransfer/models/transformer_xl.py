@@ -20,11 +20,10 @@ from lmtransfer.models.relative_stack import RelativeEncoder, RelativeStack
 
 
 class TransformerXlEncoder(RelativeEncoder):
-    """A causal transformer with relative positions that reads on where it ended: each layer also sees its memory.
+    """A causal transformer with relative positions and a memory of the previous segment, which each layer also sees.
 
-    The memory is the recurrent state: the inputs of each layer at the last ``memory_length`` tokens, (R, M, D) a layer,
-        through
-    which no gradient flows. Without a recurrent state the encoder is stateless.
+    The memory is the recurrent state: the inputs of each layer at the last ``memory_length`` tokens, (R, M, D) per
+    layer. No gradient flows through it. Without a recurrent state the encoder is stateless.
 
     Where we differ from the published code: one softmax over the vocabulary instead of an adaptive one, and no dropout
     inside the feed-forward layers.
@@ -32,21 +31,21 @@ class TransformerXlEncoder(RelativeEncoder):
     Args:
         vocab_size: rows of the token embedding.
         dim: width D.
-        num_layers: transformer layers.
-        num_heads: attention heads; must divide ``dim``.
+        num_layers: number of transformer layers.
+        num_heads: number of attention heads; must divide ``dim``.
         hidden_dim: width of the feed-forward layers.
         max_length: longest sequence in tokens, memory not counted.
-        memory_length: most tokens of memory; 0 for none.
-        clamp_length: distances beyond this count as this; None: no limit.
+        memory_length: largest number of tokens in the memory; 0: no memory.
+        clamp_length: larger distances are treated as this distance; None: no limit.
         same_length: each token sees at most ``memory_length`` tokens, itself included.
         norm: "post" is the published model; "pre" trains at higher learning rates.
-        norm_eps: LayerNorm's epsilon.
-        activation: of the feed-forward layers.
-        dropout: of embeddings, distances, each branch and the output.
-        attention_dropout: of attention weights.
+        norm_eps: epsilon of the LayerNorms.
+        activation: activation of the feed-forward layers.
+        dropout: dropout probability of embeddings, distances, each branch and the output.
+        attention_dropout: dropout probability of attention weights.
 
     Raises:
-        ConfigError: ``num_heads`` does not divide ``dim``, or ``same_length`` without a memory.
+        ConfigError: ``num_heads`` does not divide ``dim``, or ``same_length`` is set and ``memory_length`` is 0.
     """
 
     attention = "causal"

@@ -1,6 +1,6 @@
 """Static word vectors (Mikolov et al. 2013, https://arxiv.org/abs/1301.3781), as an encoder without layers.
 
-Shape legend: T tokens, N read positions, D width.
+Shape legend: T tokens, N output positions, D width.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from lmtransfer.models.base import Encoder, EncoderOutput, FamilyHead, OutputPos
 
 
 class WordEmbeddings(Encoder):
-    """A vector for each token, whatever stands around it: the baseline that contextual encoders are measured against.
+    """One vector per token, independent of its context: the baseline for contextual encoders.
 
-    Vectors start uniform within ``0.5 / dim`` of 0, as in word2vec.c.
+    Vectors are initialised uniformly within ``0.5 / dim`` of 0, as in word2vec.c.
 
     Args:
         vocab_size: rows of the token embedding.

@@ -1,6 +1,6 @@
 """XLNet (Yang et al. 2019, https://arxiv.org/abs/1906.08237).
 
-Shape legend: T tokens, N read positions, R real sequences, M memory rows, D width.
+Shape legend: T tokens, N output positions, R real sequences, M memory rows, D width.
 """
 
 from __future__ import annotations
@@ -22,29 +22,30 @@ from lmtransfer.models.relative_stack import RelativeEncoder, RelativeStack
 class XlnetEncoder(RelativeEncoder):
     """A bidirectional transformer with relative positions, relative segments and a memory.
 
-    ``two_stream`` is its pretraining: queries that do not see what they ask for. The memory is that of
-    ``TransformerXlEncoder``; it belongs to segment 0. Its classifier reads a sequence's last token: [CLS] as
-    published, where sequences end in "[SEP] [CLS]", and the last [SEP] here, where they are framed as for BERT. Both
-    see all of the sequence.
+    Pretraining uses ``two_stream``: queries that do not see the tokens to predict. The memory is that of
+    ``TransformerXlEncoder``; it belongs to segment 0. The classifier reads the last token of a sequence. In the
+    published model this is [CLS], because sequences end in "[SEP] [CLS]". Here it is the last [SEP], because sequences
+    have the same special tokens as for BERT. Both tokens see the whole sequence.
 
-    Where we differ from the published code: half of each batch is not reversed, the memory takes whole rows, and there
-    is no dropout inside the feed-forward layers.
+    Where we differ from the published code: we do not reverse half of each batch, the memory holds whole rows, and
+    there is no dropout inside the feed-forward layers.
 
     Args:
         vocab_size: rows of the token embedding.
         dim: width D.
-        num_layers: transformer layers.
-        num_heads: attention heads; must divide ``dim``.
+        num_layers: number of transformer layers.
+        num_heads: number of attention heads; must divide ``dim``.
         hidden_dim: width of the feed-forward layers.
         max_length: longest sequence in tokens, memory not counted.
-        num_segments: segment ids; 1 means none. Any number is told apart, as only same or different counts.
-        memory_length: most tokens of memory; 0 for none.
-        clamp_length: distances beyond this count as this; None: no limit.
+        num_segments: number of segment ids; 1 means no segments. Any number works, because attention only uses whether
+            two segments are the same or different.
+        memory_length: largest number of tokens in the memory; 0: no memory.
+        clamp_length: larger distances are treated as this distance; None: no limit.
         norm: "post" is the published model; "pre" trains at higher learning rates.
-        norm_eps: LayerNorm's epsilon.
-        activation: of the feed-forward layers.
-        dropout: of embeddings, distances, each branch and the output.
-        attention_dropout: of attention weights; the paper has 0.1.
+        norm_eps: epsilon of the LayerNorms.
+        activation: activation of the feed-forward layers.
+        dropout: dropout probability of embeddings, distances, each branch and the output.
+        attention_dropout: dropout probability of attention weights; 0.1 in the paper.
 
     Raises:
         ConfigError: ``num_heads`` does not divide ``dim``.
@@ -100,14 +101,14 @@ class XlnetEncoder(RelativeEncoder):
 
     def embed(self, batch: PackedBatch) -> Tensor:
         """See ``RelativeEncoder``."""
-        # A zero that keeps a gradient on what a plain pass over one segment does not use.
+        # Adds 0, so that parameters that a plain pass over one segment does not use have a (zero) gradient.
         unused_D = 0.0 * self.query + self.stack.unused()
         return self.dropout(self.token_embedding(batch.tokens_T) + unused_D)
 
     def two_stream(
         self, batch: PackedBatch, *, order_T: Tensor, output_positions: OutputPositions, recurrent_state: Any = None
     ) -> EncoderOutput:
-        """See ``Encoder``; queries start from one learnt vector instead of their tokens, and all see the memory."""
+        """See ``Encoder``; all queries start from one learnt vector instead of their tokens, and see the memory."""
         self.check_length(batch)
         return self.stack.two_stream(
             self.embed(batch),

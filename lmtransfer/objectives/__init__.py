@@ -1,1 +1,1 @@
-"""What an encoder is pretrained on, and the losses."""
+"""Pretraining objectives: batches of pretraining text, and losses."""

@@ -21,25 +21,25 @@ from lmtransfer.training.learner import Loss
 
 
 class AllTokensMaskedLanguageModel(GeneratorObjective):
-    """Predicts the original of every token of a text in which a small generator replaced some (Clark et al. 2020, 3.4).
+    """Predicts the original of every token; a small generator replaced some of them (Clark et al. 2020, 3.4).
 
-    A gate D, a sigmoid of one number a token, weighs copying the token that stands there against a softmax over the
-    vocabulary: ``p(v) = D [v is the token] + (1 - D) softmax(v)``. The softmax has the head of ``MaskedLanguageModel``.
+    A gate D, the sigmoid of one number per token, mixes copying the input token with a softmax over the vocabulary:
+    ``p(v) = D [v is the input token] + (1 - D) softmax(v)``. The softmax has the head of ``MaskedLanguageModel``.
 
-    Losses: "all_tokens_mlm", ``-log p(original)`` in nats summed over all real tokens; "all_tokens_mlm_accuracy" beside
-    it: where the gate is at least a half the token itself is the prediction, elsewhere the most probable one of the
-    softmax. Also those of the generator and of finding what is replaced (see ``GeneratorObjective``): a token is told
-    where the gate is below a half.
+    Losses: "all_tokens_mlm", ``-log p(original)`` in nats summed over all real tokens; and "all_tokens_mlm_accuracy".
+    For the accuracy, the prediction is the input token if the gate is at least one half, else the most probable token
+    of the softmax. Also the losses of the generator and the metrics of detecting replaced tokens (see
+    ``GeneratorObjective``): a token counts as detected if the gate is below one half.
 
     Args:
-        weight: of the loss in the total.
-        generator_weight: of the generator's.
-        generator_size: width of the generator as a share of the encoder's.
+        weight: weight of the loss in the total.
+        generator_weight: weight of the loss of the generator in the total.
+        generator_size: width of the generator divided by the width of the encoder.
         embedding_sharing: "tied", "disentangled" or "none": see ``GeneratorObjective``.
         generator_start: "random" or "encoder": see ``GeneratorObjective``.
-        temperature: of the generator's samples.
-        activation: of the dense layer in either head.
-        norm_eps: LayerNorm's epsilon in either head.
+        temperature: temperature of the samples of the generator.
+        activation: activation of the dense layer in either head.
+        norm_eps: epsilon of the LayerNorm in either head.
 
     Raises:
         ConfigError: see ``GeneratorObjective``.
@@ -101,12 +101,12 @@ class AllTokensMaskedLanguageModel(GeneratorObjective):
 
 
 def copy_or_softmax(gate_T: Tensor, cross_entropies_T: Tensor, is_original_T: Tensor) -> Tensor:
-    """``-log(D [the token is the original] + (1 - D) softmax(original))``, (T,), from logarithms throughout.
+    """``-log(D [the input token is the original] + (1 - D) softmax(original))``, (T,), computed with logarithms only.
 
     Args:
         gate_T: the logits of D.
         cross_entropies_T: ``-log softmax(original)``.
-        is_original_T: where the token that stands there is the original, bool.
+        is_original_T: where the input token is the original token, bool.
     """
     written_T = logsigmoid(-gate_T) - cross_entropies_T
     return -torch.where(is_original_T, torch.logaddexp(logsigmoid(gate_T), written_T), written_T)

@@ -1,4 +1,4 @@
-"""The words of a row, told from one vector of it.
+"""Predict the words of a row from one vector of the row.
 
 Shape legend: T tokens of a packed batch, B real rows, D width, E width of the token embedding, V vocabulary.
 """
@@ -22,37 +22,37 @@ from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.training.learner import Loss
 
-#: Which vector of a row its words are told from: the mean of the last layer over all its tokens, specials included, or
-#: that of its first token.
+#: Which vector of a row predicts its words: the mean of the last layer over all tokens of the row, special tokens
+#: included, or the last layer at the first token.
 Pooling = Literal["mean", "first"]
 
 
 class BagOfWords(Objective):
-    """Tells which words stand in a row, hidden ones included, from its pooled state, so that this is trained too.
+    """Predicts the words of a row, masked words included, from the pooled state of the row, which this trains.
 
-    The words of a text as a target are FastSent's (Hill et al. 2016, https://arxiv.org/abs/1602.03483), and their
-    weights those of TF-IDF; variants of both, beside masked tokens, beat masked tokens alone (Aroca-Ouellette and
-    Rudzicz 2020, https://arxiv.org/abs/2010.01694). Where we differ: the row is the one that is read, not its
-    neighbour; there is one softmax over the vocabulary; and a token weighs its information ``-log p``, p being its
-    share of the training text's tokens, where TF-IDF counts documents.
+    FastSent (Hill et al. 2016, https://arxiv.org/abs/1602.03483) also predicts the words of a text, and TF-IDF has
+    similar weights. Variants of both, combined with masked tokens, beat masked tokens alone (Aroca-Ouellette and
+    Rudzicz 2020, https://arxiv.org/abs/2010.01694). Where we differ: we predict the words of the row itself, not of its
+    neighbour; there is one softmax over the vocabulary; and the weight of a token is its information ``-log p``, where
+    p is its share of the tokens of the training text. TF-IDF counts documents instead.
 
-    A row's target is a distribution over the vocabulary, ``q(v) = n(v) w(v) / sum_u n(u) w(u)``, with v n(v) times in
-    the row as it is in the text, and weights w that are 0 for special tokens. The head is a linear layer to the width
-    of the token embedding, which is the output matrix, and a bias. Losses: "bow", the cross entropies
-    ``-sum_v q(v) log p(v)`` in nats summed over rows; "bow_accuracy", the rows whose most probable token is in them. A
-    row of special tokens alone adds nothing.
+    The target of a row is a distribution over the vocabulary, ``q(v) = n(v) w(v) / sum_u n(u) w(u)``. n(v) is the
+    number of times that v occurs in the uncorrupted row, and the weight w is 0 for special tokens. The head is a linear
+    layer to the width of the token embedding, then the token embedding as output matrix with a bias. Losses: "bow", the
+    cross entropies ``-sum_v q(v) log p(v)`` in nats summed over rows; "bow_accuracy", the number of rows that contain
+    their most probable token. A row of special tokens only adds nothing.
 
-    The row that is read is the one with hidden tokens, so beside masked tokens it costs B rows of logits, and the last
-    layer everywhere instead of at hidden tokens. An objective that reads something else (replaced tokens) pays one more
-    pass of the encoder.
+    The encoder reads the corrupted row. Beside masked tokens this objective therefore only costs B rows of logits, and
+    the last layer at all positions instead of the masked positions. With an objective that reads other tokens
+    (replaced tokens) it costs one more pass of the encoder.
 
     Args:
-        weight: of the loss in the total.
+        weight: weight of the loss in the total.
         pooling: "mean" or "first".
-        tokenizer: names the special tokens.
+        tokenizer: defines the special tokens.
 
     Raises:
-        ConfigError: another pooling.
+        ConfigError: ``pooling`` has another value.
     """
 
     name = "bow"
@@ -74,7 +74,7 @@ class BagOfWords(Objective):
         self.special = np.flatnonzero(tokenizer.is_special)
 
     def bind(self, encoder: Encoder) -> None:
-        """See ``Objective``; until ``observe``, all words weigh the same."""
+        """See ``Objective``; all words have the same weight until ``observe`` is called."""
         super().bind(encoder)
         self.dense = nn.Linear(encoder.dim, self.tied_embedding.embedding_dim)
         self.bias = nn.Parameter(torch.zeros(encoder.vocab_size))
@@ -83,17 +83,17 @@ class BagOfWords(Objective):
         self._set_information(np.ones(encoder.vocab_size))
 
     def observe(self, store: TokenStore | MixedStore) -> None:
-        """See ``Objective``: how often words occur."""
+        """See ``Objective``; reads the frequencies of the words."""
         self._set_information(token_information(store, size=len(self.bias)))
 
     @torch.no_grad()
     def _set_information(self, information_V: np.ndarray) -> None:
-        """Let words weigh so much, and special tokens nothing."""
+        """Set the weights of words; the weight of special tokens is 0."""
         information_V[self.special[self.special < len(information_V)]] = 0.0
         self.get_buffer("information").copy_(torch.from_numpy(information_V))
 
     def count(self, batch: PretrainingBatch) -> int:
-        """See ``Objective``; rows."""
+        """See ``Objective``; the number of rows."""
         return batch.original.num_real
 
     def pooled(self, batch: PretrainingBatch, encode: Encode) -> Tensor:

@@ -1,4 +1,4 @@
-"""What every objective promises, and what it may be able to do besides.
+"""The interface of all objectives, with their optional abilities.
 
 Shape legend: T tokens of a packed batch, M prediction positions, B sequences, D width, E width of the token embedding,
 V vocabulary, K logits.
@@ -24,31 +24,31 @@ from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.softmax import Softmax
 from lmtransfer.training.learner import Loss
 
-#: Where an objective needs the last layer: at the hidden tokens, at each row's first token, or everywhere.
+#: Where an objective needs the last layer: at the masked positions, at the first token of each row, or everywhere.
 Read = Literal["masked", "starts", "all"]
 
 
 class Encode(Protocol):
-    """The encoder, run once a step for all objectives that read the same tokens."""
+    """The encoder; it runs once per micro-batch for all objectives that read the same tokens."""
 
     def __call__(self, packed: PackedBatch, output_positions: OutputPositions | None) -> EncoderOutput:
-        """Encode ``packed``, the last layer at ``output_positions`` only."""
+        """Encode ``packed``; the last layer is computed at ``output_positions`` only."""
         ...
 
     def with_recurrent_state(self, forward: Callable[[Any], EncoderOutput]) -> EncoderOutput:
-        """Another pass of the encoder, a function of the recurrent state so far; it leaves the next one."""
+        """Run another pass of the encoder as a function of the current recurrent state; its output holds the next."""
         ...
 
 
 class TokenHead(Protocol):
-    """What says of states which token they stand for: a transformation and an output matrix over the vocabulary."""
+    """A head that predicts tokens from states: a transformation and an output matrix over the vocabulary."""
 
     def scored(self, hidden_MD: Tensor, targets_M: Tensor, weights_M: Tensor) -> tuple[Tensor, Tensor]:
-        """The weighted sum of cross entropies, and which targets are the most probable; see ``cross_entropy_sum``."""
+        """The weighted sum of cross entropies, and whether each target is the most probable; ``cross_entropy_sum``."""
         ...
 
     def softmax(self, hidden_MD: Tensor) -> Softmax:
-        """The distributions."""
+        """The distributions over the vocabulary."""
         ...
 
     def token_logits(self, hidden_TD: Tensor) -> Tensor:
@@ -57,39 +57,41 @@ class TokenHead(Protocol):
 
 
 class Objective(nn.Module):
-    """A self-supervised task with its head, which ``bind`` makes: the base class of every objective.
+    """A self-supervised task with its head, which ``bind`` creates: the base class of every objective.
 
-    A subclass gives its ``name`` and ``directions``, ``count`` and ``losses``, and of the rest what is not as it is
-    here. Nothing else knows objectives by name or type: what they can do is asked of them.
+    A subclass defines ``name``, ``directions``, ``count`` and ``losses``, and overrides those other attributes and
+    methods whose defaults do not fit. No other code depends on the name or type of an objective: it reads these
+    attributes.
 
     Args:
-        weight: of its loss in the total.
+        weight: weight of its loss in the total.
 
     Attributes:
-        name: of its loss in logs, and of its weights in checkpoints.
-        title: what it predicts, in words, for people; empty: its name says it.
-        directions: attention that it fits, of the encoders that have it or can be set to it.
+        name: name of its loss in logs, and of its weights in checkpoints.
+        title: what it predicts, in words, for people; empty: the name is enough.
+        directions: attentions that it supports; an encoder must have one of them, or support it in ``attend``.
         output_positions: where it needs the last layer.
-        head_reads: where the matrices of its own are applied.
-        output_reads: where its output matrix over the vocabulary is.
-        label: label of whole rows that it needs, or None; ``label_rows``: the file of ``conf/objective/rows`` that has
-            rows with it.
-        needs: numbers of each target or token that the corruption must give; ``needs_from``: the file of
-            ``conf/objective/corruption`` that does.
-        uses_pooler: whether it trains the encoder's pooler.
-        ties_embedding: whether its output matrix is the encoder's token embedding.
-        goes_on: whether it may read rows that go on from one another.
-        row_by_row: whether it learns from the rows of its own attention where others are read in another way.
-        reads_before: whether it needs the state before each token to predict, so that rows must begin with [CLS].
-        as_published: arguments with which its head is the one that published models have.
-        chosen_by: the loss by which the best checkpoint is chosen where its total is not what an encoder is judged by.
-        masked_loss: the loss of predicting masked tokens by their context, or None where none are.
-        predicts: which tokens of a text ``predict`` gives a probability: one that [MASK] stands for ("masked"), any
-            one, as its prediction does not see it ("unmasked"), or None where there is no such method.
+        head_reads: the positions at which its head is applied.
+        output_reads: the positions at which its output matrix over the vocabulary is applied.
+        label: label of whole rows that it needs, or None; ``label_rows``: the file of ``conf/objective/rows`` with rows
+            that have this label.
+        needs: numbers per target or per token that the corruption must provide; ``needs_from``: the file of
+            ``conf/objective/corruption`` that provides them.
+        uses_pooler: whether it trains the pooler of the encoder.
+        ties_embedding: whether its output matrix is the token embedding of the encoder.
+        goes_on: whether it supports contiguous rows, which continue each other from step to step.
+        row_by_row: whether it can learn from the rows with its own attention while other rows of the batch have another
+            attention.
+        reads_before: whether it needs the state before each token that it predicts; rows must then begin with [CLS].
+        as_published: arguments with which its head equals the head of published models.
+        chosen_by: the loss that chooses the best checkpoint, if the total does not reflect the quality of the encoder.
+        masked_loss: name of the loss of predicting masked tokens from their context, or None if it has no such loss.
+        predicts: for which tokens of a text ``predict`` returns a probability: "masked": a token that [MASK] replaces;
+            "unmasked": any token, because its prediction does not see it; None: ``predict`` is not defined.
         vocabulary_sized: its parameters with a number or a row for each token of the vocabulary.
-        inseparable: its parameters that mean something only together: another run's are taken all, or none.
-        borrowed_heads: modules of its own that begin as the head of another objective, by the name of that, where the
-            encoder comes with such a head and with none of this objective.
+        inseparable: its parameters that are only meaningful together: from another run, all or none are loaded.
+        borrowed_heads: modules of this objective that begin as the head of another objective, with the name of that
+            objective. It applies if the loaded encoder comes with such a head and without a head of this objective.
     """
 
     name: str
@@ -120,10 +122,10 @@ class Objective(nn.Module):
         self.weight = weight
 
     def beside(self, objectives: Sequence[Objective]) -> None:
-        """Be told all that is learnt in the same run, itself too, before ``bind``."""
+        """Receive all objectives of the run, including itself, before ``bind``."""
 
     def bind(self, encoder: Encoder) -> None:
-        """Make the head for ``encoder`` and tie what is tied; here: see that it fits, and keep it.
+        """Create the head for ``encoder`` and tie weights; the base class checks the encoder and keeps it.
 
         Raises:
             ConfigError: the encoder lacks what the objective needs.
@@ -131,18 +133,18 @@ class Objective(nn.Module):
         problem = self.direction_problem(encoder)
         if problem:
             raise ConfigError(problem)
-        self._encoder = (encoder,)  # a tuple, so that the encoder's weights are not this module's a second time
+        self._encoder = (encoder,)  # a tuple, so that PyTorch does not register the encoder here too
         if self.ties_embedding:
             _ = self.tied_embedding
 
     def observe(self, store: TokenStore | MixedStore) -> None:
-        """Learn what it must know of the training text before the first step, such as how often words occur: nothing.
+        """Read statistics of the training text before the first step, such as word frequencies; by default nothing.
 
-        What it learns is part of its weights, so a run that is read again knows it.
+        The statistics must be part of its weights, so that a saved run contains them.
         """
 
     def count(self, batch: PretrainingBatch) -> int:
-        """What its loss is a sum over, known before the forward pass."""
+        """The number of items that its loss sums over, known before the forward pass."""
         raise NotImplementedError
 
     def counts(self, batch: PretrainingBatch) -> dict[str, int]:
@@ -151,60 +153,60 @@ class Objective(nn.Module):
         return {self.name: count, f"{self.name}_accuracy": count}
 
     def losses(self, batch: PretrainingBatch, encode: Encode) -> dict[str, Loss]:
-        """Named losses; those of weight 0 are metrics."""
+        """Losses by name; losses of weight 0 are metrics."""
         raise NotImplementedError
 
     def loss_and_accuracy(self, total: Tensor, hits: Tensor, count: int) -> dict[str, Loss]:
-        """The two that most objectives have: a sum of losses, and how many of the ``count`` predictions are right."""
+        """The two losses of most objectives: a sum of losses, and the number of correct predictions among ``count``."""
         return {self.name: Loss(total, count, self.weight), f"{self.name}_accuracy": Loss(hits, count, 0.0)}
 
     def predict(self, packed: PackedBatch, positions_M: np.ndarray, *, mask_id: int) -> list[Softmax]:
-        """What the head says of the tokens at some positions; see ``predicts``.
+        """Predict the tokens at some positions; see ``predicts``.
 
         Args:
-            packed: the sequences, on the encoder's device.
-            positions_M: indices into T, int64, ascending; no sequence's first or last token.
-            mask_id: of [MASK], which stands at hidden places.
+            packed: the sequences, on the device of the encoder.
+            positions_M: indices into T, int64, ascending; not the first or last token of a sequence.
+            mask_id: id of [MASK], which stands at masked positions.
 
         Returns:
-            M distributions; two times M from two directions that know nothing of one another.
+            M distributions; or M distributions for each of two independent directions.
         """
         raise NotImplementedError
 
     def token_logits(self, hidden_TD: Tensor) -> Tensor | None:
-        """What the head says of each token of a text as it is: (T, D) -> (T, K) or (T,); None: nothing."""
+        """The logits of the head for each token of an unmasked text: (T, D) -> (T, K) or (T,); None: no such logits."""
         return None
 
     def text_logits(self, pooled_BD: Tensor) -> Tensor | None:
-        """What the head says of each text by the encoder's pooler: (B, D) -> (B, K); None: nothing."""
+        """The logits of the head for each text, from the pooler of the encoder: (B, D) -> (B, K); None: no logits."""
         return None
 
     def next_token_head(self) -> TokenHead | None:
-        """A head of its own that says which token follows a state, for others to share; None: it has none."""
+        """Its head that predicts the next token, which other objectives can share; None: it has no such head."""
         return None
 
     def inner(self) -> Mapping[str, Objective]:
-        """Objectives that are part of it, over encoders of its own, by what their heads are called."""
+        """Objectives that are part of it, each with its own encoder, by the name of their heads."""
         return {}
 
     def settle(self) -> None:
-        """Make weights of the encoder that it trains in a way of its own ordinary ones; it is trained no more."""
+        """Turn specially parametrised weights of the encoder into ordinary weights, when its training is over."""
 
     def output_weights(self) -> int:
-        """Entries of the output matrix over the vocabulary that a prediction passes through; 0: there is none."""
+        """Number of entries of the output matrix over the vocabulary that a prediction uses; 0: it has no such matrix."""
         return self.tied_embedding.weight.numel() if self.ties_embedding else 0
 
     @property
     def encoder(self) -> Encoder:
-        """What it is bound to."""
+        """The encoder that it is bound to."""
         return self._encoder[0]
 
     @property
     def tied_embedding(self) -> nn.Embedding:
-        """The input embedding, which is the output matrix too.
+        """The token embedding of the encoder, which is also the output matrix.
 
         Raises:
-            ConfigError: the encoder reads words as characters and has none.
+            ConfigError: the encoder reads words as characters and has no token embedding.
         """
         embedding = self.encoder.token_embedding
         if embedding is None:
@@ -216,7 +218,7 @@ class Objective(nn.Module):
 
     @classmethod
     def direction_problem(cls, encoder: Encoder) -> str | None:
-        """Why it is meaningless for an encoder with the attention that this one can have, or None if it is not."""
+        """Why this objective does not fit the attentions that the encoder supports; None if it fits."""
         attentions = encoder.attentions or (encoder.attention,)
         if set(attentions) & set(cls.directions):
             return None
@@ -230,13 +232,13 @@ class Objective(nn.Module):
 
 
 def output_positions_at(packed: PackedBatch, positions_M: np.ndarray) -> OutputPositions:
-    """Some positions of packed sequences, ascending, as an encoder is told them."""
+    """Ascending positions of packed sequences as ``OutputPositions`` for an encoder."""
     edges = np.append(0, np.cumsum(packed.lengths))
     return OutputPositions.of(positions_M, edges).to(packed.tokens_T.device)
 
 
 def known_objectives() -> list[type[Objective]]:
-    """All objectives of this package, by name."""
+    """All objectives of this package, sorted by name."""
     for info in pkgutil.iter_modules(lmtransfer.objectives.__path__, "lmtransfer.objectives."):
         if not info.ispkg:
             import_module(info.name)
@@ -251,19 +253,19 @@ def _below(cls: type[Objective]) -> Iterator[type[Objective]]:
 
 
 def shared_attention(encoder: Encoder, objectives: Sequence[Objective | type[Objective]]) -> Direction | None:
-    """The attention that an encoder has where it is trained by some objectives: the first of its own that all fit.
+    """The attention for training an encoder with these objectives: the first of its attentions that all support.
 
-    None where they share none.
+    None if no attention fits all objectives.
     """
     attentions = encoder.attentions or (encoder.attention,)
     return next((one for one in attentions if all(one in objective.directions for objective in objectives)), None)
 
 
 def selection_metric(objectives: Sequence[Objective]) -> str:
-    """The validation loss by which the best checkpoint is chosen: the total, unless an objective names another."""
+    """The validation loss that chooses the best checkpoint: the total, unless an objective names another loss."""
     return next((objective.chosen_by for objective in objectives if objective.chosen_by != "loss"), "loss")
 
 
 def masked_loss(objectives: Sequence[Objective]) -> str | None:
-    """The name of the loss of predicting masked tokens, or None where none are."""
+    """The name of the loss of predicting masked tokens, or None if no objective has one."""
     return next((objective.masked_loss for objective in objectives if objective.masked_loss is not None), None)

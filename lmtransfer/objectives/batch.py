@@ -1,6 +1,6 @@
-"""One micro-batch of pretraining: rows packed as they are, as the encoder sees them, and what it must predict.
+"""One micro-batch of pretraining: the original rows, the corrupted rows, and the tokens to predict.
 
-Shape legend: T tokens, B sequences, M prediction positions, N read positions.
+Shape legend: T tokens, B sequences, M prediction positions, N output positions.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ class PretrainingBatch:
         original: the rows as they are in the corpus.
         inputs: the same rows, corrupted.
         positions_M: indices into T of the tokens to predict, int64, ascending.
-        targets_M: the ids that stand there in ``original``, int64.
+        targets_M: the ids at these positions in ``original``, int64.
         weights_M: 1 for a prediction, 0 for a spare place of a static shape, float32.
-        uniform_M: a random number in [0, 1) for each prediction, drawn for its row and epoch, for objectives that
-            sample; 0 in spare places, float32.
+        uniform_M: a random number in [0, 1) for each prediction, drawn per row and epoch, for objectives that sample; 0
+            in spare places, float32.
         num_targets: how many of the M places are predictions.
         labels: labels of whole rows by name, int64, shape (num_real,) each.
-        per_target: what the corruption says of each target, by name, int64, shape (M,) each; 0 in spare places.
-        per_token: what it says of each token, by name, int64, shape (T,) each; 0 in filler.
-        follows: whether each row goes on where the same row of the batch before it ended, so that a recurrent state
-            means something: True, or False in the first batch of an epoch; None where rows stand alone.
-        output_positions: where the last layer is needed, or None for everywhere.
-        read_index: by "masked" and "starts", where the states at ``positions_M`` and at the first tokens of the rows
-            lie in the last layer; None where they are all of it, in order.
+        per_target: numbers of the corruption for each target, by name, int64, shape (M,) each; 0 in spare places.
+        per_token: numbers of the corruption for each token, by name, int64, shape (T,) each; 0 in filler.
+        follows: whether each row continues the same row of the previous batch, so that a recurrent state is meaningful:
+            True, or False in the first batch of an epoch; None if rows are independent.
+        output_positions: where the last layer is needed; None: everywhere.
+        read_index: for "masked" and "starts", the indices into the last layer of the states at ``positions_M`` and at
+            the first tokens of the rows; None if the last layer contains exactly these states, in order.
         keys: which tokens of the corpus each row holds, for error messages.
     """
 
@@ -57,16 +57,16 @@ class PretrainingBatch:
 
     @property
     def num_tokens(self) -> int:
-        """Real tokens, special tokens included."""
+        """The number of real tokens, special tokens included."""
         return self.inputs.num_tokens
 
     def read(self, name: str, output: EncoderOutput) -> Tensor:
-        """The last layer's states of "masked" (M, D) or "starts" (num_real, D)."""
+        """The states of the last layer at "masked" (M, D) or "starts" (num_real, D)."""
         index = self.read_index[name]
         return output.last if index is None else output.last.index_select(0, index)
 
     def to(self, device: torch.device | str) -> PretrainingBatch:
-        """The same batch on ``device``, copied without blocking where it is pinned."""
+        """The same batch on ``device``; the copy does not block if the batch is pinned."""
         return self._map(lambda tensor: tensor.to(device, non_blocking=True))
 
     def pin_memory(self) -> PretrainingBatch:
@@ -74,7 +74,7 @@ class PretrainingBatch:
         return self._map(torch.Tensor.pin_memory)
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> PretrainingBatch:
-        """Every tensor changed; what ``original`` and ``inputs`` share stays shared."""
+        """Apply ``change`` to every tensor; tensors that ``original`` and ``inputs`` share stay shared."""
         changed: dict[str, Any] = {
             part.name: change(getattr(self.inputs, part.name))
             for part in fields(self.inputs)

@@ -21,10 +21,10 @@ from lmtransfer.training.learner import Loss
 
 
 class OutputEmbedding(nn.Module):
-    """The softmax layer that both directions share: the token embedding if its width fits, else a matrix of its own.
+    """The softmax layer that both directions share: the token embedding if its width fits, else a separate matrix.
 
     Args:
-        encoder: what it is for.
+        encoder: the encoder whose states it reads.
         dim: width H of the states that it reads.
     """
 
@@ -36,30 +36,30 @@ class OutputEmbedding(nn.Module):
             self.own = nn.Embedding(encoder.vocab_size, dim)
             nn.init.normal_(self.own.weight, std=dim**-0.5)
         self.bias = nn.Parameter(torch.zeros(encoder.vocab_size))
-        self._encoder = (encoder,)  # a tuple, so that the encoder's weights are not this module's a second time
+        self._encoder = (encoder,)  # a tuple, so that PyTorch does not register the encoder here too
 
     @property
     def weight(self) -> Tensor:
-        """(V, H)."""
+        """The output matrix, (V, H)."""
         module = self._encoder[0].token_embedding if self.own is None else self.own
         assert module is not None
         return module.weight
 
 
 class BidirectionalLanguageModel(Objective):
-    """Predicts each token from those before it and, apart from that, from those after it (Peters et al. 2018, 3.1).
+    """Predicts each token from the tokens before it and, separately, from the tokens after it (Peters et al. 2018, 3.1).
 
-    For encoders with concatenated directions: the first half of the last layer's features predicts the next token,
-    the second half the previous one, with one softmax layer. A row's last (first) token has no next (previous) one to
-    predict, unless rows are contiguous and the neighbour beyond the edge is known.
-    Losses: "bilm", the mean of both directions' cross entropies in nats; "bilm_forward" and "bilm_backward", each
-    direction's; "bilm_accuracy", of both (not while classes are sampled).
+    For encoders with concatenated directions. The first half of the features of the last layer predicts the next token,
+    the second half predicts the previous token; both use one softmax layer. The last token of a row has no next token,
+    and the first token has no previous token, unless rows are contiguous and the token beyond the edge is known.
+    Losses: "bilm", the mean of the cross entropies of both directions in nats; "bilm_forward" and "bilm_backward", the
+    cross entropy of each direction; "bilm_accuracy", the accuracy of both (not with sampled classes).
 
     Args:
-        weight: of the loss in the total.
-        num_sampled: classes drawn for a sampled softmax in training (8,192 in ELMo's), which pays off from some
-            50,000 words on; it assumes ids sorted by frequency. They are drawn for each micro-batch, as dropout's
-            masks are. None: the full softmax; evaluation always has it.
+        weight: weight of the loss in the total.
+        num_sampled: number of classes drawn for a sampled softmax in training (8,192 in ELMo). It is faster from about
+            50,000 words on, and assumes that ids are sorted by frequency. The classes are drawn for each micro-batch,
+            like the masks of dropout. None: the full softmax, which evaluation always uses.
 
     Raises:
         ConfigError: ``num_sampled`` is less than 1.
@@ -86,7 +86,7 @@ class BidirectionalLanguageModel(Objective):
             self.vocabulary_sized = ("output.bias", "output.own.weight")
 
     def counts(self, batch: PretrainingBatch) -> dict[str, int]:
-        """See ``Objective``; tokens, less one a row where its neighbours are unknown."""
+        """See ``Objective``; the number of tokens, minus one per row if the tokens beyond its edges are unknown."""
         forward, backward = num_neighbours(batch, "next_token"), num_neighbours(batch, "previous_token")
         assert forward == backward, "contiguous rows know both neighbours"
         counts = {"bilm": forward, "bilm_forward": forward, "bilm_backward": backward}
@@ -110,7 +110,7 @@ class BidirectionalLanguageModel(Objective):
         return losses
 
     def predict(self, packed: PackedBatch, positions_M: np.ndarray, *, mask_id: int) -> list[Softmax]:
-        """See ``Objective``: each direction, from the token before and from the one after."""
+        """See ``Objective``; one prediction from the token before and one from the token after."""
         last_TD = self.encoder(packed).last
         width = last_TD.shape[1] // 2
         places_M = torch.from_numpy(positions_M).to(last_TD.device)
@@ -119,7 +119,7 @@ class BidirectionalLanguageModel(Objective):
         return [Softmax(states, self.output.weight, self.output.bias) for states in (forward_MH, backward_MH)]
 
     def output_weights(self) -> int:
-        """See ``Objective``; in either direction."""
+        """See ``Objective``; both directions together."""
         return 2 * self.output.weight.numel()
 
     @property
@@ -127,7 +127,7 @@ class BidirectionalLanguageModel(Objective):
         return self.training and self.num_sampled is not None
 
     def _direction(self, hidden_TH: Tensor, targets_T: Tensor, weights_T: Tensor) -> tuple[Tensor, Tensor | None]:
-        """The sum of the losses of one direction, and how many of its predictions are right."""
+        """The sum of the losses of one direction, and the number of its correct predictions."""
         weight, bias = self.output.weight, self.output.bias
         if self._samples:
             assert self.num_sampled is not None

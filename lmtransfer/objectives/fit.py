@@ -1,4 +1,4 @@
-"""Whether rows, corruption and objectives of a configuration fit one another and the encoder."""
+"""Check that rows, corruption, objectives and encoder of a config are compatible."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from lmtransfer.objectives.rows.base import Rows
 
 
 def check_fit(*, encoder: Encoder, objectives: Sequence[Objective], rows: Rows, corruption: Corruption) -> None:
-    """Find everything that does not fit, before any data is read.
+    """Find all incompatible settings before any data is read.
 
     Raises:
-        ConfigError: all problems at once.
+        ConfigError: something is incompatible; it lists all problems at once.
     """
     misfits = list(_misfits(encoder, objectives, rows, corruption))
     if misfits:
@@ -52,7 +52,7 @@ def check_fit(*, encoder: Encoder, objectives: Sequence[Objective], rows: Rows, 
 
 
 def _attention_problems(encoder: Encoder, objectives: Sequence[Objective], corruption: Corruption) -> Iterator[str]:
-    """What keeps each row from being read as an objective needs it, by an encoder that each fits alone."""
+    """Attention problems between objectives that each fit the encoder, but not together in one batch."""
     shared, share = shared_attention(encoder, objectives), corruption.causal_share
     needs = ", ".join(f"{o.name} {' or '.join(o.directions)}" for o in objectives)
     alone = [o.name for o in objectives if not o.row_by_row]
@@ -69,7 +69,7 @@ def _attention_problems(encoder: Encoder, objectives: Sequence[Objective], corru
 
 
 def _misfits(encoder: object, objectives: Sequence[object], rows: object, corruption: object) -> Iterator[str]:
-    """What is none of what it is to be, such as a class from elsewhere that is no subclass of ours."""
+    """Objects of the wrong base class, such as a user's class that is no subclass of the class of this package."""
     given = [
         ("model", encoder, Encoder),
         ("objective.rows", rows, Rows),
@@ -84,12 +84,12 @@ def _misfits(encoder: object, objectives: Sequence[object], rows: object, corrup
 
 
 def check_order(*, objectives: Sequence[Objective], rows: Rows) -> None:
-    """Refuse rows that go on from one another for objectives that gain nothing by the order of the text.
+    """Refuse contiguous rows for objectives that do not use the order of the text.
 
-    Not part of ``check_fit``, since older runs have been trained so, and are evaluated as they are.
+    This is not part of ``check_fit``, because older runs were trained this way and must still be evaluated.
 
     Raises:
-        ConfigError: rows of another objective.
+        ConfigError: rows are contiguous and an objective does not support it.
     """
     others = [o.name for o in objectives if not o.goes_on]
     if rows.contiguous and others:
@@ -101,7 +101,7 @@ def check_order(*, objectives: Sequence[Objective], rows: Rows) -> None:
 
 
 def _corruption_problems(objectives: Sequence[Objective], corruption: Corruption) -> Iterator[str]:
-    """What the objectives miss in the corruption, and the reverse."""
+    """What the objectives need from the corruption and do not get, and the reverse."""
     names = ", ".join(o.name for o in objectives)
     predicts = any(o.output_positions == "masked" or o.masked_loss or o.needs for o in objectives)
     for objective in objectives:

@@ -1,4 +1,4 @@
-"""What objectives with a generator share (ELECTRA): tokens that a small masked language model puts into the text.
+"""The base of objectives with a generator (ELECTRA), a small masked language model that puts tokens into the text.
 
 Shape legend: T tokens of a packed batch, M prediction positions, V vocabulary, E width of the token embedding.
 """
@@ -22,23 +22,23 @@ from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
 from lmtransfer.training.learner import Loss
 
-#: How the generator's embeddings and the encoder's belong together (He et al. 2021, section 3): they are the same
-#: ("tied"); the encoder's table of tokens is the generator's without its gradient, plus a difference that starts at 0
-#: ("disentangled"); or nothing ties them ("none").
+#: How generator and encoder share embeddings (He et al. 2021, section 3). "tied": they have the same embeddings.
+#: "disentangled": the token embedding of the encoder is that of the generator, without gradient, plus a difference that
+#: starts at 0. "none": they have separate embeddings.
 EmbeddingSharing = Literal["tied", "disentangled", "none"]
-#: What the generator's layers begin as: random, or the encoder's as they are when the objective begins.
+#: The initial layers of the generator: random, or copies of the layers of the encoder at the start of the objective.
 GeneratorStart = Literal["random", "encoder"]
 
 
 @dataclass(frozen=True, slots=True)
 class Replacements:
-    """A batch with the generator's tokens in it.
+    """A batch with the tokens of the generator.
 
     Attributes:
-        packed: the text as it was, but for the samples at hidden tokens; no [MASK].
-        replaced_T: where a token is not the original one, bool, (T,).
-        num_hidden: how many tokens the generator predicted.
-        losses: the generator's.
+        packed: the original text with samples of the generator at the masked positions; no [MASK].
+        replaced_T: where a token differs from the original token, bool, (T,).
+        num_hidden: number of tokens that the generator predicted.
+        losses: losses of the generator.
     """
 
     packed: PackedBatch
@@ -48,48 +48,52 @@ class Replacements:
 
 
 class GeneratorObjective(Objective):
-    """Has a generator, and reads what it puts into the text (Clark et al. 2020, section 3.1).
+    """Has a generator, and trains the encoder on text with the tokens of the generator (Clark et al. 2020, section 3.1).
 
-    The generator, an encoder of fewer units, is trained on the hidden tokens as a masked language model. What it
-    samples there is put into the text as it was, without [MASK], and the encoder, here the discriminator, reads that; a
-    sample that equals the original is no replacement. No gradient goes through the samples, so the generator's own
-    layers learn from its own loss only. The randomness of a sample belongs to its row
-    (``PretrainingBatch.uniform_M``), so losses do not depend on how rows are batched: the same in evaluation at any
-    batch size, and in training, at dropout 0, for any cut into micro-batches.
+    The generator, a smaller encoder, is trained on the masked tokens as a masked language model. Its samples replace
+    the masked tokens in the original text, without [MASK]. The encoder, which is the discriminator here, reads this
+    text. A sample that equals the original token is not a replacement. No gradient goes through the samples, so the
+    layers of the generator learn only from the loss of the generator. The random numbers of a sample belong to its row
+    (``PretrainingBatch.uniform_M``), so losses do not depend on the batches: in evaluation they are the same at any
+    batch size, and in training, at dropout 0, for any split into micro-batches.
 
-    ``embedding_sharing`` says what the two losses do to the embeddings. Tied, the embeddings learn from both.
-    Disentangled (He et al. 2021, section 3), the generator's table learns from its own loss, and the encoder's
-    follows it, apart by a difference that learns from the encoder's loss only. A checkpoint holds the encoder's table
-    as it is, an ordinary one, and generator's and difference beside it. Where we differ from the published code, which
-    disentangles positions too: unless tied, positions, segments and norm begin as copies and are each side's own.
+    ``embedding_sharing`` sets how the two losses train the embeddings. With "tied" the embeddings learn from both
+    losses. With "disentangled" (He et al. 2021, section 3) the token embedding of the generator learns from the loss of
+    the generator. The token embedding of the encoder is that table plus a difference, which learns only from the loss
+    of the encoder. A checkpoint holds the table of the encoder as an ordinary table, and in addition the table of the
+    generator and the difference. Where we differ from the published code, which disentangles positions too: unless
+    tied, the position and segment embeddings and the norm of the generator begin as copies and are then separate.
 
-    ``generator_start=encoder`` is for an encoder that has learnt already, best as a masked language model, in a phase
-    before or in ``init``: its layers and the head "mlm" go into the generator, so that both go on from them (Clark et
-    al. 2020, section 3.3, "two-stage"; there the generator learns no more). It needs a generator of the encoder's size.
+    ``generator_start=encoder`` is for an encoder that is already trained, ideally as a masked language model, in an
+    earlier phase or in ``init``. The generator then begins with copies of its layers and of the head "mlm", and both
+    continue training from there (Clark et al. 2020, section 3.3, "two-stage"; there the generator is no longer
+    trained). It needs a generator of the size of the encoder.
 
-    A subclass gives its ``name`` and its own loss. Losses here: "generator_mlm", the generator's cross entropy summed
-    over hidden tokens, and "generator_accuracy" beside it; "<name>_replaced", the share of the hidden tokens whose
-    sample differs from the original; and of finding them "<name>_precision", "<name>_recall" and "<name>_base_rate",
-    their share of all real tokens, which is the precision of guessing.
+    A subclass defines ``name`` and its own loss. Losses of this class: "generator_mlm", the cross entropy of the
+    generator summed over masked tokens, and "generator_accuracy"; "<name>_replaced", the share of the masked tokens
+    whose sample differs from the original. Metrics of detecting these replaced tokens: "<name>_precision",
+    "<name>_recall" and "<name>_base_rate". The base rate is the share of replaced tokens among all real tokens, which
+    is the precision of guessing.
 
     Args:
-        weight: of the discriminator's loss in the total.
-        generator_weight: of the generator's.
-        generator_size: width of the generator as a share of the encoder's.
-        embedding_sharing: see above.
-        generator_start: "random", or "encoder": see above.
-        temperature: of the generator's samples.
-        activation: of the dense layer in either head.
-        norm_eps: LayerNorm's epsilon in the generator's head.
+        weight: weight of the loss of the discriminator in the total.
+        generator_weight: weight of the loss of the generator in the total.
+        generator_size: width of the generator divided by the width of the encoder.
+        embedding_sharing: "tied", "disentangled" or "none".
+        generator_start: "random" or "encoder".
+        temperature: temperature of the samples of the generator.
+        activation: activation of the dense layer in either head.
+        norm_eps: epsilon of the LayerNorm in the head of the generator.
 
     Raises:
-        ConfigError: a temperature that is not above 0, a size that is no share, an unknown way of sharing or of
-            starting, or a generator that is to start from an encoder of another size.
+        ConfigError: ``temperature`` is not above 0, ``generator_size`` is not above 0 and at most 1,
+            ``embedding_sharing`` or ``generator_start`` is unknown, or ``generator_start`` is "encoder" with a
+            generator of another size.
     """
 
     directions = ("bidirectional",)
     output_positions = "masked"
-    head_reads = "all"  # the discriminator's; the generator's head reads what is hidden
+    head_reads = "all"  # the head of the discriminator; the head of the generator reads masked positions
     masked_loss = "generator_mlm"
     vocabulary_sized: tuple[str, ...] = ("generator_head.bias",)
 
@@ -133,7 +137,7 @@ class GeneratorObjective(Objective):
         """See ``Objective``.
 
         Raises:
-            ConfigError: the encoder cannot make a generator, or one of its own shape, or reads characters.
+            ConfigError: the encoder cannot create a generator, or not one with its own shape, or it reads characters.
         """
         super().bind(encoder)
         generator = encoder.generator(
@@ -156,15 +160,15 @@ class GeneratorObjective(Objective):
             self.inseparable = ("generator.embeddings.token.weight", "difference.weight")
 
     def inner(self) -> dict[str, Objective]:
-        """See ``Objective``: the generator's."""
+        """See ``Objective``; the head of the generator."""
         return {"generator": self.generator_head}
 
     def settle(self) -> None:
-        """See ``Objective``: an encoder's table that is a sum is added up."""
+        """See ``Objective``; a token embedding that is a sum becomes an ordinary one."""
         merge(self.encoder)
 
     def counts(self, batch: PretrainingBatch) -> dict[str, int]:
-        """See ``Objective``; hidden tokens for the generator, real tokens for the discriminator."""
+        """See ``Objective``; masked tokens for the generator, real tokens for the discriminator."""
         real = batch.original.num_tokens
         return {
             "generator_mlm": batch.num_targets,
@@ -176,7 +180,7 @@ class GeneratorObjective(Objective):
         }
 
     def replace(self, batch: PretrainingBatch) -> Replacements:
-        """Let the generator predict the hidden tokens, and put its samples there."""
+        """Predict the masked tokens with the generator, and replace them by its samples."""
         output_VE, bias_V = self.generator_head.tied_embedding.weight, self.generator_head.bias
         hidden_ME = self.generator_head.transform(
             batch.read("masked", self.generator(batch.inputs, output_positions=batch.output_positions))
@@ -194,11 +198,11 @@ class GeneratorObjective(Objective):
         return Replacements(packed, tokens_T != original_T, batch.num_targets, losses)
 
     def detection(self, told_T: Tensor, replacements: Replacements) -> dict[str, Loss]:
-        """The metrics of finding replaced tokens.
+        """The metrics of detecting replaced tokens.
 
         Args:
-            told_T: which tokens are said to be replaced, bool, (T,).
-            replacements: the batch.
+            told_T: which tokens are classified as replaced, bool, (T,).
+            replacements: the batch with the replaced tokens.
         """
         real = replacements.packed.num_tokens
         told_T, replaced_T = told_T[:real], replacements.replaced_T[:real]  # filler comes last

@@ -1,4 +1,4 @@
-"""Language modelling in one direction, left to right or right to left; and the neighbours that it predicts.
+"""Language modelling in one direction, left to right or right to left; and the neighbours to predict.
 
 Shape legend: T tokens of a packed batch, M positions, V vocabulary, D width.
 """
@@ -23,20 +23,20 @@ from lmtransfer.objectives.softmax import Softmax
 from lmtransfer.objectives.token_prediction import TokenPrediction
 from lmtransfer.training.learner import Loss
 
-#: The token after a token or the one before it; also the label of contiguous rows that holds the one beyond their edge.
+#: The token after or before a token. Contiguous rows have a label of this name: the token beyond the edge of the row.
 Neighbour = Literal["next_token", "previous_token"]
 
 
 class OneWayLanguageModel(TokenPrediction):
-    """Predicts a neighbour of each token; the output matrix is the token embedding or its own, without a bias.
+    """Predicts a neighbour of each token; the output matrix is the token embedding or separate, without a bias.
 
-    Where the embedding is of another width than the encoder, a linear layer is between (Lan et al. 2020, as ALBERT's
-    masked head has).
-    A subclass gives its ``name``, its ``directions`` and the ``neighbour`` that it predicts.
-    Losses: its name, the cross entropy in nats summed over predicted tokens; "<name>_accuracy" beside it.
+    If the width of the embedding differs from the width of the encoder, a linear layer projects the states (Lan et al.
+    2020, as in the masked head of ALBERT).
+    A subclass defines ``name``, ``directions`` and the ``neighbour`` that it predicts.
+    Losses: "<name>", the cross entropy in nats summed over predicted tokens; and "<name>_accuracy".
 
     Args:
-        weight: of the loss in the total.
+        weight: weight of the loss in the total.
         tie_output: whether the output matrix is the token embedding.
     """
 
@@ -55,7 +55,7 @@ class OneWayLanguageModel(TokenPrediction):
 
     @property
     def head(self) -> OneWayLanguageModel | TokenHead:
-        """What its states are read by."""
+        """The head that reads the states."""
         return self
 
     def scored(self, hidden_MD: Tensor, targets_M: Tensor, weights_M: Tensor) -> tuple[Tensor, Tensor]:
@@ -67,20 +67,20 @@ class OneWayLanguageModel(TokenPrediction):
         return Softmax(self.project(hidden_MD), self.output_embedding.weight)
 
     def count(self, batch: PretrainingBatch) -> int:
-        """See ``Objective``; tokens, less one a row where its neighbour beyond the edge is unknown."""
+        """See ``Objective``; the number of tokens, minus one per row if the token beyond its edge is unknown."""
         return num_neighbours(batch, self.neighbour)
 
     def losses(self, batch: PretrainingBatch, encode: Encode) -> dict[str, Loss]:
         """See ``Objective``."""
         targets_T, weights_T = neighbours(batch, self.neighbour)
-        # Rows of another attention are corrupted; one pass reads them all.
+        # If other rows of the batch have another attention, they are corrupted; one pass of the encoder reads all rows.
         packed = batch.original if batch.original.num_causal is None else batch.inputs
         hidden_TD = encode(packed, None).last[: len(targets_T)]
         total, hits_T = self.head.scored(hidden_TD, targets_T, weights_T)
         return self.loss_and_accuracy(total, (hits_T * weights_T).sum(), self.count(batch))
 
     def predict(self, packed: PackedBatch, positions_M: np.ndarray, *, mask_id: int) -> list[Softmax]:
-        """See ``Objective``: the state before a token (or the one after it) predicts it."""
+        """See ``Objective``; the state before a token, or the state after it, predicts the token."""
         step = -1 if self.neighbour == "next_token" else 1
         if self.encoder.attention not in self.directions:
             packed = replace(packed, num_causal=packed.num_sequences)
@@ -92,20 +92,20 @@ class OneWayLanguageModel(TokenPrediction):
 
 
 class LanguageModel(OneWayLanguageModel):
-    """Predicts each token of a row from those before it (Radford et al. 2018, section 3.1).
+    """Predicts each token of a row from the tokens before it (Radford et al. 2018, section 3.1).
 
-    The output matrix is the token embedding, without a bias as in GPT-2. The row's last token has nothing to predict,
-    unless rows are contiguous and the next one's first token is known.
-    Beside an objective that has a head for the next token (``MaskedLanguageModel`` with ``predict="next"``) that head
-    is its too. In batches whose rows are read in two ways it learns from the causal ones.
-    Losses: "lm", the cross entropy in nats summed over predicted tokens; "lm_accuracy" beside it.
+    The output matrix is the token embedding, without a bias as in GPT-2. The last token of a row has nothing to
+    predict, unless rows are contiguous and the first token of the next row is known.
+    If another objective of the run has a head for the next token (``MaskedLanguageModel`` with ``predict="next"``),
+    this objective shares that head. In batches with causal and other rows it learns from the causal rows.
+    Losses: "lm", the cross entropy in nats summed over predicted tokens; and "lm_accuracy".
 
     Args:
-        weight: of the loss in the total.
+        weight: weight of the loss in the total.
         tie_output: whether the output matrix is the token embedding.
     """
 
-    _shared: tuple[TokenHead, ...] = ()  # a tuple, so that its weights are not this module's a second time
+    _shared: tuple[TokenHead, ...] = ()  # a tuple, so that PyTorch does not register its weights here too
 
     name = "lm"
     title = "next token"
@@ -113,31 +113,31 @@ class LanguageModel(OneWayLanguageModel):
     neighbour = "next_token"
 
     def beside(self, objectives: Sequence[Objective]) -> None:
-        """See ``Objective``; a head that another objective has for the next token serves it too."""
+        """See ``Objective``; it shares the head of another objective that predicts the next token."""
         self._shared = tuple(head for one in objectives if (head := one.next_token_head()) is not None)
-        self.ties_embedding = self.ties_embedding or bool(self._shared)  # an output matrix of its own would not learn
+        self.ties_embedding = self.ties_embedding or bool(self._shared)  # a separate output matrix would not be trained
 
     @property
     def head(self) -> OneWayLanguageModel | TokenHead:
-        """What its states are read by: another objective's head for the next token, or its own."""
+        """The head that reads the states: the next-token head of another objective, or its own."""
         return self._shared[0] if self._shared else self
 
     def token_logits(self, hidden_TD: Tensor) -> Tensor:
         """See ``Objective``."""
         if self._shared:
             return self._shared[0].token_logits(hidden_TD)
-        # With a bias it is one operator of ONNX that transposes, and the tied table is written once.
+        # With a bias this becomes one ONNX operator that also transposes, so the export holds the tied table only once.
         weight_VE, hidden_TE = self.output_embedding.weight, self.project(hidden_TD)
         return nn.functional.linear(hidden_TE, weight_VE, hidden_TE.new_zeros(len(weight_VE)))
 
 
 class BackwardLanguageModel(OneWayLanguageModel):
-    """Predicts each token of a row from those after it: ``LanguageModel`` for encoders that read right to left.
+    """Predicts each token of a row from the tokens after it: ``LanguageModel`` for encoders that read right to left.
 
-    Losses: "backward_lm", the cross entropy in nats summed over predicted tokens; "backward_lm_accuracy" beside it.
+    Losses: "backward_lm", the cross entropy in nats summed over predicted tokens; and "backward_lm_accuracy".
 
     Args:
-        weight: of the loss in the total.
+        weight: weight of the loss in the total.
         tie_output: whether the output matrix is the token embedding.
     """
 
@@ -148,9 +148,9 @@ class BackwardLanguageModel(OneWayLanguageModel):
 
 
 def num_neighbours(batch: PretrainingBatch, neighbour: Neighbour) -> int:
-    """How many tokens have a known neighbour: all but one a row, or all where the one beyond the edge is known.
+    """The number of tokens with a known neighbour: all but one per row, or all if the token beyond the edge is known.
 
-    Of the causal rows only, where a batch has others too.
+    If a batch also has rows that are not causal, only causal rows count.
     """
     packed = batch.original
     rows = packed.num_real if packed.num_causal is None else packed.num_causal
@@ -158,9 +158,9 @@ def num_neighbours(batch: PretrainingBatch, neighbour: Neighbour) -> int:
 
 
 def neighbours(batch: PretrainingBatch, neighbour: Neighbour) -> tuple[Tensor, Tensor]:
-    """The id that follows (or precedes) each token, int64 (T,); and 1 where it is known and counts, else 0, (T,).
+    """The id that follows (or precedes) each token, int64 (T,); and its weight, 1 if it is known, else 0, (T,).
 
-    Of the causal rows, which come first, where a batch has others too.
+    If a batch also has rows that are not causal, only the causal rows are returned; they come first.
     """
     packed = batch.original
     if neighbour == "next_token":

@@ -1,4 +1,4 @@
-"""Objectives over an encoder, as the training loop sees them."""
+"""The learner of pretraining: objectives over an encoder, for the training loop."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from lmtransfer.training.learner import Learner, Loss
 
 
 class _EncodeOnce:
-    """Runs the encoder once for each distinct input of a step, so that objectives share a forward pass."""
+    """Runs the encoder once for each distinct input of a micro-batch, so that objectives share a forward pass."""
 
     def __init__(self, encoder: Encoder, recurrent_state: Any) -> None:
         self.encoder, self.recurrent_state, self.next_state = encoder, recurrent_state, None
         self.outputs: dict[tuple[int, int], EncoderOutput] = {}
-        self.inputs: list[Any] = []  # kept alive, so that no other object gets the same id
+        self.inputs: list[Any] = []  # keeps the inputs alive, so that no other object gets the same id
 
     def __call__(self, packed: PackedBatch, output_positions: OutputPositions | None) -> EncoderOutput:
         place = (id(packed), id(output_positions))
@@ -42,18 +42,18 @@ class _EncodeOnce:
 
 
 class PretrainingLearner(Learner):
-    """One or several objectives over one encoder; satisfies ``training.learner.Learner``.
+    """One or several objectives over one encoder; implements ``training.learner.Learner``.
 
     A pooler that no objective trains is frozen, so that every trainable parameter gets a gradient. The encoder is set
-    to the attention that the objectives share (where they share none, its class's: batches say it row by row), and
-    keeps it until another learner is made over it.
+    to the attention that all objectives share, and keeps it until another learner is created with it. If the objectives
+    share no attention, the encoder gets the default of its class, and batches state the attention of each row.
 
     Args:
         encoder: the encoder.
-        objectives: the objectives, in the order of their losses; this binds them.
+        objectives: the objectives, in the order of their losses; this learner binds them to the encoder.
 
     Raises:
-        ConfigError: no objective, one listed twice, two with generators, or one that does not fit the encoder.
+        ConfigError: there is no objective, one is listed twice, two have generators, or one does not fit the encoder.
     """
 
     def __init__(self, encoder: Encoder, objectives: Sequence[Objective]) -> None:
@@ -66,7 +66,7 @@ class PretrainingLearner(Learner):
             raise ConfigError(
                 f"objective.losses={generators} is not allowed: each has a generator of its own; list one of them"
             )
-        merge(encoder)  # what another learner trained in parts
+        merge(encoder)  # an earlier learner may have trained a table as a sum
         own = encoder.attentions[0] if encoder.attentions else encoder.attention
         encoder.attend(shared_attention(encoder, objectives) or own)
         for objective in objectives:
@@ -85,7 +85,7 @@ class PretrainingLearner(Learner):
         return counts
 
     def losses(self, batch: PretrainingBatch, recurrent_state: Any = None) -> tuple[dict[str, Loss], Any]:
-        """All losses by name, and the encoder's recurrent state for the next batch where that follows this one."""
+        """All losses by name; and the recurrent state of the encoder for the next batch, None for independent rows."""
         encode = _EncodeOnce(self.encoder, recurrent_state if batch.follows else None)
         losses: dict[str, Loss] = {}
         for objective in self.listed():
@@ -93,7 +93,7 @@ class PretrainingLearner(Learner):
         return losses, None if batch.follows is None else encode.next_state
 
     def forward(self, batch: PretrainingBatch, recurrent_state: Any = None) -> tuple[dict[str, Loss], Any]:
-        """``losses``, for wrappers that call the module."""
+        """Call ``losses``, for wrappers that call the module."""
         return self.losses(batch, recurrent_state)
 
     def listed(self) -> list[Objective]:
@@ -102,5 +102,5 @@ class PretrainingLearner(Learner):
 
 
 def needed_output_positions(objectives: Sequence[Objective]) -> frozenset[Read]:
-    """Where the objectives together need the last layer: what a ``PretrainingSource`` is told."""
+    """Where the objectives together need the last layer; an argument of ``PretrainingSource``."""
     return frozenset(objective.output_positions for objective in objectives)

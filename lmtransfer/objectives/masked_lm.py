@@ -25,22 +25,22 @@ from lmtransfer.training.learner import Loss
 
 
 class MaskedLanguageModel(TokenPrediction):
-    """Predicts the hidden tokens (Devlin et al. 2019, section 3.1), at their positions only.
+    """Predicts the masked tokens (Devlin et al. 2019, section 3.1), at their positions only.
 
-    The head is BERT's: a dense layer, its activation and a LayerNorm, then the output matrix, which is the token
-    embedding unless untied, with a bias of its own. Padding rows of the vocabulary are in the softmax, as in the
-    original, and are never targets.
+    The head is that of BERT: a dense layer, its activation and a LayerNorm, then the output matrix and a separate bias.
+    The output matrix is the token embedding unless ``tie_output`` is False. As in the original, padding rows of the
+    vocabulary are in the softmax, but they are never targets.
 
-    With ``predict="next"`` the state before a hidden token predicts it (masked next-token prediction: Charpentier &
-    Samuel 2024, arXiv 2410.24159, section 2), so that one head serves a language model beside it too.
+    With ``predict="next"`` the state before a masked token predicts it (masked next-token prediction: Charpentier &
+    Samuel 2024, arXiv 2410.24159, section 2), so that a language model in the same run can share the head.
 
-    Losses: "mlm", the cross entropy in nats summed over hidden tokens; "mlm_accuracy" beside it.
+    Losses: "mlm", the cross entropy in nats summed over masked tokens; and "mlm_accuracy".
 
     Args:
-        weight: of the loss in the total.
-        activation: of the dense layer.
-        norm_eps: LayerNorm's epsilon.
-        predict: "same": a hidden token is predicted by the state at its place; "next": by the one before it.
+        weight: weight of the loss in the total.
+        activation: activation of the dense layer.
+        norm_eps: epsilon of the LayerNorms.
+        predict: "same": the state at a masked position predicts the token; "next": the state before it does.
         tie_output: whether the output matrix is the token embedding.
     """
 
@@ -80,11 +80,11 @@ class MaskedLanguageModel(TokenPrediction):
         self.dense.apply(truncated_normal_)
 
     def transform(self, hidden_MD: Tensor) -> Tensor:
-        """States ready for the output matrix: (M, D) -> (M, E)."""
+        """The input of the output matrix: (M, D) -> (M, E)."""
         return self.norm(self.activation(self.dense(hidden_MD)))
 
     def count(self, batch: PretrainingBatch) -> int:
-        """See ``Objective``; hidden tokens."""
+        """See ``Objective``; the number of masked tokens."""
         return batch.num_targets
 
     def losses(self, batch: PretrainingBatch, encode: Encode) -> dict[str, Loss]:

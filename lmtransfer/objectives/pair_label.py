@@ -1,4 +1,4 @@
-"""Labels of two texts, told from the encoder's pooler: next sentence (BERT), sentence order (ALBERT)."""
+"""Predict labels of two texts from the pooler of the encoder: next sentence (BERT), sentence order (ALBERT)."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from lmtransfer.training.learner import Loss
 
 
 class PairLabel(Objective):
-    """A two-way softmax over the encoder's pooler, one decision a row.
+    """A two-way softmax on the pooler of the encoder, one prediction per row.
 
-    A subclass gives its ``name``, which is also the label of its rows, and a ``model_with_pooler`` to recommend.
-    Losses: its name, the cross entropy in nats summed over rows; "<name>_accuracy" beside it.
+    A subclass defines ``name``, which is also the label of its rows, and ``model_with_pooler``, a model to recommend.
+    Losses: "<name>", the cross entropy in nats summed over rows; and "<name>_accuracy".
 
     Args:
-        weight: of the loss in the total.
+        weight: weight of the loss in the total.
     """
 
     model_with_pooler: ClassVar[str]
@@ -42,7 +42,7 @@ class PairLabel(Objective):
         self.classifier.apply(truncated_normal_)
 
     def count(self, batch: PretrainingBatch) -> int:
-        """See ``Objective``; rows."""
+        """See ``Objective``; the number of rows."""
         return batch.inputs.num_real
 
     def losses(self, batch: PretrainingBatch, encode: Encode) -> dict[str, Loss]:
@@ -64,13 +64,13 @@ class PairLabel(Objective):
 
 
 class NextSentencePrediction(PairLabel):
-    """Tells from the encoder's pooler whether B follows A (Devlin et al. 2019, section 3.1).
+    """Predicts from the pooler of the encoder whether B follows A (Devlin et al. 2019, section 3.1).
 
-    Label 0 means that it does, 1 that B is from another document. Losses: "nsp", the cross entropy of a two-way
-    softmax in nats summed over rows; "nsp_accuracy" beside it.
+    Label 0 means that B follows A, 1 that B is from another document. Losses: "nsp", the cross entropy of a two-way
+    softmax in nats summed over rows; and "nsp_accuracy".
 
     Args:
-        weight: of the loss in the total.
+        weight: weight of the loss in the total.
     """
 
     name = "nsp"
@@ -81,13 +81,13 @@ class NextSentencePrediction(PairLabel):
 
 
 class SentenceOrderPrediction(PairLabel):
-    """Tells from the encoder's pooler whether two consecutive texts were swapped (Lan et al. 2020, section 3.1).
+    """Predicts from the pooler of the encoder whether two consecutive texts were swapped (Lan et al. 2020, section 3.1).
 
-    Label 0 means that they stand in order, 1 that they are swapped. Losses: "sop", the cross entropy of a two-way
-    softmax in nats summed over rows; "sop_accuracy" beside it.
+    Label 0 means that the texts are in order, 1 that they are swapped. Losses: "sop", the cross entropy of a two-way
+    softmax in nats summed over rows; and "sop_accuracy".
 
     Args:
-        weight: of the loss in the total.
+        weight: weight of the loss in the total.
     """
 
     name = "sop"

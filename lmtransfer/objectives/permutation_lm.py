@@ -22,12 +22,12 @@ from lmtransfer.training.learner import Loss
 class PermutationLanguageModel(Objective):
     """Predicts the chosen tokens one after the other, in a random order (Yang et al. 2019, sections 2.2 to 2.4).
 
-    The choice and the order are those of ``PermutationTargets``. The output matrix is the token embedding, with a bias
-    of its own as in the published code.
-    Losses: "plm", the cross entropy in nats summed over the chosen tokens; "plm_accuracy" beside it.
+    ``PermutationTargets`` makes the choice and the order. The output matrix is the token embedding, with a separate
+    bias as in the published code.
+    Losses: "plm", the cross entropy in nats summed over the chosen tokens; and "plm_accuracy".
 
     Args:
-        weight: of the loss in the total.
+        weight: weight of the loss in the total.
     """
 
     name = "plm"
@@ -59,7 +59,7 @@ class PermutationLanguageModel(Objective):
         """See ``Objective``.
 
         Raises:
-            ConfigError: the corruption gives no order.
+            ConfigError: the corruption does not provide an order.
         """
         if "order" not in batch.per_token:
             raise ConfigError("objective=plm predicts in an order: use objective/corruption=permutation")
@@ -79,7 +79,7 @@ class PermutationLanguageModel(Objective):
         return nn.functional.linear(hidden_TD, self.tied_embedding.weight, self.bias)
 
     def predict(self, packed: PackedBatch, positions_M: np.ndarray, *, mask_id: int) -> list[Softmax]:
-        """See ``Objective``: the query at a place whose token nothing sees, as all [MASK]s come last in the order."""
+        """See ``Objective``; in the order all [MASK] come last, so no query sees the token of a masked position."""
         order_T = (packed.tokens_T == mask_id).long()
         states_MD = self.encoder.two_stream(
             packed, order_T=order_T, output_positions=output_positions_at(packed, positions_M)
@@ -88,7 +88,7 @@ class PermutationLanguageModel(Objective):
 
 
 def _reads(batch: PretrainingBatch) -> OutputPositions:
-    """The positions to predict, without spare places: a query stream costs as much as its longest row."""
+    """The positions to predict, without spare places: the cost of a query stream depends on its longest row."""
     positions_M = batch.positions_M[: batch.num_targets]
     sequence_M = torch.bucketize(positions_M, batch.original.cu_seqlens[1:].long(), right=True)
     counts = torch.bincount(sequence_M, minlength=batch.original.num_sequences)

@@ -18,21 +18,22 @@ from lmtransfer.training.learner import Loss
 
 
 class ReplacedTokenDetection(GeneratorObjective):
-    """Tells of every token whether a small generator put it there (Clark et al. 2020, section 3).
+    """Predicts for every token whether a small generator replaced it (Clark et al. 2020, section 3).
 
-    Losses: "rtd", the binary cross entropy in nats summed over all real tokens; "rtd_accuracy" beside it, and those of
-    the generator and of finding what is replaced (see ``GeneratorObjective``): a token is told where the head finds it
-    more likely replaced than not. "rtd_found" is recall times "rtd_replaced", as earlier versions tell it.
+    Losses: "rtd", the binary cross entropy in nats summed over all real tokens; and "rtd_accuracy". Also the losses of
+    the generator and the metrics of detecting replaced tokens (see ``GeneratorObjective``): a token counts as detected
+    if the head gives it a probability above one half. "rtd_found" is recall times "rtd_replaced", which earlier
+    versions logged.
 
     Args:
-        weight: of the discriminator's loss in the total.
-        generator_weight: of the generator's.
-        generator_size: width of the generator as a share of the encoder's.
+        weight: weight of the loss of the discriminator in the total.
+        generator_weight: weight of the loss of the generator in the total.
+        generator_size: width of the generator divided by the width of the encoder.
         embedding_sharing: "tied", "disentangled" or "none": see ``GeneratorObjective``.
         generator_start: "random" or "encoder": see ``GeneratorObjective``.
-        temperature: of the generator's samples.
-        activation: of the dense layer in either head.
-        norm_eps: LayerNorm's epsilon in the generator's head.
+        temperature: temperature of the samples of the generator.
+        activation: activation of the dense layer in either head.
+        norm_eps: epsilon of the LayerNorm in the head of the generator.
 
     Raises:
         ConfigError: see ``GeneratorObjective``.
@@ -40,7 +41,7 @@ class ReplacedTokenDetection(GeneratorObjective):
 
     name = "rtd"
     title = "replaced tokens"
-    chosen_by = "rtd"  # the generator's loss weighs in the total, and no task sees the generator
+    chosen_by = "rtd"  # the total includes the loss of the generator, but no task uses the generator
 
     def __init__(
         self,
@@ -79,7 +80,7 @@ class ReplacedTokenDetection(GeneratorObjective):
         return {**super().counts(batch), "rtd_found": batch.num_targets}
 
     def token_logits(self, hidden_TD: Tensor) -> Tensor:
-        """See ``Objective``; of each token being a replacement: (T, D) -> (T,)."""
+        """See ``Objective``; the logit of each token being a replacement: (T, D) -> (T,)."""
         return self.output(self.activation(self.dense(hidden_TD))).squeeze(-1)
 
     def losses(self, batch: PretrainingBatch, encode: Encode) -> dict[str, Loss]:

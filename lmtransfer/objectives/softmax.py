@@ -1,4 +1,4 @@
-"""Distributions over the vocabulary, in chunks, so that no more than a chunk of logits is ever kept.
+"""Distributions over the vocabulary, computed in chunks, so that only one chunk of logits is in memory at a time.
 
 Shape legend: M distributions, m of a chunk, E width of the output embedding, V vocabulary, K best ids.
 """
@@ -11,20 +11,20 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-#: Logits held at one time: 4 MiB of float32 on a CPU, 64 MiB elsewhere.
+#: Number of logits in memory at one time: 4 MiB of float32 on a CPU, 64 MiB on other devices.
 _CHUNK_LOGITS = {"cpu": 1 << 20}
 _CHUNK_LOGITS_ELSEWHERE = 1 << 24
 
 
 @dataclass(frozen=True, slots=True)
 class Softmax:
-    """States, and the output layer that makes a distribution over the vocabulary of each.
+    """States, and the output layer that turns each state into a distribution over the vocabulary.
 
-    All of the vocabulary is in the sum, as in training. Logits are float32 (float64 of float64 states) whatever the
-    precision of the states: two sentences are told apart by differences that bfloat16 would round off.
+    The softmax is over the whole vocabulary, as in training. Logits are float32 (float64 for float64 states) at any
+    precision of the states: the differences between two sentences can be so small that bfloat16 would round them away.
 
     Attributes:
-        states_ME: what the output layer reads.
+        states_ME: input of the output layer.
         weight_VE: output embedding; may be the tied input embedding.
         bias_V: output bias, or None.
     """
@@ -34,7 +34,7 @@ class Softmax:
     bias_V: Tensor | None = None
 
     def log_probabilities(self, ids_M: Tensor) -> Tensor:
-        """The natural logarithm of the probability of one id in each distribution: int64 (M,) -> float32 (M,)."""
+        """The natural logarithm of the probability of one id per distribution: int64 (M,) -> float32 (M,)."""
         parts = [logs.gather(-1, ids_M[part, None])[:, 0] for part, logs in self._chunks()]
         return torch.cat(parts) if parts else self.states_ME.new_zeros(0)
 
@@ -42,17 +42,17 @@ class Softmax:
         """The most probable ids of each distribution, best first.
 
         Args:
-            count: K, how many.
-            allowed_V: the ids to choose from, bool; the others keep their share of the probability.
+            count: K, the number of ids per distribution.
+            allowed_V: the ids to choose from, bool; probabilities are not renormalised over them.
 
         Returns:
-            Logarithms of probabilities, float32 (M, K), and ids, int64 (M, K).
+            Log probabilities, float32 (M, K), and ids, int64 (M, K).
         """
         found = [logs.masked_fill(~allowed_V, -torch.inf).topk(count, dim=-1) for _, logs in self._chunks()]
         return torch.cat([part.values for part in found]), torch.cat([part.indices for part in found])
 
     def _chunks(self) -> Iterator[tuple[slice, Tensor]]:
-        """Logarithms of probabilities (m, V), and which m of the M distributions they are."""
+        """Chunks: the slice of m of the M distributions, and their log probabilities (m, V)."""
         device = self.states_ME.device.type
         dtype = torch.promote_types(self.states_ME.dtype, torch.float32)
         weight, bias = self.weight_VE.to(dtype), None if self.bias_V is None else self.bias_V.to(dtype)

@@ -1,6 +1,6 @@
-"""Rows and corruption over a token store, packed into batches on request.
+"""Build packed pretraining batches on request, from the rows of a token store and their corruption.
 
-Shape legend: T tokens, B sequences, M prediction positions, N read positions.
+Shape legend: T tokens, B sequences, M prediction positions, N output positions.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ from lmtransfer.objectives.rows.base import Row, RowPlan, Rows
 from lmtransfer.objectives.rows.mixed import MixedPlan
 from lmtransfer.randomness import generator
 
-#: Places for predictions and reads come in multiples of this where shapes are static.
+#: With static shapes, the numbers of predictions and of output positions are rounded up to a multiple of this.
 _STATIC_MULTIPLE = 128
-#: They and the tokens come in multiples of this where shapes are few.
+#: With ``few_shapes``, these numbers and the number of tokens are rounded up to a multiple of this.
 _FEW_MULTIPLE = 32
 
 
 class PretrainingSource(Source):
-    """Makes batches of rows: what a ``PlannedStream`` asks for.
+    """Builds batches of rows for a ``PlannedStream``.
 
-    A row, its mask and the numbers to sample with are functions of (seed, epoch, row), whatever the batch around them.
+    A row, its mask and its random numbers for sampling are functions of (seed, epoch, row), independent of the batch.
 
     Args:
-        store: the tokenised corpus, or several in a mixture.
-        rows: how rows are cut from it.
-        corruption: what is hidden.
-        seed: of rows and masks.
+        store: the tokenised corpus, or the corpora of a mixture.
+        rows: how rows are cut from the corpus.
+        corruption: which tokens are masked.
+        seed: seed of rows and masks.
         output_positions: where the objectives need the last layer; see ``Objective.output_positions``.
-        capacity: tokens of every batch, filled up with sequences that no loss counts, so that shapes are static, for
-            compiled models; None for batches of their own size.
-        characters: character ids of each token id, int16, shape (V, 50), for batches with the characters of their
-            tokens; None for batches without.
-        few_shapes: without ``capacity``, fill tokens and places up to multiples of 32: a CPU builds a kernel for each
-            new shape of a bfloat16 product.
+        capacity: number of tokens of every batch. Batches are filled up with filler, which no loss counts, so that
+            shapes are static, for compiled models. None: no filler.
+        characters: character ids of each token id, int16, shape (V, 50), for encoders that read characters; None: the
+            batches have no characters.
+        few_shapes: without ``capacity``, round the numbers of tokens and positions up to multiples of 32: a CPU builds
+            a kernel for each new shape of a bfloat16 product.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class PretrainingSource(Source):
         self.characters = None if characters is None else torch.from_numpy(characters)
 
     def set_capacity(self, tokens: int) -> None:
-        """Fill the next batches up to ``tokens`` where they are filled up at all."""
+        """Fill the next batches up to ``tokens``, if this source has a capacity."""
         if self.capacity is not None:
             self.capacity = tokens
 
@@ -79,7 +79,7 @@ class PretrainingSource(Source):
     def build(
         self, epoch: int, plan: RowPlan, row_ids: Sequence[int] | np.ndarray, *, follows: bool | None = None
     ) -> PretrainingBatch:
-        """The batch of rows ``row_ids`` of ``epoch``, whose plan is ``plan``; ``follows`` as in the batch."""
+        """The batch of rows ``row_ids`` of ``epoch`` with plan ``plan``; see ``PretrainingBatch`` for ``follows``."""
         drawn_epoch, corrupt = self._drawn_epoch(epoch), self.corruption.corrupt
         rows = [plan.row(int(i)) for i in row_ids]
         corrupted = [
@@ -125,20 +125,20 @@ class PretrainingSource(Source):
         )
 
     def _capacity(self, num_tokens: int) -> int | None:
-        """Tokens that a batch of so many is filled up to, or None."""
+        """The number of tokens to which a batch of ``num_tokens`` is filled up, or None."""
         if self.capacity is None and self.few_shapes:
             return _up(num_tokens, _FEW_MULTIPLE)
         return self.capacity
 
     def _places(self, size: int, *, more: int = 0) -> int:
-        """Places for ``size`` predictions, or reads of which ``more`` are no predictions."""
+        """The number of places for ``size`` positions; ``more`` is the expected number of those without prediction."""
         if self.capacity is None:
             return _up(size, _FEW_MULTIPLE) if self.few_shapes else size
         expected = self.corruption.expected_targets(self.capacity) + more
         return _up(max(size, expected + expected // 16, 1), _STATIC_MULTIPLE)
 
     def _spelt(self, tokens_T: Tensor) -> Tensor | None:
-        """The tokens' characters, (T, 50); words outside the vocabulary are spelt as [UNK]."""
+        """The characters of the tokens, (T, 50); words outside the vocabulary have the characters of [UNK]."""
         return None if self.characters is None else self.characters.index_select(0, tokens_T)
 
     def _drawn_epoch(self, epoch: int) -> int:
@@ -147,7 +147,7 @@ class PretrainingSource(Source):
     def _targets(
         self, corrupted: Sequence[Corrupted], cu_seqlens: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
-        """Positions in T, targets, weights, and how many of them are no spare places."""
+        """Positions in T, targets and weights; and how many of them are predictions, not spare places."""
         counts = [len(part.positions) for part in corrupted]
         num_targets = sum(counts)
         size = self._places(num_targets)
@@ -163,7 +163,7 @@ class PretrainingSource(Source):
     def _uniform(
         self, epoch: int, row_ids: Sequence[int] | np.ndarray, corrupted: Sequence[Corrupted], *, size: int
     ) -> np.ndarray:
-        """Random numbers for the targets, a function of (seed, epoch, row) as masks are, and 0 up to ``size``."""
+        """Random numbers for the targets, functions of (seed, epoch, row) like masks, padded with 0 up to ``size``."""
         uniform, end = np.zeros(size, dtype=np.float32), 0
         for i, part in zip(row_ids, corrupted, strict=True):
             if count := len(part.positions):
@@ -201,7 +201,7 @@ def _up(size: int, multiple: int) -> int:
 
 
 def _joined(parts: Sequence[Mapping[str, np.ndarray]], *, size: int) -> dict[str, Tensor]:
-    """The rows' numbers end to end, by name, with zeros up to ``size``."""
+    """The numbers of all rows end to end, by name, padded with zeros up to ``size``."""
     joined = {}
     for name in parts[0]:
         numbers = np.concatenate([part[name] for part in parts])

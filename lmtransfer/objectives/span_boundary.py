@@ -19,23 +19,25 @@ from lmtransfer.training.learner import Loss
 
 
 class SpanBoundaryObjective(Objective):
-    """Predicts each token of a hidden span from the tokens just outside it (Joshi et al. 2020, section 3.2).
+    """Predicts each token of a masked span from the two tokens next to the span (Joshi et al. 2020, section 3.2).
 
-    The states of the two tokens and an embedding of how far the target is from the left one pass two dense layers, each
-    with an activation and a LayerNorm; the token embedding is the output matrix, with a bias of its own.
-    Losses: "sbo", the cross entropy in nats summed over hidden tokens; "sbo_accuracy" beside it.
+    The input is the states of the two tokens and an embedding of the distance of the target from the left one. It
+    passes through two dense layers, each with an activation and a LayerNorm. The output matrix is the token embedding,
+    with a separate bias.
+    Losses: "sbo", the cross entropy in nats summed over masked tokens; and "sbo_accuracy".
 
-    Where we differ from the published code, which leaves targets beyond the last position out: they share it.
+    Where we differ from the published code: targets beyond the last position share the last position embedding; the
+    published code omits these targets.
 
     Args:
-        weight: of the loss in the total.
+        weight: weight of the loss in the total.
         position_dim: width P of the position embeddings.
-        num_positions: distances from the left that are told apart.
-        activation: of the dense layers.
+        num_positions: number of position embeddings, one per distance from the left token.
+        activation: activation of the dense layers.
         norm_eps: epsilon of the LayerNorms.
 
     Raises:
-        ConfigError: a width or a number of positions below 1.
+        ConfigError: ``position_dim`` or ``num_positions`` is below 1.
     """
 
     name = "sbo"
@@ -75,12 +77,12 @@ class SpanBoundaryObjective(Objective):
         self.apply(truncated_normal_)
 
     def transform(self, left_MD: Tensor, right_MD: Tensor, place_M: Tensor) -> Tensor:
-        """States ready for the output matrix, (M, E).
+        """The input of the output matrix, (M, E).
 
         Args:
             left_MD: states of the tokens before the spans.
-            right_MD: states of the tokens after them.
-            place_M: how far each target is from the left one, from 1, int64.
+            right_MD: states of the tokens after the spans.
+            place_M: distance of each target from the left token, from 1, int64.
         """
         position_MP = self.position((place_M - 1).clamp(0, self.position.num_embeddings - 1))
         joined = torch.cat([left_MD, right_MD, position_MP.to(left_MD.dtype)], dim=1)
@@ -88,7 +90,7 @@ class SpanBoundaryObjective(Objective):
         return self.output_norm(self.activation(self.output(hidden_MD)))
 
     def count(self, batch: PretrainingBatch) -> int:
-        """See ``Objective``; hidden tokens."""
+        """See ``Objective``; the number of masked tokens."""
         return batch.num_targets
 
     def losses(self, batch: PretrainingBatch, encode: Encode) -> dict[str, Loss]:

@@ -1,4 +1,4 @@
-"""What objectives have in common that predict tokens by a matrix over the vocabulary."""
+"""The base class of objectives that predict tokens with an output matrix over the vocabulary."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from lmtransfer.objectives.base import Objective
 
 
 class TokenPrediction(Objective):
-    """Has the token embedding as output matrix, or one of its own, as wide, which starts with random numbers.
+    """The output matrix is the token embedding, or a separate matrix of the same width with random initial values.
 
-    In phases, one that is tied begins with the token embedding as it is by then; what a matrix of its own has learnt
-    before is dropped.
+    In a run with phases, a tied output matrix begins as the token embedding at the start of the phase. What a separate
+    output matrix learnt in an earlier phase is dropped.
 
     Args:
-        weight: of the loss in the total.
+        weight: weight of the loss in the total.
         tie_output: whether the output matrix is the token embedding.
     """
 

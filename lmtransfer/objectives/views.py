@@ -1,4 +1,4 @@
-"""Batches taken apart again into rows, for people, and what is counted over many of them.
+"""Split batches into rows, for display, and count over many rows.
 
 Shape legend: T tokens of a packed batch, M prediction positions.
 """
@@ -22,9 +22,9 @@ class RowView:
     Attributes:
         key: which tokens of the corpus it holds.
         original: its tokens as they are in the corpus, int64, shape (n,).
-        inputs: as the encoder sees them, int64, shape (n,).
+        inputs: its tokens as the encoder sees them, int64, shape (n,).
         segments: segment ids, int64, shape (n,).
-        is_hidden: True where a token is to be predicted, bool, shape (n,).
+        is_hidden: True at tokens to predict, bool, shape (n,).
         labels: labels of the whole row by name.
     """
 
@@ -37,7 +37,7 @@ class RowView:
 
 
 def row_views(batch: PretrainingBatch) -> Iterator[RowView]:
-    """The rows of a batch on the host, filler left out."""
+    """The rows of a batch on the host, without filler."""
     edges = batch.inputs.cu_seqlens.numpy()
     is_hidden_T = np.zeros(len(batch.inputs.tokens_T), dtype=bool)
     is_hidden_T[batch.positions_M.numpy()[: batch.num_targets]] = True
@@ -55,16 +55,16 @@ def row_views(batch: PretrainingBatch) -> Iterator[RowView]:
 
 @dataclass(slots=True)
 class RowCounts:
-    """What was found in some rows.
+    """Counts over some rows.
 
     Attributes:
-        rows: how many.
-        tokens: special tokens included.
-        special: special tokens, the unknown token among them.
-        hidden: tokens to predict.
-        masked: of them, those that became [MASK].
-        kept: those that stayed as they are.
-        special_hidden: special tokens to predict; never any, unless something is broken.
+        rows: number of rows.
+        tokens: number of tokens, special tokens included.
+        special: number of special tokens, the unknown token included.
+        hidden: number of tokens to predict.
+        masked: number of tokens to predict that became [MASK].
+        kept: number of tokens to predict that stayed unchanged.
+        special_hidden: number of special tokens to predict; always 0, unless something is broken.
         labels: how often each label has each value.
     """
 
@@ -79,7 +79,7 @@ class RowCounts:
 
     @property
     def replaced(self) -> int:
-        """Hidden tokens that became another token than [MASK]."""
+        """The number of tokens to predict that became a token other than [MASK]."""
         return self.hidden - self.masked - self.kept
 
 

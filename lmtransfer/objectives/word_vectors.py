@@ -1,6 +1,6 @@
-"""Static word vectors with negative sampling (word2vec): the words around a word, or the word from those around it.
+"""Static word vectors with negative sampling (word2vec): predict the context of a word, or a word from its context.
 
-Shape legend: T tokens of a packed batch, N words that take part, K noise words of each, V vocabulary, D width.
+Shape legend: T tokens of a packed batch, N words with context, K noise words of each, V vocabulary, D width.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from lmtransfer.objectives.base import Encode, Objective
 from lmtransfer.objectives.batch import PretrainingBatch
 from lmtransfer.training.learner import Loss
 
-#: What the corruption must give of each token (see ``ContextWindows``).
+#: The numbers that the corruption must provide for each token (see ``ContextWindows``).
 NEEDS = ("context_left", "context_right")
 
 
 @dataclass(frozen=True, slots=True)
 class Contexts:
-    """The words of a batch that have any context, end to end: context words of a word are its neighbours here.
+    """The words of a batch that have context, end to end: the context words of a word are its neighbours here.
 
     Attributes:
-        positions_N: indices into T, int64.
-        words_N: their ids, int64.
-        left_N: words of context on the left, int64.
-        right_N: words of context on the right, int64.
-        noise_NK: ids of noise words, int64.
+        positions_N: indices of the words into T, int64.
+        words_N: ids of the words, int64.
+        left_N: number of context words on the left, int64.
+        right_N: number of context words on the right, int64.
+        noise_NK: ids of the noise words, int64.
     """
 
     positions_N: Tensor
@@ -41,7 +41,7 @@ class Contexts:
 
     @classmethod
     def of(cls, batch: PretrainingBatch) -> Contexts:
-        """Those of a batch."""
+        """The contexts of a batch."""
         left_T, right_T = (batch.per_token[name] for name in NEEDS)
         positions_N = (left_T + right_T).nonzero()[:, 0]
         noise = [numbers for name, numbers in batch.per_token.items() if name.startswith("negative_")]
@@ -54,10 +54,10 @@ class Contexts:
         )
 
     def pairs(self) -> Iterator[tuple[slice, slice, Tensor]]:
-        """Pairs of words and context words, one distance and direction after the other.
+        """Iterate over pairs of words and context words, for one distance and direction after the other.
 
         Yields:
-            Where the words are in N, where their context words are, and which of the pairs count, as float32.
+            The slice of N with the words; the slice of N with their context words; and which pairs count, float32.
         """
         reach = int(torch.maximum(self.left_N.max(), self.right_N.max())) if len(self.left_N) else 0
         for distance in range(1, reach + 1):
@@ -67,14 +67,15 @@ class Contexts:
 
 
 class NegativeSampling(Objective):
-    """Tells true words from noise words by static vectors (Mikolov et al. 2013).
+    """Separates true words from noise words with static vectors (Mikolov et al. 2013).
 
-    Contexts and noise come from the corruption ``ContextWindows``; the output vectors are a matrix of its own, which
-    starts at 0. A subclass gives its ``name``, what it counts and its loss.
-    Losses: its name, binary cross entropies in nats; "<name>_accuracy", how often the true word scores above its noise.
+    Contexts and noise come from the corruption ``ContextWindows``. The output vectors are a separate matrix, which
+    starts at 0. A subclass defines ``name``, ``count`` and ``sums``.
+    Losses: "<name>", binary cross entropies in nats; "<name>_accuracy", how often the true word has a higher score than
+    its noise words.
 
     Args:
-        weight: of the loss in the total.
+        weight: weight of the loss in the total.
     """
 
     directions = ("none",)
@@ -83,7 +84,7 @@ class NegativeSampling(Objective):
     vocabulary_sized = ("output.weight",)
 
     def sums(self, vectors_ND: Tensor, contexts: Contexts) -> tuple[Tensor, Tensor]:
-        """The sum of the losses, and how many true words score above the noise, from the words' own vectors."""
+        """The sum of the losses, and how many true words score above the noise, from the vectors of the words."""
         raise NotImplementedError
 
     def bind(self, encoder: Encoder) -> None:
@@ -102,24 +103,24 @@ class NegativeSampling(Objective):
 
 
 class SkipGram(NegativeSampling):
-    """Tells the words around a word from noise words (Mikolov et al. 2013, "Distributed ...", equation 4).
+    """Separates the context words of a word from noise words (Mikolov et al. 2013, "Distributed ...", equation 4).
 
-    Contexts and noise come from the corruption ``ContextWindows``; the output vectors are a matrix of its own, which
+    Contexts and noise come from the corruption ``ContextWindows``. The output vectors are a separate matrix, which
     starts at 0. Losses: "skipgram", the binary cross entropies in nats of a context word and its noise words, summed
     over pairs of a word and a context word; "skipgram_accuracy", the pairs whose context word scores above the noise.
 
-    As in word2vec.c, a noise word that is the context word itself does not count. Where we differ: all context words
-    of a word share its noise words, which changes no expectation.
+    As in word2vec.c, a noise word that equals the context word does not count. Where we differ: all context words of a
+    word share its noise words, which does not change the expected loss.
 
     Args:
-        weight: of the loss in the total.
+        weight: weight of the loss in the total.
     """
 
     name = "skipgram"
     title = "contexts of words"
 
     def count(self, batch: PretrainingBatch) -> int:
-        """See ``Objective``; pairs of a word and a context word."""
+        """See ``Objective``; the number of pairs of a word and a context word."""
         return int((batch.per_token[NEEDS[0]] + batch.per_token[NEEDS[1]]).sum())
 
     def sums(self, vectors_ND: Tensor, contexts: Contexts) -> tuple[Tensor, Tensor]:
@@ -139,27 +140,27 @@ class SkipGram(NegativeSampling):
 
 
 class ContinuousBagOfWords(NegativeSampling):
-    """Tells a word from noise words by the mean of the vectors around it (Mikolov et al. 2013, "Efficient ...", 3.1).
+    """Separates a word from noise words by its mean context vector (Mikolov et al. 2013, "Efficient ...", 3.1).
 
-    Contexts and noise come from the corruption ``ContextWindows``; the output vectors are a matrix of its own, which
+    Contexts and noise come from the corruption ``ContextWindows``. The output vectors are a separate matrix, which
     starts at 0. Losses: "cbow", the binary cross entropies in nats of a word and its noise words, summed over words
-    with any context; "cbow_accuracy", the words that score above their noise.
+    with context; "cbow_accuracy", the words that score above their noise words.
 
-    As in word2vec.c, a noise word that is the word itself does not count.
+    As in word2vec.c, a noise word that equals the word does not count.
 
     Args:
-        weight: of the loss in the total.
+        weight: weight of the loss in the total.
     """
 
     name = "cbow"
     title = "words from their contexts"
 
     def count(self, batch: PretrainingBatch) -> int:
-        """See ``Objective``; words with any context."""
+        """See ``Objective``; the number of words with context."""
         return int(torch.count_nonzero(batch.per_token[NEEDS[0]] + batch.per_token[NEEDS[1]]))
 
     def sums(self, vectors_ND: Tensor, contexts: Contexts) -> tuple[Tensor, Tensor]:
-        """The sum over words, and how many score above the noise."""
+        """The sum over words, and how many words score above the noise."""
         means_ND = _context_means(vectors_ND, contexts)
         scores_N = (means_ND * self.output(contexts.words_N)).sum(1)
         noise_NK = torch.einsum("nd,nkd->nk", means_ND, self.output(contexts.noise_NK))
@@ -170,7 +171,7 @@ class ContinuousBagOfWords(NegativeSampling):
 
 
 def _context_means(vectors_ND: Tensor, contexts: Contexts) -> Tensor:
-    """The mean vector of each word's context, (N, D)."""
+    """The mean vector of the context of each word, (N, D)."""
     sums_ND = torch.zeros_like(vectors_ND)
     for words, around, counted in contexts.pairs():
         sums_ND[words] += vectors_ND[around] * counted[:, None]

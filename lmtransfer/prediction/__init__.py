@@ -1,1 +1,1 @@
-"""``predict``: what is asked, what answers, where the answers go."""
+"""``predict``: its input, the models that answer, and its output."""

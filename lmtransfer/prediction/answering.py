@@ -1,4 +1,4 @@
-"""What answers: a run's learner, several seeds of it together, or a pretraining run's masked head."""
+"""The models that answer: a run's learner, an ensemble of its seeds, or a pretraining run's masked head."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from lmtransfer.zero_shot.fill_mask import MASK, filled_line, mask_filler
 
 
 def answering_runs(path: str, *, ensemble: bool, trust: bool) -> list[SavedRun]:
-    """The run that is named; of one with several seeds, the first of them, or all.
+    """The run at ``path``; if it has several seeds, its first seed, or all seeds with ``ensemble``.
 
     Raises:
-        RunDirectoryError: no run of a task, or none that has a checkpoint.
+        RunDirectoryError: the path has no run of a task, or none with a checkpoint; or ``ensemble`` with one seed.
     """
     folders = trained_folders(path)
     if ensemble and len(folders) == 1:
@@ -37,13 +37,13 @@ class TaskAnswers:
 
     Args:
         runs: one run, or several seeds of it whose probabilities (scores for regression) are averaged.
-        task: what is asked.
-        hardware: where to compute.
-        notes: where inputs that are cut are counted.
+        task: the task to answer.
+        hardware: device and precision.
+        notes: counts truncated inputs.
 
     Raises:
-        ConfigError: several runs whose answers have no mean.
-        DataError: the run answers other labels, or another kind of question.
+        ConfigError: several runs with answers that cannot be averaged.
+        DataError: the run was trained on other labels, or on another kind of task.
     """
 
     def __init__(self, runs: Sequence[SavedRun], task: Task, hardware: Hardware, notes: Notes) -> None:
@@ -54,7 +54,7 @@ class TaskAnswers:
         self._learners = [open_trained(run, task, hardware) for run in runs]
 
     def of(self, examples: Sequence[Example]) -> list[Answer]:
-        """One answer an example, in order."""
+        """One answer for each example, in order."""
         encoder = self._learners[0].encoder
         encoded = encode_examples(self._task, examples, self._tokenizer, encoder)
         if encoded.num_truncated:
@@ -65,7 +65,7 @@ class TaskAnswers:
         return list(self._task.answers(encoded, together))
 
     def lines(self, examples: Sequence[Example]) -> list[dict[str, Any]]:
-        """As ``of``, as JSON with the examples' ids."""
+        """The answers as JSON objects with the examples' ids; see ``of``."""
         lines: list[dict[str, Any]] = []
         for example, answer in zip(examples, self.of(examples), strict=True):
             lines.append({"id": example.id, **self._task.echo(example), **answer.plain()})
@@ -73,24 +73,24 @@ class TaskAnswers:
 
 
 class MaskedTexts(TextReader):
-    """Makes texts with [MASK] in them of what users ask a pretraining run."""
+    """Makes texts with [MASK] from the user's input to a pretraining run."""
 
     def __init__(self) -> None:
         super().__init__("fill_mask", who="a pretrained run")
 
     def check(self, text: str) -> None:
-        """Refuse a text in which nothing is masked; see ``TextReader.check``."""
+        """Raise if a text has no [MASK]; see ``TextReader.check``."""
         if MASK not in text:
             raise ValueError(f"there is no {MASK}; write one where a piece is to be guessed")
 
 
 class FilledMasks:
-    """What a pretraining run would put at each [MASK].
+    """Predictions of a pretraining run for each [MASK].
 
     Args:
         run: the run.
-        top_k: candidates of each mask.
-        hardware: where to compute.
+        top_k: number of candidates for each mask.
+        hardware: device and precision.
 
     Raises:
         ConfigError: its objective cannot fill a mask, or ``top_k`` is out of range.
@@ -100,7 +100,7 @@ class FilledMasks:
         self._filler = mask_filler(run, top_k, hardware)
 
     def lines(self, examples: Sequence[TextExample]) -> list[dict[str, Any]]:
-        """One object an example.
+        """One object for each example.
 
         Raises:
             DataError: a text is longer than the encoder can read.

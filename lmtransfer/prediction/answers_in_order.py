@@ -1,4 +1,4 @@
-"""Examples in, answers out: in order, a group at a time, nothing left out."""
+"""Answer all examples in order, one group at a time."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from lmtransfer.tasks.asking import Given
 
 OnError = Literal["stop", "skip"]
 
-#: What is written: one JSON object an example.
+#: An output line: one JSON object for each example.
 Line = dict[str, Any]
 
 _REMEDY = "Mend it, or set on_error=skip to write an error in its place and go on"
 
 
 class AnswersInOrder:
-    """Takes examples, answers a group of them together, and hands the answers on in the order of the examples.
+    """Takes examples, answers them in groups, and writes the answers in the order of the examples.
 
-    What cannot be answered stops everything, once all that came before it is written; or an object with its ``error``
-    stands in its place.
+    An example that cannot be answered stops the command after all earlier answers are written. With ``on_error="skip"``
+    an object with its ``error`` is written in its place.
 
     Args:
-        answer: one object an example.
-        write: takes finished objects.
+        answer: gives one object for each example.
+        write: writes finished objects.
         group: most examples that are answered together.
-        on_error: what becomes of what cannot be answered.
+        on_error: ``stop`` or ``skip`` on an example that cannot be answered.
 
     Attributes:
         num_taken: examples and errors so far.
@@ -48,14 +48,14 @@ class AnswersInOrder:
 
     @property
     def stops(self) -> bool:
-        """Whether what cannot be answered ends everything."""
+        """Whether an example that cannot be answered stops the command."""
         return self._on_error == "stop"
 
     def take_all(self, examples: Iterable[Given]) -> None:
-        """Take examples to the last, and write all answers.
+        """Take all examples, and write all answers.
 
         Raises:
-            DataError: one cannot be answered, or no more can be read; answers to those before it are written.
+            DataError: an example cannot be answered or read; the answers to earlier examples are written first.
         """
         try:
             for where, example in examples:
@@ -66,18 +66,18 @@ class AnswersInOrder:
         self.flush()
 
     def refuse(self, problem: str) -> None:
-        """Take something that is no example.
+        """Take an input that is not a valid example.
 
         Args:
-            problem: what is wrong with it, with ``file:line``.
+            problem: the problem, with ``file:line``.
 
         Raises:
-            DataError: errors stop.
+            DataError: ``on_error`` is ``stop``.
         """
         self._take(self._error(str(self.num_taken), problem))
 
     def flush(self) -> None:
-        """Answer and write what waits."""
+        """Answer and write the waiting examples."""
         waiting, self._waiting = self._waiting, []
         if not waiting:
             return
@@ -96,7 +96,7 @@ class AnswersInOrder:
             self.flush()
 
     def _one_by_one(self, waiting: Sequence[Given | Line]) -> None:
-        """Find what cannot be answered in a group."""
+        """Answer the examples of a group one by one, to find those that cannot be answered."""
         for item in waiting:
             if not isinstance(item, tuple):
                 self._write([item])

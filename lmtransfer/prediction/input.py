@@ -1,4 +1,4 @@
-"""What is asked: a text, a file, or lines as they arrive on standard input; as examples of what answers."""
+"""The input of ``predict`` as examples: a text, a file, or lines from standard input as they arrive."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ _PIECE_BYTES = 1 << 16
 
 
 class Arriving(Protocol):
-    """A stream that gives what is there: waits for one byte, not for as many as are asked for."""
+    """A stream that returns available bytes: it waits for the first byte only, not for the requested number."""
 
     def read1(self, size: int, /) -> bytes: ...  # noqa: D102
 
 
 @dataclass(frozen=True, slots=True)
 class InputSource:
-    """What ``input=`` names.
+    """The input of ``input=``.
 
     Attributes:
-        name: what it is called in messages.
-        path: where it is; None for standard input.
-        arrives: whether it is read once, as it comes: standard input, or a pipe.
+        name: name for messages.
+        path: path of the file or pipe; None for standard input.
+        arrives: whether it can be read only once, as data arrives: standard input, or a pipe.
     """
 
     name: str
@@ -51,7 +51,7 @@ class InputSource:
     arrives: bool
 
     def check_apart(self, output: str) -> None:
-        """Refuse to write answers over the texts that are answered.
+        """Raise if the output file is the input file.
 
         Raises:
             ConfigError: ``output`` is the input.
@@ -65,7 +65,7 @@ def find_input(given: str) -> InputSource:
     """A file, plain or compressed; a pipe; or standard input.
 
     Args:
-        given: as the user has it.
+        given: the value of ``input=``.
 
     Raises:
         DataError: there is no such file.
@@ -85,12 +85,12 @@ def input_format(given: str | None, source: InputSource, reader: Reader) -> str:
     """The format of the input.
 
     Args:
-        given: what the user says; None: by the file's name.
-        source: the file; what arrives as it is read has lines unless the user says more.
-        reader: of the task, or of masked texts.
+        given: the user's format; None: decide by the file's name.
+        source: the input; standard input and pipes have ``lines`` unless ``given`` is set.
+        reader: the reader of the task, or of masked texts.
 
     Raises:
-        ConfigError: it cannot be told, or there is no reading of such files.
+        ConfigError: the format is unknown, or the reader does not support it.
     """
     if given is not None:
         found, why = given, f"format={given}"
@@ -116,15 +116,15 @@ def asked(
     *,
     encoding_errors: EncodingErrors = "strict",
 ) -> Asked:
-    """An input, to be read.
+    """Open an input for reading.
 
     Args:
-        source: which.
-        file_format: how it is written.
-        columns: those that the user names.
-        answers: takes what is no example, and writes what it holds before anything is waited for.
-        notes: where odd things are counted.
-        encoding_errors: ``strict`` refuses bytes that are not UTF-8; ``replace`` puts U+FFFD there and counts them.
+        source: the input.
+        file_format: the format of the input.
+        columns: the user's column names.
+        answers: takes invalid inputs, and writes its waiting answers before the input waits for more data.
+        notes: counts irregularities.
+        encoding_errors: ``strict`` raises on bytes that are not UTF-8; ``replace`` replaces them by U+FFFD and counts.
     """
     if source.path is None and sys.stdin is not None and sys.stdin.isatty():
         print("one line each; end with Ctrl-D", file=sys.stderr)
@@ -139,7 +139,7 @@ def one_example(text: str, reader: Reader) -> Any:
     """The example of ``text=``.
 
     Raises:
-        ConfigError: it is no text, or no two texts where two are read.
+        ConfigError: it is not a valid text, or not two texts if the task needs two.
     """
     try:
         return reader.of_line(text, "text", "text", Notes())
@@ -165,13 +165,13 @@ def arriving_lines(
     notes: Notes,
     before_waiting: Callable[[], None],
 ) -> Iterator[tuple[int, str]]:
-    """The lines of a stream, each as soon as its end is there.
+    """The lines of a stream, each as soon as its line end arrives.
 
     Args:
         stream: gives bytes as they arrive.
-        name: what it is called in messages.
+        name: name for messages.
         encoding_errors: see ``asked``.
-        notes: where odd things are counted.
+        notes: counts irregularities.
         before_waiting: called before each request for more bytes.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Where answers go: standard output as they come, or a file that is complete when it is there."""
+"""The output of ``predict``: standard output, written at once, or a file that is either complete or absent."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ Write = Callable[[Sequence[dict[str, Any]]], None]
 
 @contextmanager
 def open_output(given: str, *, overwrite: bool) -> Iterator[Write]:
-    """What writes objects as JSON lines.
+    """A context that gives a function which writes objects as JSON lines.
 
-    A file is written beside its place, as ``<output>.partial``, and put there at the end; after an error that is where
-    the answers until then are, unless they could not be written.
+    A file is written as ``<output>.partial`` and renamed at the end. After an error the partial file has the answers so
+    far, unless writing failed or it is empty; then it is deleted.
 
     Args:
         given: the file, or ``-``.
-        overwrite: whether a file that is there may be replaced.
+        overwrite: whether an existing file may be replaced.
 
     Raises:
-        RunDirectoryError: the file is there already, or its folder is not.
+        RunDirectoryError: the file exists already, or its folder does not exist.
     """
     if given == STANDARD_OUTPUT:
         yield _writer(sys.stdout, "standard output")
@@ -56,10 +56,10 @@ def open_output(given: str, *, overwrite: bool) -> Iterator[Write]:
 
 
 def free_place(given: str, *, overwrite: bool) -> Path:
-    """The file that ``output=`` names.
+    """The path of ``output=``, after a check that it can be written.
 
     Raises:
-        RunDirectoryError: it is there already, or its folder is not.
+        RunDirectoryError: the path is a folder, the file exists already, or its folder does not exist.
     """
     path = Path(given).expanduser()
     if path.is_dir():
@@ -72,7 +72,7 @@ def free_place(given: str, *, overwrite: bool) -> Path:
 
 
 def _writer(stream: TextIO, name: str) -> Write:
-    """Writes each group at once, so that who reads along waits for nothing that is known."""
+    """A function that writes and flushes each group at once, so that a reader of the stream gets it without delay."""
     plain_ascii = (stream.encoding or "").lower().replace("-", "") != "utf8"
 
     def write(lines: Sequence[dict[str, Any]]) -> None:
@@ -88,7 +88,7 @@ def json_line(line: dict[str, Any], *, ascii_only: bool = False) -> str:
     """One object as one line of JSON.
 
     Raises:
-        DataError: it holds a number that is not finite, which JSON has no word for.
+        DataError: the object has a number that is not finite, which JSON cannot represent.
     """
     try:
         return json.dumps(line, ensure_ascii=ascii_only, allow_nan=False)

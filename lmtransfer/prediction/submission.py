@@ -1,4 +1,4 @@
-"""Writing the answers to a split as the file that its leaderboard takes."""
+"""Write the answers to a split in the file format of its leaderboard."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ class Submission:
     """The official file of a split's predictions.
 
     Args:
-        kind: whose.
+        kind: "glue" or "squad".
         task: the task.
-        split: its split.
+        split: split of the task.
         output: the file, or a folder in which it gets its official name.
-        overwrite: whether a file that is there may be replaced.
+        overwrite: whether an existing file may be replaced.
 
     Raises:
-        ConfigError: no such submission of this task.
-        RunDirectoryError: the file is there already, or its folder is not.
+        ConfigError: the task has no such submission.
+        RunDirectoryError: the file exists already, or its folder does not exist.
     """
 
     def __init__(self, kind: SubmissionKind, task: Task, split: str, output: str, *, overwrite: bool) -> None:
@@ -57,7 +57,7 @@ class Submission:
             self.odds_path = free_place(str(self.path.with_suffix("")) + ".na_prob.json", overwrite=overwrite)
 
     def write(self, examples: Sequence[Example], answers: Sequence[Any]) -> list[Path]:
-        """Write the answers to all examples of the split, and say where.
+        """Write the answers to all examples of the split; returns the paths of the written files.
 
         Raises:
             DataError: rows are missing, or ids are not unique.

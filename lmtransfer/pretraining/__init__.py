@@ -1,1 +1,1 @@
-"""What ``pretrain`` assembles and measures: text, tokenizer, encoder, objectives; its seeds and its evaluation."""
+"""The work of ``pretrain``: assemble text, tokenizer, encoder and objectives; run several seeds; evaluate."""

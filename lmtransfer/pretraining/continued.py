@@ -1,4 +1,4 @@
-"""Going on with a run in pretraining: its model, the arguments of its heads, and their weights where they fit."""
+"""Continue a run in pretraining: take its model, the arguments of its heads, and the head weights that fit."""
 
 from __future__ import annotations
 
@@ -22,17 +22,18 @@ _OF_THE_GENERATOR = ("generator_start", "generator_size")
 
 
 def go_on_from(saved: SavedRun, cfg: DictConfig) -> None:
-    """Make the config that of going on with a run.
+    """Change the config so that it continues a run.
 
-    The model is the run's; only its dropout may be set anew, as it has no weights. A loss that the run had too keeps
-    the arguments that its head was trained with, but for weights in the total and for what the user sets.
+    The model is taken from the run. Only its dropout can be overridden, because dropout has no weights. A loss that the
+    run also had keeps the arguments that its head was trained with. Exceptions: the weight of the loss in the total,
+    and overrides of the user.
 
     Args:
         saved: the run.
         cfg: the config; changed in place.
 
     Raises:
-        ConfigError: settings of a model or a tokenizer, which are the run's.
+        ConfigError: an override of the model or the tokenizer; both are taken from the run.
     """
     given = given_keys()
     model = dict(saved.config["model"])
@@ -68,14 +69,14 @@ def _take_arguments(saved: SavedRun, losses: DictConfig, *, key: str, given: Map
             kept = {name: value for name, value in node.items() if not given.keys() & {place + name, f"{key}.{name}"}}
             kept = {name: value for name, value in kept.items() if not name.endswith("weight")}
             if losses[loss].get("tie_output") is False:
-                kept.pop("tie_output", None)  # never by itself, so a phase or a recipe has said it
-            if losses[loss].get("generator_start") == "encoder":  # the same
+                kept.pop("tie_output", None)  # false is not the default, so a phase or a recipe has set it
+            if losses[loss].get("generator_start") == "encoder":  # not the default either
                 kept = {name: value for name, value in kept.items() if name not in _OF_THE_GENERATOR}
             losses[loss] = {**losses[loss], **kept}
 
 
 def recipe_remark() -> str | None:
-    """What to say where weights are gone on with by a recipe that is made for random ones, unasked for."""
+    """The note for a run that continues with the default recipe, which is made for random weights; else None."""
     chosen = {key.partition(".")[0] for key in given_keys()}
     if not chosen or chosen & {"experiment", "optimizer"}:
         return None
@@ -86,19 +87,19 @@ def recipe_remark() -> str | None:
 
 
 def given_keys() -> dict[str, str]:
-    """What the user set on the command line: the words by their key or group."""
+    """The overrides of the command line, by key or group."""
     words = [parse(word) for word in of_command_line()]
     return {word.key_or_group: str(word.input_line) for word in words}
 
 
 @dataclass(frozen=True, slots=True)
 class TakenHeads:
-    """Which heads came along.
+    """Which objectives got head weights from the continued run.
 
     Attributes:
-        taken: objectives all of whose weights are the run's.
-        in_part: those that have some of them.
-        new: those with random weights.
+        taken: objectives that got all their weights from the run.
+        in_part: objectives that got some of their weights from the run.
+        new: objectives that keep their random weights.
     """
 
     taken: tuple[str, ...]
@@ -112,11 +113,11 @@ class TakenHeads:
 
 @torch.no_grad()
 def take_heads(learner: PretrainingLearner, heads: Mapping[str, Tensor]) -> TakenHeads:
-    """Give the objectives the weights of another run's heads, where names and shapes fit.
+    """Copy the weights of another run's heads into the objectives, where names and shapes fit.
 
     Args:
-        learner: whose encoder has that run's weights already.
-        heads: by name under ``objectives`` (``mlm.dense.weight``).
+        learner: the new learner; its encoder has that run's weights already.
+        heads: weights of that run's heads, by name under ``objectives`` (``mlm.dense.weight``).
     """
     found: dict[str, list[str]] = {"taken": [], "in_part": [], "new": []}
     own_encoder = {id(tensor) for tensor in learner.encoder.state_dict(keep_vars=True).values()}
@@ -140,7 +141,7 @@ def take_heads(learner: PretrainingLearner, heads: Mapping[str, Tensor]) -> Take
 
 
 def _borrowed(objective: Objective, heads: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Heads of other objectives, by the names of the modules that begin as they are."""
+    """Weights of other objectives' heads, renamed to the modules of this objective that start from them."""
     return {
         f"{objective.name}.{module}.{key.removeprefix(f'{other}.')}": tensor
         for module, other in objective.borrowed_heads.items()

@@ -1,10 +1,16 @@
-"""The course of a pretraining run: its phases, a training of the one loop each; a run without phases is one of one.
+"""The course of a pretraining run: each phase is trained by the same loop. A run without phases has one phase.
 
-What goes on from phase to phase: the encoder; the heads, by name, as far as they fit; the state of the optimiser where
-the losses stay and its kind, and there the average of the weights, which otherwise begins anew; the place in the text,
-in passes; step numbers, tokens, seconds, and the budget. It is the weights themselves that go on, never their average.
-Losses of different phases do not compare, so the best checkpoint is one of the last phase, and patience is that phase's
-alone.
+These carry over from phase to phase:
+
+- the encoder;
+- the heads, by name, where they fit;
+- the state of the optimiser, if the losses and the kind of optimiser stay the same;
+- the average of the weights, if the losses stay the same; otherwise a new average begins;
+- the position in the text, in passes;
+- step numbers, tokens, seconds and the budget.
+
+The next phase starts from the weights themselves, never from their average. Losses of different phases cannot be
+compared. Therefore the best checkpoint is a checkpoint of the last phase, and patience applies to the last phase only.
 """
 
 from __future__ import annotations
@@ -49,14 +55,15 @@ class Course:
     """The phases of a run, one after the other.
 
     Args:
-        cfg: the command's, checked.
-        setup: budget, batch sizes and the like, and where to compute.
-        parts: what learns in each phase; phases in a row whose losses are the same have the same objectives.
-        start: what was counted before; None where nothing was.
+        cfg: the checked config of the command.
+        setup: budget, batch sizes, schedule and hardware.
+        parts: encoder, rows, corruption and objectives of each phase; consecutive phases with the same losses share
+            their objectives.
+        start: result of counting token embeddings; None if they start at random.
 
     Attributes:
-        learner: of the phase that is being trained.
-        heads: which heads of ``init`` came along into the first phase.
+        learner: the learner of the current phase.
+        heads: which heads of ``init`` were loaded for the first phase.
     """
 
     def __init__(
@@ -70,12 +77,12 @@ class Course:
         self.learner, self.heads = self._new_learner()
 
     def begin(self, directory: RunDirectory, text: Text, *, entropy: float | None) -> None:
-        """Get ready to train.
+        """Prepare the training.
 
         Args:
-            directory: of the run.
-            text: what is read.
-            entropy: of the token frequencies, in nats; None where no tokens are masked.
+            directory: the run directory.
+            text: the tokenised corpus.
+            entropy: entropy of the token frequencies, in nats; None if no tokens are masked.
 
         Raises:
             DataError: the text gives no rows for one of the phases.
@@ -88,17 +95,17 @@ class Course:
         ]
         if len(self.phases) > 1:
             for data in self.data:
-                _ = data.stream.steps_per_epoch  # fails now, rather than after hours
+                _ = data.stream.steps_per_epoch  # raises now, not after hours of training
         self.optimizer = build_optimizer(self._node(self.phases[0].optimizer), self.learner)
         self.average = self._new_average()
         self.callbacks = self._new_callbacks()
         self._enter()
 
     def resume(self) -> None:
-        """Go on from the newest complete checkpoint, in the phase that it is of.
+        """Resume from the newest complete checkpoint, in the phase that saved it.
 
         Raises:
-            CheckpointError: see ``Trainer.resume``; or the checkpoint is of phases that the run has not.
+            CheckpointError: see ``Trainer.resume``; or the checkpoint has other phases than the run.
         """
         if len(self.phases) > 1:
             begun = self._begun_phases()
@@ -113,7 +120,7 @@ class Course:
         self.trainer.resume()
 
     def train(self) -> TrainState:
-        """Train every phase that is left, each until its share of the budget is used up.
+        """Train the current phase and all later phases, each until its share of the budget is used up.
 
         Raises:
             Interrupted: see ``Trainer.train``.
@@ -126,7 +133,7 @@ class Course:
 
     @property
     def phase(self) -> Phase:
-        """The one that is being trained."""
+        """The phase that is being trained."""
         return self.phases[self.place]
 
     def _node(self, key: str) -> Any:
@@ -147,7 +154,7 @@ class Course:
         """The learner of the phase, with the heads of ``init`` that fit."""
         parts, hardware = self.parts[self.place], self.setup.hardware
         if self.place and parts.encoder.pooler is not None:
-            parts.encoder.pooler.requires_grad_(True)  # the learner freezes it again where nothing trains it
+            parts.encoder.pooler.requires_grad_(True)  # the learner freezes it again if no objective trains it
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derived_seed(self.cfg.seed, "heads"))
             learner = PretrainingLearner(parts.encoder, list(parts.objectives)).to(hardware.device)
@@ -160,18 +167,18 @@ class Course:
         return learner, heads
 
     def _new_average(self) -> Average | None:
-        """That of the learner's weights, where the run leaves one."""
+        """A new average of the learner's weights; None if the run does not average weights."""
         newest = averaging(self.setup.train)
         return None if newest is None else Average(self.optimizer.parameters, newest)
 
     def _new_callbacks(self) -> list[Callback]:
-        """What looks at every step of the learner; time says little of tokens where phases have different steps."""
+        """The callbacks of the phase; with several phases there is no token forecast, because their steps differ."""
         seconds = self.setup.train.seconds if len(self.phases) == 1 else None
         from_scratch = not self.cfg.init and self.start is None
         return watchers_of(self.learner, seconds=seconds, entropy=self.entropy, from_scratch=from_scratch)
 
     def _go_over(self) -> None:
-        """From the end of a phase to the next one."""
+        """Move from the finished phase to the next phase."""
         before, old_parts = self.phase, self.parts[self.place]
         table = old_parts.encoder.token_embedding
         if before.after is not None and table is not None:
@@ -198,7 +205,7 @@ class Course:
         return str(self._node(phase.optimizer)["_target_"])
 
     def _enter(self) -> None:
-        """Begin the phase."""
+        """Start the current phase."""
         for objective in self.learner.listed():
             objective.observe(self.text.prepared.train)
         state = self.state
@@ -216,7 +223,7 @@ class Course:
         self.trainer = self._new_trainer()
 
     def _new_trainer(self) -> Trainer:
-        """The training of the phase, which has begun."""
+        """The trainer of the current phase, which must be entered already."""
         phase, data, train = self.phase, self.data[self.place], self.setup.train
         is_last = self.place == len(self.phases) - 1
         peak = peak_flops(self.setup.hardware.device)
@@ -251,7 +258,7 @@ class Course:
         )
 
     def _schedule(self) -> PartOfBudget:
-        """The schedule of the learning rate, which runs from one phase where it begins anew to the next such phase."""
+        """The learning-rate schedule: it runs from a phase that restarts it to the next phase that restarts it."""
         beginnings = [place for place in range(len(self.phases)) if self._begins_anew(place)]
         first = max(place for place in beginnings if place <= self.place)
         later = [place for place in beginnings if place > self.place]
@@ -263,7 +270,7 @@ class Course:
         )
 
     def _begins_anew(self, place: int) -> bool:
-        """Whether the schedule does, where a phase begins."""
+        """Whether the schedule restarts at the beginning of phase ``place``."""
         if place == 0:
             return True
         before, phase = self.phases[place - 1], self.phases[place]

@@ -1,4 +1,4 @@
-"""What a pretraining run reads: the stream it trains on, and the batches it is validated on."""
+"""The data of a pretraining run: the stream of training steps, and the batches for validation."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from lmtransfer.training import distributed
 from lmtransfer.training.evaluation import evaluate_losses
 from lmtransfer.training.hardware import Hardware
 
-#: Losses on a store, of at most so many tokens.
+#: Computes the losses on a store, on at most the given number of tokens (None: all).
 Measure = Callable[[TokenStore, int | None], dict[str, float]]
 
 #: Most tokens of a forward pass in validation.
 _EVALUATION_MICRO_BATCH = 8192
-#: Stretches of contiguous text that are read side by side in validation, whatever the batch size.
+#: Number of lanes that contiguous text is cut into for validation, independent of the batch size.
 _EVALUATION_LANES = 16
 
 
 class PretrainingData:
-    """The text as batches that fit the hardware: of one size for compiled models, of few sizes on a CPU.
+    """The text as batches that fit the hardware: one size for compiled models, few sizes on a CPU.
 
     Args:
-        text: the corpus.
-        parts: how rows are cut and hidden.
+        text: the tokenised corpus.
+        parts: rows and corruption: how text is cut into rows, and which tokens are masked.
         train: batch sizes.
-        hardware: where to compute.
-        seed: of rows, masks and order.
+        hardware: device and precision.
+        seed: seed of rows, masks and order.
 
     Attributes:
         stream: the optimiser steps of this rank.
@@ -62,9 +62,9 @@ class PretrainingData:
         )
 
     def has_validation(self, *, note: Callable[[str], None]) -> bool:
-        """Whether the held-out text gives rows; where it has too few documents for them, ``note`` is told why not.
+        """Whether the held-out text gives rows; if it has too little text for a row, ``note`` gets the reason.
 
-        A part of a mixture that gives none is left out.
+        In a mixture, parts whose held-out text gives no rows are dropped from validation.
         """
         if not isinstance(self.held_out, MixedStore):
             return self._gives_rows(self.held_out, lambda why: note(f"no validation, and no best checkpoint: {why}"))
@@ -84,7 +84,7 @@ class PretrainingData:
             return False
 
     def validate(self, learner: PretrainingLearner, *, most_tokens: int | None) -> dict[str, float]:
-        """The losses on held-out text by name, on at most so many of its tokens."""
+        """The losses on held-out text by name, on at most ``most_tokens`` tokens; None takes all."""
 
         def measure(store: TokenStore, most_tokens: int | None) -> dict[str, float]:
             fitting = min(self.stream.micro_batch_tokens or _EVALUATION_MICRO_BATCH, _EVALUATION_MICRO_BATCH)
@@ -123,13 +123,13 @@ def _note_of_part(note: Callable[[str], None], part: str, why: str) -> None:
 def validate(measure: Measure, held_out: TokenStore | MixedStore, *, most_tokens: int | None) -> dict[str, float]:
     """The losses on held-out text by name.
 
-    Of a mixture each part is measured by itself, on an equal share of ``most_tokens``: ``mlm/fra`` is the loss ``mlm``
-    on the part ``fra``, and ``mlm`` the mean over the parts, which count alike whatever their size.
+    In a mixture each part is measured separately, on an equal share of ``most_tokens``. ``mlm/fra`` is the loss ``mlm``
+    on the part ``fra``. ``mlm`` is the mean over the parts; all parts have the same weight, whatever their size.
 
     Args:
         measure: measures one store.
         held_out: the validation part.
-        most_tokens: tokens of all parts together, at most; None takes all.
+        most_tokens: most tokens of all parts together; None takes all.
     """
     if isinstance(held_out, TokenStore):
         return measure(held_out, most_tokens)

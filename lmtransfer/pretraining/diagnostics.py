@@ -1,10 +1,11 @@
-"""What is said of a pretraining while it runs: whether it has left the unigrams, and what its tokens may be worth.
+"""Messages during pretraining: whether the loss is below the unigram entropy, and how much the budget may help.
 
-A budget in seconds is another number of tokens on every machine. The table is of masked language modelling with Muon on
-the Python documentation from random embeddings (``experiment=demo embeddings=null``, ``laptop``), then
-``experiment=few_labels``: the accuracy on 100 labelled docstrings against the same encoder without pretraining. One
-pretraining run each, three seeds of finetuning, two cores shown as AVX2; ``scripts/measure_worth.py`` measures more
-such rows. Where embeddings start from counts, none of it is said: they transfer before the loss leaves the unigrams.
+A budget in seconds gives a different number of tokens on every machine. ``TABLE`` was measured with masked language
+modelling and Muon on the Python documentation, from random embeddings (``experiment=demo embeddings=null``,
+``laptop``), followed by ``experiment=few_labels``: the accuracy on 100 labelled docstrings, compared with the same
+encoder without pretraining. Each row is one pretraining run with three seeds of finetuning, on two cores that report
+AVX2. ``scripts/measure_worth.py`` measures more such rows. If embeddings start from counts, these messages are not
+shown, because such embeddings transfer before the loss falls below the unigram entropy.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from lmtransfer.training.callbacks import Callback, TokenForecast, UnigramPlatea
 def watchers_of(
     learner: PretrainingLearner, *, seconds: float | None, entropy: float | None, from_scratch: bool
 ) -> list[Callback]:
-    """What looks at every step: the unigram plateau where tokens are masked, a forecast where time is the budget.
+    """The callbacks of a run: the unigram plateau if tokens are masked, a token forecast if the budget is in seconds.
 
     Args:
         learner: encoder and objectives.
-        seconds: the budget, if it is one of time.
-        entropy: of the token frequencies, in nats; None where no tokens are masked.
-        from_scratch: whether its weights began as random ones, as those that were measured did.
+        seconds: the budget, if it is in seconds.
+        entropy: entropy of the token frequencies, in nats; None if no tokens are masked.
+        from_scratch: whether all weights started at random, as in the measured runs.
     """
     masked = masked_loss(learner.listed())
     callbacks: list[Callback] = []
@@ -55,13 +56,13 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Measurements:
-    """One encoder.
+    """Measurements of one encoder.
 
     Attributes:
-        encoder: its size, for the reader.
-        num_weights: in the matrices of its blocks.
-        plateau_tokens: after so many the loss had left the entropy of the token frequencies.
-        budgets: by tokens, each a run of its own with its own schedule.
+        encoder: its name and size, for messages.
+        num_weights: number of weights in the matrices of its blocks.
+        plateau_tokens: number of tokens after which the loss was below the entropy of the token frequencies.
+        budgets: the measured budgets, by tokens; each is a separate run with its own schedule.
     """
 
     encoder: str
@@ -85,17 +86,17 @@ TABLE = (
     ),
 )
 
-#: Encoders whose blocks have more or fewer weights than the measured ones by more than this factor are left alone.
+#: No message if the number of block weights differs from the nearest measured encoder by more than this factor.
 _ALIKE = 4.0
 
 
 def meaning(tokens: float, rate: float, *, num_weights: int) -> Sequence[str]:
-    """What is known of a budget, as lines for the user; none for encoders of other sizes.
+    """What the measurements predict for a budget, as lines for the user; none for encoders of other sizes.
 
     Args:
-        tokens: that the run will see.
+        tokens: number of tokens that the run will see.
         rate: tokens a second.
-        num_weights: in the matrices of the encoder's blocks.
+        num_weights: number of weights in the matrices of the encoder's blocks.
     """
     nearest = min(TABLE, key=lambda row: abs(math.log(row.num_weights / max(1, num_weights))))
     if not 1 / _ALIKE <= nearest.num_weights / max(1, num_weights) <= _ALIKE:
@@ -119,12 +120,12 @@ def meaning(tokens: float, rate: float, *, num_weights: int) -> Sequence[str]:
 
 
 def block_weights(encoder: nn.Module) -> int:
-    """Weights in matrices that every token passes through; embedding tables are looked up only."""
+    """Number of weights in the matrices that every token is multiplied with; embedding tables are not counted."""
     tables = {id(table.weight) for table in encoder.modules() if isinstance(table, nn.Embedding)}
     return sum(p.numel() for p in encoder.parameters() if p.ndim > 1 and id(p) not in tables)
 
 
 def _rounded(seconds: float) -> int:
-    """Up to two figures."""
+    """Round up to two significant figures."""
     unit = 10 ** max(0, math.floor(math.log10(seconds)) - 1)
     return math.ceil(seconds / unit) * unit

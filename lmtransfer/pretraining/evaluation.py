@@ -1,4 +1,4 @@
-"""Measure a pretraining run's losses on its held-out text, also with memories of other lengths."""
+"""Measure a pretraining run's losses on its held-out text, also with other memory lengths."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ from lmtransfer.training import distributed
 from lmtransfer.training.hardware import Hardware
 from lmtransfer.training.weights import num_parameters
 
-#: Batch sizes for a run that was not trained here.
+#: Batch sizes for an imported run, which has no train settings.
 _TRAIN = {"batch_tokens": 4096}
 
 
 def evaluate_pretrained(cfg: DictConfig) -> Path:
-    """Measure, and leave a run directory behind.
+    """Measure the losses of a pretraining run and write a run directory.
 
     Args:
-        cfg: the config of ``evaluate``, checked; its ``run`` is one of pretraining.
+        cfg: the checked config of ``evaluate``; its ``run`` is a pretraining run.
 
     Returns:
         The run directory.
@@ -93,24 +93,24 @@ def evaluate_pretrained(cfg: DictConfig) -> Path:
 
 
 def _default_name(cfg: DictConfig, saved: SavedRun, lengths: list[int] | None) -> str:
-    """The run, and what else it was measured on than its own text in its own way."""
+    """The name of the run, plus the corpus if another one is given, plus ``memory`` if memory lengths are given."""
     parts = ["pretrain", saved.path.name]
     parts += [str(cfg.corpus.name)] if cfg.get("corpus") is not None else []
     return "-".join([*parts, *(["memory"] if lengths is not None else [])])
 
 
 def _measuring(cfg: DictConfig, saved: SavedRun, hardware: Hardware) -> Measuring:
-    """The run's model and its text, or another one that is given, with its tokenizer.
+    """The run's model with the run's corpus, or with ``cfg.corpus`` if given, tokenised by the run's tokenizer.
 
     Raises:
-        ConfigError: the run knows of no text, and none is given.
-        RunDirectoryError: the run was made by others, and the text that it names is not the one it was trained on.
+        ConfigError: the run has no corpus, and none is given.
+        RunDirectoryError: the run is not trusted, and the corpus that it names is not the one it was trained on.
     """
     config: Any = OmegaConf.create(saved.config)
     config.init = str(saved.path)
     config.data_root = cfg.data_root or (config.get("data_root") if saved.trusted else None)
     config.cache_dir = config.get("cache_dir") if saved.trusted else None
-    config.tokenizer = None  # the run's own, whatever it was made of
+    config.tokenizer = None  # use the run's saved tokenizer
     if cfg.get("corpus") is not None:
         config.corpus = cfg.corpus
     elif config.get("corpus") is None:

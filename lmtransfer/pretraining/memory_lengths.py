@@ -1,4 +1,4 @@
-"""The losses of a pretrained model with memories of other lengths than it was trained with."""
+"""The losses of a pretrained model with memory lengths other than in training."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from lmtransfer.training.evaluation import evaluate_losses
 from lmtransfer.training.hardware import Hardware
 from lmtransfer.training.learner import Learner, Loss
 
-#: Stretches of the text that are read side by side, at most.
+#: Most lanes that the text is cut into.
 _LANES = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Measuring:
-    """A trained model, and what it is measured on.
+    """A trained model, and the text that it is measured on.
 
     Attributes:
         learner: the model with the heads of its objectives, on its device.
         parts: rows, corruption and objectives.
         text: the corpus.
-        hardware: where to compute.
-        most_tokens: tokens to count for each number, at most.
+        hardware: device and precision.
+        most_tokens: most tokens to count for each loss; None counts all.
     """
 
     learner: PretrainingLearner
@@ -48,10 +48,10 @@ class Measuring:
 
 
 def checked_lengths(cfg: DictConfig) -> list[int] | None:
-    """The memory lengths to measure, or None where none are given.
+    """The memory lengths to measure, sorted, or None if none are given.
 
     Raises:
-        ConfigError: something else than numbers of tokens, or settings of such a measurement without it.
+        ConfigError: a value that is not a number of tokens, or a setting that needs ``memory_lengths`` without it.
     """
     numbers = ("segment_length", "clamp_length", "eval_tokens")
     wrong = {key: cfg[key] for key in numbers if cfg[key] is not None and not _is_count(cfg[key], least=1)}
@@ -76,14 +76,14 @@ def _is_count(value: Any, *, least: int) -> bool:
 
 
 def losses_by_memory(measuring: Measuring, lengths: list[int], cfg: DictConfig) -> list[float]:
-    """The loss with each length of memory.
+    """The loss with each memory length.
 
-    All are measured on the same tokens: windows of ``segment_length`` that go on from one another in a few lanes. The
-    first windows of a lane fill the longest memory, and are not counted.
+    All losses are measured on the same tokens. The text is cut into a few lanes of consecutive windows of
+    ``segment_length`` tokens. The first windows of a lane only fill the longest memory and are not counted.
 
     Raises:
-        ConfigError: the model has no memory, or cannot read such windows.
-        DataError: too little text.
+        ConfigError: the model has no memory, or ``segment_length`` is longer than the model allows.
+        DataError: too little held-out text.
     """
     encoder = measuring.learner.encoder
 
@@ -147,18 +147,18 @@ def _mean_loss(measuring: Measuring, batches: Iterable[Any], *, warm_up: int) ->
 
 
 class _AfterWarmUp(Learner):
-    """A learner that counts nothing in the first windows, which only fill its memory."""
+    """A learner without losses in the first windows, which only fill its memory."""
 
     def __init__(self, learner: PretrainingLearner, *, windows: int) -> None:
         super().__init__()
         self.learner, self.windows = learner, windows
 
     def counts(self, batch: PretrainingBatch) -> dict[str, int]:
-        """Of the learner."""
+        """The counts of the wrapped learner."""
         return self.learner.counts(batch)
 
     def losses(self, batch: PretrainingBatch, recurrent_state: Any = None) -> tuple[dict[str, Loss], Any]:
-        """Of the learner, once it is warm; the recurrent state is its own, with the number of windows so far."""
+        """The losses of the wrapped learner after the warm-up; the state is the number of windows and its state."""
         seen, inner = recurrent_state if batch.follows and recurrent_state is not None else (0, None)
         losses, inner = self.learner.losses(batch, inner)
         return losses if seen >= self.windows else {}, (seen + 1, inner)

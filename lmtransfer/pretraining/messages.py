@@ -1,4 +1,4 @@
-"""What pretraining says before its first step and after its last."""
+"""The messages of pretraining before the first step and after the last."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from lmtransfer.runs.training import TrainingSetup, averaging
 from lmtransfer.system.console import Console
 from lmtransfer.system.printable import short_path
 
-#: Encoders of fewer parameters take the high rates of the finetuning recipes for laptops.
+#: For encoders with fewer parameters the closing message suggests the laptop recipes, which have high learning rates.
 _SMALL = 30_000_000
 
 
 def opening(path: Path, text: Text, each: Sequence[Parts], setup: TrainingSetup, *, phases: Sequence[Phase]) -> str:
-    """What is trained, on what, for how long, and where the run lies.
+    """The opening message: model, losses, corpus, budget, hardware and run directory.
 
     Args:
-        path: of the run.
-        text: its corpus.
-        each: what learns in each phase.
+        path: the run directory.
+        text: the tokenised corpus.
+        each: encoder, rows, corruption and objectives of each phase.
         setup: budget and hardware.
-        phases: of the run; a single one without a name where it has none.
+        phases: the phases of the run; a run without phases has a single one without a name.
     """
     encoder = each[-1].encoder
     parameters = sum(p.numel() for p in encoder.parameters())
@@ -49,12 +49,12 @@ def opening(path: Path, text: Text, each: Sequence[Parts], setup: TrainingSetup,
 
 
 def counting(num_tokens: int, seconds: float, *, budget: float | None) -> str:
-    """What token embeddings start from, and what that cost.
+    """The message on counted embeddings: the number of tokens, and the time that counting took.
 
     Args:
-        num_tokens: that were counted.
-        seconds: what it took.
-        budget: of the run in seconds, of which it is a part; None: it has one of another kind.
+        num_tokens: number of counted tokens.
+        seconds: seconds that counting took.
+        budget: budget of the run in seconds, which includes counting; None if the budget is not in seconds.
     """
     said = f"token embeddings start from counts of {num_tokens / 1e6:.1f}M tokens, after {seconds:.1f} s"
     if budget is None or seconds < budget / 2:
@@ -70,7 +70,7 @@ def _losses(parts: Parts) -> str:
 
 
 def closing(path: Path, result: RunResult, *, output_root: Path, console: Console) -> None:
-    """The result as a table, and what to do next."""
+    """Print the result as a table, and the commands to run next."""
     table = Table(box=None, show_header=False)
     of_parts: dict[str, dict[str, float]] = {}
     for name, value in result.metrics.items():

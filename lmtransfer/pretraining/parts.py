@@ -1,6 +1,6 @@
-"""What learns in a pretraining, and what it learns from: encoder, rows, corruption and objectives of a config.
+"""The parts of a pretraining: encoder, rows, corruption and objectives of a config.
 
-They are checked before any text is read, built anew or with the weights of the run that is gone on with.
+They are checked before any text is read. They get random weights, or the weights of the run that is continued.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ _LIKELY_SIZE = 8192
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What learns, and what it learns from.
+    """Encoder, rows, corruption and objectives.
 
     Attributes:
-        encoder: with random weights, or those of ``init``.
-        rows: how rows are cut.
-        corruption: what is hidden.
-        objectives: what is predicted.
-        heads: weights of the heads of ``init`` by name (``mlm.dense.weight``), for ``going_on.take_heads``.
+        encoder: the encoder, with random weights or those of ``init``.
+        rows: cuts text into rows.
+        corruption: masks or replaces tokens.
+        objectives: the losses with their heads.
+        heads: weights of the heads of ``init`` by name (``mlm.dense.weight``), for ``continued.take_heads``.
     """
 
     encoder: Encoder
@@ -63,9 +63,9 @@ def check_pretraining(cfg: DictConfig, *, primary: str) -> None:
     """Check the whole config before any work.
 
     Args:
-        cfg: the config; its phases are made complete. With ``init``, its model becomes that of the run which is gone on
-            with, and its losses have the heads of that run.
-        primary: the command.
+        cfg: the config; its phases are completed in place. With ``init``, its model becomes the model of the continued
+            run, and its losses get the head arguments of that run.
+        primary: name of the command.
 
     Raises:
         ConfigError: all problems at once.
@@ -104,13 +104,13 @@ def check_pretraining(cfg: DictConfig, *, primary: str) -> None:
 
 
 def _parts_of(cfg: DictConfig, phase: Phase) -> list[str]:
-    """The keys of the components of a phase's objective, below the objective's own."""
+    """The keys of the components of a phase's objective, relative to the objective's key."""
     losses = OmegaConf.select(cfg, f"{phase.objective}.losses") or {}
     return ["rows", "corruption", *(f"losses.{name}" for name in losses)]
 
 
 def _check_characters(cfg: DictConfig) -> None:
-    """Refuse a model that reads characters with a tokenizer that spells no words."""
+    """Raise if the model reads characters and the tokenizer gives none."""
     model, tokenizer = (resolve(cfg[key]._target_, key=key) for key in ("model", "tokenizer"))
     if issubclass(model, Encoder) and model.reads_characters and not getattr(tokenizer, "gives_characters", False):
         raise ConfigError(
@@ -120,11 +120,11 @@ def _check_characters(cfg: DictConfig) -> None:
 
 
 def build_parts(cfg: DictConfig, tokenizer: Tokenizer) -> Parts:
-    """Build what learns.
+    """Build encoder, rows, corruption and objectives.
 
     Raises:
         ConfigError: parts that do not fit one another.
-        CheckpointError: ``init`` holds no weights that fit.
+        CheckpointError: ``init`` has no weights that fit.
     """
     heads: dict[str, Tensor] = {}
     if cfg.get("init"):
@@ -138,18 +138,18 @@ def build_parts(cfg: DictConfig, tokenizer: Tokenizer) -> Parts:
 
 
 def build_phases(cfg: DictConfig, tokenizer: Tokenizer) -> list[Parts]:
-    """Build what learns in each phase: one encoder, and the same objectives where phases in a row have the same losses.
+    """Build the parts of each phase: one encoder; consecutive phases with the same losses share their objectives.
 
     Raises:
         ConfigError: parts that do not fit one another.
-        CheckpointError: ``init`` holds no weights that fit.
+        CheckpointError: ``init`` has no weights that fit.
     """
     last = build_parts(cfg, tokenizer)
     return _all_phases(cfg, last, tokenizer)
 
 
 def _all_phases(cfg: DictConfig, last: Parts, tokenizer: Tokenizer) -> list[Parts]:
-    """The parts of every phase, given those of the last."""
+    """The parts of every phase, given the parts of the last phase."""
     phases, found = phases_of(cfg), [last]
     for phase, after in reversed(list(zip(phases, phases[1:], strict=False))):
         try:
@@ -163,7 +163,7 @@ def _all_phases(cfg: DictConfig, last: Parts, tokenizer: Tokenizer) -> list[Part
 
 
 def _of_phase(cfg: DictConfig, phase: Phase, last: Parts, tokenizer: Tokenizer) -> Parts:
-    """What learns in a phase that others follow; word vectors are learnt in the encoder's table of tokens."""
+    """The parts of a phase before the last; objectives without attention train the encoder's token embeddings only."""
     node, encoder = OmegaConf.select(cfg, phase.objective), last.encoder
     directions = {direction for loss in node.losses.values() for direction in _directions(loss)}
     if directions == {"none"} and encoder.attention != "none":
@@ -194,7 +194,7 @@ def _check_mask(parts: Parts, tokenizer: Tokenizer) -> None:
 
 
 def _parts(objective: DictConfig, encoder: Encoder, tokenizer: Tokenizer, heads: Mapping[str, Tensor]) -> Parts:
-    """The parts beside the encoder, all of which fit one another."""
+    """Build rows, corruption and objectives, and check that they fit the encoder and one another."""
     parts = Parts(
         encoder=encoder,
         rows=build(objective.rows, tokenizer=tokenizer),
@@ -207,10 +207,10 @@ def _parts(objective: DictConfig, encoder: Encoder, tokenizer: Tokenizer, heads:
 
 
 def _check_parts(cfg: DictConfig) -> None:
-    """Build all that learns, without memory for its numbers, to see whether it can be and whether the parts fit.
+    """Build all parts on the meta device, without memory for weights, to check that they can be built and fit.
 
     Raises:
-        ConfigError: what the parts say, before any text is read.
+        ConfigError: a part cannot be built or does not fit; raised before any text is read.
     """
     tokenizer = cast(Tokenizer, _UntrainedTokenizer(cfg.tokenizer))
     with torch.device("meta"):
@@ -228,10 +228,10 @@ def _check_parts(cfg: DictConfig) -> None:
 
 
 def _settle_embeddings(cfg: DictConfig, encoder: Encoder) -> None:
-    """Leave ``embeddings`` out where a recipe names it and the model has no use for it.
+    """Set ``embeddings`` to null if a recipe sets it and the model cannot use it.
 
     Raises:
-        ConfigError: the command line names it, and the model has no use for it.
+        ConfigError: the command line sets it, and the model cannot use it.
     """
     if cfg.get("embeddings") is None:
         return
@@ -250,7 +250,7 @@ def _settle_embeddings(cfg: DictConfig, encoder: Encoder) -> None:
 
 
 def _load_encoder(encoder: Encoder, saved: SavedRun, tokenizer: Tokenizer, cfg: DictConfig) -> dict[str, Tensor]:
-    """Give the encoder a run's weights, for a tokenizer that may have more words; the weights of the run's heads."""
+    """Load a run's weights into the encoder, resized if words were added; returns the weights of the run's heads."""
 
     def learner_of(vocab_size: int) -> PretrainingLearner:
         nodes = cfg.objective.losses.values()
@@ -269,13 +269,13 @@ def _load_encoder(encoder: Encoder, saved: SavedRun, tokenizer: Tokenizer, cfg: 
 
 
 def parts_over(objective: DictConfig, encoder: Encoder, tokenizer: Tokenizer, heads: Mapping[str, Tensor]) -> Parts:
-    """What an objective is made of, over an encoder that is there already.
+    """Build the parts of an objective for an existing encoder.
 
     Args:
-        objective: its node: rows, corruption and losses.
-        encoder: of the parts.
-        tokenizer: of the text.
-        heads: weights of heads by name, for ``going_on.take_heads``.
+        objective: its config node, with rows, corruption and losses.
+        encoder: the encoder.
+        tokenizer: the tokenizer of the text.
+        heads: weights of heads by name, for ``continued.take_heads``.
 
     Raises:
         ConfigError: parts that do not fit one another, or the encoder.
@@ -286,15 +286,15 @@ def parts_over(objective: DictConfig, encoder: Encoder, tokenizer: Tokenizer, he
 
 
 def learnt(saved: SavedRun, config: DictConfig) -> tuple[Parts, PretrainingLearner]:
-    """What a pretraining run is made of, and its learner with the weights that it learnt.
+    """The parts of a pretraining run, and its learner with the trained weights.
 
     Args:
         saved: the run.
-        config: its configuration; ``init`` is null.
+        config: its config; ``init`` is null.
 
     Raises:
-        RunDirectoryError: a component of it cannot be built.
-        CheckpointError: its checkpoint is torn, or does not fit its configuration.
+        RunDirectoryError: a component of the run cannot be built.
+        CheckpointError: the checkpoint is incomplete, or does not fit the config.
     """
     model, folder = saved.model_node, saved.checkpoint()
     for part in ("rows", "corruption"):
@@ -314,9 +314,9 @@ def learnt(saved: SavedRun, config: DictConfig) -> tuple[Parts, PretrainingLearn
 
 
 class _UntrainedTokenizer:
-    """Stands for a tokenizer that is yet to be trained: so many pieces, each a word with a capital letter.
+    """A placeholder for a tokenizer that is not trained yet: it has the right size, and each piece is one word.
 
-    It encodes nothing; parts are built with it to see whether they can be.
+    It cannot encode. Parts are built with it to check that they can be built.
 
     Args:
         node: ``cfg.tokenizer``.
@@ -331,5 +331,5 @@ class _UntrainedTokenizer:
         self.starts_word = np.ones(self.vocab_size, dtype=bool)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """A word."""
+        """Always the same word with a capital letter."""
         return "Word"

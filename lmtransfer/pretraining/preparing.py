@@ -1,4 +1,4 @@
-"""What is shown of a corpus while it is tokenised, and once it is."""
+"""What the terminal shows of a corpus: a progress line while it is tokenised, and statistics afterwards."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _HIGH_UNKNOWN_RATE = 0.01
 
 @contextmanager
 def preparing_line(console: Console, name: str) -> Iterator[Callable[[PrepareProgress], None]]:
-    """A live line while there is a terminal, and nothing otherwise."""
+    """A progress line in a terminal; no output if the console is not a terminal."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -44,7 +44,7 @@ def preparing_line(console: Console, name: str) -> Iterator[Callable[[PreparePro
 
 
 def statistics_table(name: str, prepared: PreparedCorpus, tokenizer: Tokenizer) -> Table:
-    """What the corpus holds, and how its words became tokens."""
+    """Statistics of the corpus and of its tokenisation, as a table."""
     statistics = prepared.statistics
     table = Table(title=f"corpus {name}", title_justify="left", title_style="bold", box=box.SIMPLE, show_header=False)
     table.add_column()
@@ -64,7 +64,7 @@ def statistics_table(name: str, prepared: PreparedCorpus, tokenizer: Tokenizer) 
 
 
 def remarks_on(prepared: PreparedCorpus) -> Iterator[str]:
-    """What a user should know beyond the numbers."""
+    """Warnings on the corpus that the numbers alone do not show."""
     statistics = prepared.statistics
     for kind, note in statistics.notes.items():
         yield f"odd: {kind}: {note['count']:,} (first at {note['first']})"
@@ -78,7 +78,7 @@ def remarks_on(prepared: PreparedCorpus) -> Iterator[str]:
 
 
 def _trained_on(tokenizer: Tokenizer) -> str:
-    """What the tokenizer's vocabulary was trained on, as its trainer counted it."""
+    """How many lines the vocabulary was trained on, as its trainer counted them; empty if not recorded."""
     counts = tokenizer.training
     if "pieces_used" not in counts:
         return ""

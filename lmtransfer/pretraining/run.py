@@ -1,4 +1,4 @@
-"""One pretraining run: its directory, what is trained in it, and what it came to."""
+"""One pretraining run: its directory, its training, and its result."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ from lmtransfer.training.state import TrainState
 
 
 def pretrain(cfg: DictConfig, name: str, setup: TrainingSetup, *, resume: bool) -> RunDirectory:
-    """Train one encoder, or go on with it.
+    """Train one encoder, or resume its training.
 
     Args:
-        cfg: the command's, checked.
-        name: of the run.
-        setup: budget, optimiser and the like, and where to compute.
-        resume: whether a run of this name may exist.
+        cfg: the checked config of the command.
+        name: name of the run.
+        setup: budget, schedule, batch sizes and hardware.
+        resume: whether a run of this name may exist already; it is then resumed.
 
     Raises:
-        RunDirectoryError: it exists, and ``resume`` is false.
-        ConfigError: settings or text that may not change on resume did.
-        Interrupted: SIGTERM or Ctrl-C; all is saved.
+        RunDirectoryError: the run exists, and ``resume`` is false.
+        ConfigError: a setting or a text changed that may not change on resume.
+        Interrupted: SIGTERM or Ctrl-C; the checkpoint is saved.
     """
     as_it_began(cfg, RunDirectory(Path(cfg.output_root) / "pretrain" / name))
     plain = with_absolute_paths(resolved(cfg))
@@ -58,7 +58,7 @@ def pretrain(cfg: DictConfig, name: str, setup: TrainingSetup, *, resume: bool) 
     parts = each[-1]
     if found is not None:
         _check_text(found, text)
-        seal(found)  # the same settings, given here and now
+        seal(found)  # the config was given again on this machine and is the same
     start = None
     if cfg.embeddings is not None:
         with console.status("counting which tokens occur together"):
@@ -88,7 +88,7 @@ def pretrain(cfg: DictConfig, name: str, setup: TrainingSetup, *, resume: bool) 
 
 
 def _result(state: TrainState, parts: Parts, text: Text, entropy: float | None, *, average: Newest | None) -> RunResult:
-    metrics = state.best_metrics  # of the checkpoint that every other command takes
+    metrics = state.best_metrics  # metrics of the checkpoint that every other command loads
     shares = part_shares(text.prepared.train, text.tokenizer)
     return RunResult(
         command="pretrain",
@@ -114,11 +114,11 @@ def _result(state: TrainState, parts: Parts, text: Text, entropy: float | None, 
 
 
 def _found(cfg: DictConfig, name: str, plain: dict[str, Any], *, resume: bool) -> RunDirectory | None:
-    """The run to go on with, or None where a new one is to be made.
+    """The run to resume, or None if there is no run of this name.
 
     Raises:
         RunDirectoryError: a run of this name exists, and ``resume`` is false.
-        ConfigError: settings that may not change on resume did.
+        ConfigError: a setting changed that may not change on resume.
     """
     path = Path(cfg.output_root) / "pretrain" / name
     if not (path / "config.yaml").is_file():
@@ -129,7 +129,7 @@ def _found(cfg: DictConfig, name: str, plain: dict[str, Any], *, resume: bool) -
 
 
 def _new_directory(cfg: DictConfig, name: str, plain: dict[str, Any], text: Text) -> RunDirectory:
-    """Made once the corpus is read and everything is built, so that a mistake before leaves nothing behind."""
+    """Create the run directory; called after the corpus is read and all is built, so that an error leaves no folder."""
     directory = RunDirectory.create(cfg.output_root, "pretrain", name)
     if distributed.is_main():
         with naming(directory.tokenizer):
@@ -143,10 +143,10 @@ def _new_directory(cfg: DictConfig, name: str, plain: dict[str, Any], text: Text
 
 
 def _check_text(found: RunDirectory, text: Text) -> None:
-    """Refuse to go on with other text, or other words, than the run was begun with.
+    """Raise if the text or the tokenizer is not the one that the run was started with.
 
     Raises:
-        ConfigError: they are others, though the settings are the same.
+        ConfigError: the settings are the same, but the text or the tokenizer has changed.
     """
     begun_with = (found.read_versions().get("data") or {}).get("corpus")
     if begun_with is not None and begun_with != text.corpus.fingerprint():

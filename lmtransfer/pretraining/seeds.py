@@ -1,4 +1,4 @@
-"""Pretraining several times with different seeds: a folder each, and one result over them."""
+"""Pretrain several times with different seeds: one folder for each seed, and one result over all seeds."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from lmtransfer.training import distributed
 
 
 def pretrain_seeds(cfg: DictConfig, name: str, setup: TrainingSetup, *, resume: bool) -> Path:
-    """Train with the seeds ``seed`` to ``seed + seeds - 1``, and leave one run directory with a folder for each.
+    """Train with the seeds ``seed`` to ``seed + seeds - 1``, and write one run directory with a folder for each seed.
 
     Args:
-        cfg: the command's, checked; its ``seeds`` is more than 1.
-        name: of the run.
-        setup: budget, optimiser and the like, and where to compute.
-        resume: go on with a run of this name, which may have had fewer seeds.
+        cfg: the checked config of the command; its ``seeds`` is more than 1.
+        name: name of the run.
+        setup: budget, schedule, batch sizes and hardware.
+        resume: resume a run of this name; it may have had fewer seeds.
 
     Returns:
         The run directory.
 
     Raises:
-        RunDirectoryError: it exists and ``resume`` is false.
-        ConfigError: settings that may not change on resume did.
+        RunDirectoryError: the run exists and ``resume`` is false.
+        ConfigError: a setting changed that may not change on resume.
     """
     as_it_began(cfg, RunDirectory(Path(cfg.output_root) / "pretrain" / name))
     plain = with_absolute_paths(resolved(cfg))
@@ -69,10 +69,10 @@ def pretrain_seeds(cfg: DictConfig, name: str, setup: TrainingSetup, *, resume: 
 
 
 def joint_result(results: Mapping[int, RunResult]) -> RunResult:
-    """The result over seeds: means of the metrics, sums of what they cost, and each seed's own.
+    """The result over seeds: means of the metrics, sums of seconds and tokens, and the result of each seed.
 
     Args:
-        results: that of each seed.
+        results: the result of each seed, by seed.
     """
     each = list(results.values())
     first, metric = each[0], each[0].main_metric
@@ -112,7 +112,7 @@ def joint_result(results: Mapping[int, RunResult]) -> RunResult:
 
 
 def _print(result: RunResult, path: Path, output_root: Path, console: Console) -> None:
-    """One row a seed, and what to do next."""
+    """Print one row for each seed, and the commands to run next."""
     metric = result.main_metric
     if metric:
         table = Table("seed", f"validation {metric}", box=box.SIMPLE_HEAD)

@@ -1,4 +1,4 @@
-"""The text of a pretraining: its corpus, one source of documents or a mixture of several, as token ids."""
+"""The text of a pretraining as token ids: one corpus, or a mixture of several."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Text:
 
     Attributes:
         corpus: the documents.
-        tokenizer: trained from them, or that of the run which is gone on with.
+        tokenizer: trained on the corpus, or taken from the continued run.
         prepared: the tokens.
-        notes: what there is to say of the tokenizer.
+        notes: messages on words that were added to the tokenizer.
     """
 
     corpus: Corpus
@@ -37,7 +37,7 @@ class Text:
 
 
 def read_text(cfg: DictConfig, *, num_workers: int | None = None) -> Text:
-    """Tokenise the corpus, or find it tokenised."""
+    """Tokenise the corpus, or read it from the cache."""
     cache_dir = default_cache_dir() if cfg.cache_dir is None else Path(cfg.cache_dir).expanduser().absolute()
     corpus = build_corpus(cfg, cache_dir=cache_dir)
     words = (cfg.get("tokenizer") or {}).get("add")
@@ -56,11 +56,11 @@ def read_text(cfg: DictConfig, *, num_workers: int | None = None) -> Text:
 
 
 def build_corpus(cfg: DictConfig, *, cache_dir: Path) -> Corpus:
-    """Build ``cfg.corpus``; the parts of a mixture are told where data and caches are, as a single corpus is.
+    """Build ``cfg.corpus``; a single corpus or each part of a mixture gets ``data_root`` and ``cache_dir``.
 
     Raises:
         ConfigError: a setting that does not fit.
-        DataError: sources that are not at hand; the message says how they can be had.
+        DataError: a source is missing; the message says how to get it.
     """
     known: dict[str, Any] = {"data_root": cfg.data_root, "cache_dir": str(cache_dir)}
     parts: Any = cfg.corpus.get("parts")
@@ -79,7 +79,7 @@ def build_corpus(cfg: DictConfig, *, cache_dir: Path) -> Corpus:
 
 
 def with_absolute_paths(config: dict[str, Any]) -> dict[str, Any]:
-    """The config with every path that the user gave made absolute, so that it means the same from anywhere."""
+    """The config with all paths absolute, so that it does not depend on the current folder."""
     given = {key: _absolute(config[key]) for key in ("init", "data_root", "output_root") if config.get(key)}
     tokenizer = dict(config["tokenizer"])
     if tokenizer.get("add"):
@@ -88,7 +88,7 @@ def with_absolute_paths(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def absolute_corpus(node: Mapping[str, Any]) -> dict[str, Any]:
-    """A corpus, or a mixture of some, with absolute paths."""
+    """The config of a corpus or a mixture, with absolute paths."""
     corpus = _with_absolute_path(node)
     if isinstance(corpus.get("parts"), Mapping):
         corpus["parts"] = {name: _with_absolute_path(part) for name, part in corpus["parts"].items()}

@@ -1,4 +1,4 @@
-"""The arithmetic of pretraining a token, for the share of a GPU's peak that a run reaches."""
+"""The FLOP of pretraining per token, to compute which share of a GPU's peak a run reaches."""
 
 from __future__ import annotations
 
@@ -15,24 +15,25 @@ from lmtransfer.training.flops import training_flops_per_token
 
 
 def pretraining_flops(data: PretrainingData, learner: PretrainingLearner) -> float:
-    """About how much arithmetic a token of training takes, in FLOP: see ``learning_flops``."""
+    """Approximate FLOP per token of training; see ``learning_flops``."""
     sample = 1 << 16
-    share = data.parts.corruption.expected_targets(sample) / sample or 1.0  # all, where nothing is hidden
+    share = data.parts.corruption.expected_targets(sample) / sample or 1.0  # 1 if nothing is masked
     return learning_flops(learner, mean_length=data.stream.mean_length, target_share=share)
 
 
 def learning_flops(learner: PretrainingLearner, *, mean_length: float, target_share: float) -> float:
-    """Forward and backward arithmetic of a token, in FLOP, every layer computed at every token.
+    """FLOP of the forward and the backward pass per token, with every layer computed at every token.
 
-    Each matrix counts as often as a token passes through it: layers that share weights count one by one, and so does a
-    generator of an objective's own. Heads and the output matrix count where they are read: at the share of tokens
-    that are predicted, or once a row. Tables that are looked up cost nothing. Not counted: the second stream of
-    permutation language models, relative positions, and the convolutions over characters but for one place.
+    Each matrix counts once for each time that a token is multiplied with it. Layers that share weights count
+    separately, and the generator of an objective counts too. Heads and the output matrix count only at the positions
+    where they are computed: at the share of predicted tokens, or once a row. Embedding tables count nothing. Not
+    counted: the second stream of permutation language models, relative positions, and the convolutions over characters
+    except at one position.
 
     Args:
         learner: encoder and objectives.
-        mean_length: of the rows, in tokens.
-        target_share: of the tokens that are predicted.
+        mean_length: mean length of the rows, in tokens.
+        target_share: share of the tokens that are predicted, 0 to 1.
     """
     places = {"all": 1.0, "masked": target_share, "starts": 1 / mean_length}
     encoder = learner.encoder
@@ -49,7 +50,7 @@ def learning_flops(learner: PretrainingLearner, *, mean_length: float, target_sh
 
 
 def _encoder_flops(encoder: Encoder, mean_length: float) -> float:
-    """Of a token in the layers of an encoder, without its pooler."""
+    """FLOP per token in the layers of an encoder, without its pooler."""
     pooler = [] if encoder.pooler is None else [encoder.pooler]
     total = training_flops_per_token(
         num_weights=_num_weights(encoder, without=pooler), num_layers=0, dim=0, mean_length=0
@@ -62,12 +63,12 @@ def _encoder_flops(encoder: Encoder, mean_length: float) -> float:
 
 
 def _num_weights(module: nn.Module, *, without: Collection[nn.Module] = ()) -> int:
-    """Entries of the matrices of a module, those of shared parts as often as they stand in it."""
+    """Number of entries of the matrices of a module; shared submodules count each time that they occur."""
     return sum(p.numel() for part in _parts(module, set(without)) for p in part.parameters(recurse=False) if p.ndim > 1)
 
 
 def _parts(module: nn.Module, without: set[nn.Module]) -> Iterator[nn.Module]:
-    """The module and all below it, shared ones as often as they stand there; no tables, and nothing of ``without``."""
+    """The module and all submodules, shared ones each time that they occur; without embeddings and ``without``."""
     yield module
     for child in module._modules.values():
         if child is not None and child not in without and not isinstance(child, nn.Embedding):

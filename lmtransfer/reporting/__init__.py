@@ -1,1 +1,1 @@
-"""What runs came to, for people: tables, figures, comparisons, the page."""
+"""Reporting of results: tables, figures, comparisons, pages."""

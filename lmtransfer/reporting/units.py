@@ -1,4 +1,4 @@
-"""Numbers on axes and in tables, in units that people read: 3.2M tokens, 12 min, 69.6 %."""
+"""Numbers on axes and in tables, in readable units: 3.2M tokens, 12 min, 69.6 %."""
 
 from __future__ import annotations
 
@@ -6,32 +6,32 @@ import math
 import re
 from typing import Any
 
-#: Metrics between 0 and 1 that people read in percent.
+#: Metrics between 0 and 1 that are shown in percent.
 _PERCENT = re.compile(r"(?:.*[/_])?(?:accuracy|f1|precision|recall|exact|heq_[qd]|unanswerable)")
 
-#: (below which value, its factor, its letter)
+#: (upper bound of the value, factor, letter)
 _COUNT_UNITS = ((1e3, 1.0, ""), (1e6, 1e3, "k"), (1e9, 1e6, "M"), (math.inf, 1e9, "G"))
 
 
 def in_percent(metric: str) -> bool:
-    """Whether a metric is shown times 100: accuracies, F1 and their like, but not correlations and losses."""
+    """Whether a metric is shown times 100: accuracies, F1 and similar metrics, but not correlations and losses."""
     return _PERCENT.fullmatch(metric.lower()) is not None
 
 
 def shown(value: float, metric: str) -> str:
-    """A metric's value for people, without unit: ``69.6`` for an accuracy of 0.696, ``4.082`` for a loss."""
+    """A metric's value as displayed, without the unit: ``69.6`` for an accuracy of 0.696, ``4.082`` for a loss."""
     if not math.isfinite(value):
         return str(value)
     return f"{100 * value:.1f}" if in_percent(metric) else f"{value:.3f}"
 
 
 def shown_difference(value: float, metric: str) -> str:
-    """A signed difference in the metric's shown unit: ``+2.8`` points, ``-0.120``."""
+    """A signed difference in the metric's displayed unit: ``+2.8`` points, ``-0.120``."""
     return f"{100 * value:+.1f}" if in_percent(metric) else f"{value:+.3f}"
 
 
 def count(value: float) -> str:
-    """A count with a unit of a thousand: ``950``, ``13.1k``, ``3.2M``, ``1.2G``."""
+    """A count with a suffix for thousands: ``950``, ``13.1k``, ``3.2M``, ``1.2G``."""
     factor, unit = next((factor, unit) for limit, factor, unit in _COUNT_UNITS if abs(value) < 0.9995 * limit)
     scaled = value / factor
     return f"{scaled:.0f}{unit}" if not unit or abs(scaled) >= 100 else f"{scaled:.1f}{unit}"
@@ -45,7 +45,7 @@ def duration(seconds: float) -> str:
 
 
 def time_unit(seconds: float) -> tuple[float, str]:
-    """The unit in which to show durations up to ``seconds``: its length in seconds and its name."""
+    """The unit for durations up to ``seconds``: its length in seconds and its name."""
     if seconds < 120:
         return 1.0, "s"
     return (60.0, "min") if seconds < 7200 else (3600.0, "h")

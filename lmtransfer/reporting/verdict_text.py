@@ -1,4 +1,4 @@
-"""A verdict in words: the interval that decides, what it is of, and what the design could have shown."""
+"""A verdict in words: the corrected interval, its scope, and what the design could have shown."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from lmtransfer.verdicts.difference import JUDGED, Difference, Verdict
 
 
 def interval_text(difference: Difference, metric: str) -> str:
-    """Both ends of the interval that decides: ``+6.1 to +13.9``; empty where there is none."""
+    """Both ends of the corrected interval: ``+6.1 to +13.9``; empty if there is none."""
     if difference.interval is None:
         return ""
     low, high = difference.interval
@@ -15,12 +15,12 @@ def interval_text(difference: Difference, metric: str) -> str:
 
 
 def grounds(difference: Difference, metric: str, *, of: str = "these examples") -> str:
-    """What a verdict rests on: ``95 % interval +6.1 to +13.9 over 5 pairs of seeds, on these examples``.
+    """The basis of a verdict: ``95 % interval +6.1 to +13.9 over 5 pairs of seeds, on these examples``.
 
     Args:
-        difference: that was judged.
-        metric: its name.
-        of: what was scored, where its luck is not counted.
+        difference: the judged difference.
+        metric: name of the metric.
+        of: what was scored, named if its variance is not in the interval.
     """
     together = difference.num_comparisons
     corrected = f", corrected for {together} comparisons," if together > 1 else ""
@@ -29,7 +29,7 @@ def grounds(difference: Difference, metric: str, *, of: str = "these examples") 
 
 
 def seeds_text(difference: Difference) -> str:
-    """Such as ``5 pairs of seeds``, ``5 and 3 seeds`` or ``5 seeds each``."""
+    """The seeds in words, such as ``5 pairs of seeds``, ``5 and 3 seeds`` or ``5 seeds each``."""
     one, other = difference.num_seeds
     if difference.paired:
         return f"{one} pairs of seeds"
@@ -37,7 +37,7 @@ def seeds_text(difference: Difference) -> str:
 
 
 def reach(difference: Difference, metric: str) -> str:
-    """What the design could show, and what would settle the difference observed; empty where nothing was judged."""
+    """What the design could show, and the seeds that the observed difference needs; empty if nothing was judged."""
     if difference.verdict not in JUDGED or difference.detectable is None:
         return ""
     points = " points" if in_percent(metric) else ""
@@ -58,14 +58,14 @@ def detectable_text(difference: Difference | None, metric: str) -> str:
 
 
 def needed_text(difference: Difference | None) -> str:
-    """How many seeds would settle the difference observed, for a table; empty where it is settled."""
+    """The number of seeds that would show the observed difference, for a table; empty if there is a verdict already."""
     if difference is None or difference.verdict != "no difference shown":
         return ""
     return "none would" if difference.seeds_needed is None else str(difference.seeds_needed)
 
 
 def verdict_text(difference: Difference | None) -> str:
-    """The verdict for a table, with what it is of where one is given: ``better, of this checkpoint``."""
+    """The verdict for a table, with its scope if there is one: ``better, of this checkpoint``."""
     if difference is None:
         return ""
     given = difference.verdict in ("better", "worse")
@@ -79,7 +79,7 @@ def brief(difference: Difference, metric: str) -> str:
 
 
 def told(difference: Difference, metric: str) -> list[str]:
-    """A difference to the control as the console says it: the verdict and its grounds, then what could be shown."""
+    """A difference from the control for the console: the verdict with its basis, then what the design could show."""
     points = " points" if in_percent(metric) else ""
     lead = f"difference to the control {shown_difference(difference.delta, metric)}{points}"
     if difference.standard_error is None:

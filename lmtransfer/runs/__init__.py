@@ -1,1 +1,1 @@
-"""Run directories: their files, who writes them, whose they are, opening and going on with them."""
+"""Run directories: their files, their lock, who made them, and how they are opened and resumed."""

@@ -1,4 +1,4 @@
-"""One writer a run directory, and nothing left of a run that failed before it had anything to keep."""
+"""The lock of a run directory, which allows one writer, and the removal of failed runs that saved nothing."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from pathlib import Path
 from lmtransfer.system.durable import remove
 
 LOCK = ".lock"
-#: What there is of a run before it has its configuration, which is written last.
+#: The files of a run before ``config.yaml`` exists, which is written last.
 BEGINNINGS = frozenset({LOCK, "versions.json", "tokenizer", "checkpoints"})
 
-_WORTH_READING = 100  # logged steps: the curves of so long a training tell what went wrong
+_WORTH_READING = 100  # logged steps from which a failed run is kept, since its curves help to find the cause
 
 _held: dict[Path, int] = {}
 _begun: list[Path] = []
@@ -27,7 +27,7 @@ class Busy(Exception):
     """Another process writes the run.
 
     Args:
-        pid: its number; None where it cannot be told.
+        pid: number of that process; None if it is not known.
     """
 
     def __init__(self, pid: int | None) -> None:
@@ -36,7 +36,9 @@ class Busy(Exception):
 
 
 def hold(folder: Path) -> None:
-    """Be the one process that writes ``folder``, until the command ends; the lock of one that died holds nobody up.
+    """Take the lock of ``folder`` until the command ends; a lock whose process has died does not block.
+
+    The lock also removes what a killed writer has left half written in the folder.
 
     Raises:
         Busy: another process writes it.
@@ -48,26 +50,26 @@ def hold(folder: Path) -> None:
     while True:
         descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
         try:
-            # Of the process, so that its workers do not hold it on.
+            # The lock belongs to the process, so workers do not keep it after the process has ended.
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError):
             said = os.read(descriptor, 32).strip()
             os.close(descriptor)
             raise Busy(int(said) if said.isdigit() else None) from None
-        except OSError:  # a file system without locks
+        except OSError:  # the file system has no locks
             pass
         _held[folder] = descriptor
-        if _is_current(folder):  # not that of a folder which has been removed meanwhile
+        if _is_current(folder):  # false if the folder was removed and made again meanwhile
             break
         release(folder)
-    for staged in _staged_in(folder):  # of a writer that was killed: there is no other
+    for staged in _staged_in(folder):  # left by a writer that was killed: no other process writes here
         remove(staged)
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
 
 
 def _staged_in(folder: Path) -> list[Path]:
-    """What is staged in a run and in the runs within it, but for those that have a writer of their own."""
+    """The temporary files in a run and in the runs inside it, except in runs that have their own lock."""
     found = []
     for path in folder.iterdir():
         if path.name.startswith(".") and path.name.endswith(".tmp"):
@@ -78,24 +80,24 @@ def _staged_in(folder: Path) -> list[Path]:
 
 
 def holds(folder: Path) -> bool:
-    """Whether this process is the one that writes ``folder``."""
+    """Whether this process has the lock of ``folder``."""
     return folder in _held and _is_current(folder)
 
 
 def release(folder: Path) -> None:
-    """Let others write ``folder``."""
+    """Give up the lock of ``folder``."""
     descriptor = _held.pop(folder, None)
     if descriptor is not None:
         os.close(descriptor)
 
 
 def is_beginning(folder: Path) -> bool:
-    """Whether a folder is what a start leaves that was killed: no configuration, no checkpoint, nothing of others."""
+    """Whether a folder holds only what a killed start leaves: no configuration, no checkpoint, no files of others."""
     return all(path.name in BEGINNINGS or path.name.endswith(".tmp") for path in folder.iterdir()) and not _kept(folder)
 
 
 def clear(folder: Path) -> None:
-    """Remove what is in ``folder`` but for its lock."""
+    """Remove everything in ``folder`` except its lock."""
     for path in folder.iterdir():
         if path.name != LOCK:
             remove(path)
@@ -103,7 +105,7 @@ def clear(folder: Path) -> None:
 
 @contextmanager
 def failed_starts_removed() -> Iterator[None]:
-    """Remove, where the block ends by an error, each run that it began and that has nothing to go on from yet."""
+    """If the block raises, remove each run that it began and that has saved nothing; always release its locks."""
     held, before = set(_held), len(_begun)
     try:
         yield
@@ -120,7 +122,7 @@ def failed_starts_removed() -> Iterator[None]:
 
 
 def make_folder(folder: Path) -> None:
-    """Make ``folder`` with those above it, or leave none of them behind.
+    """Make ``folder`` and its parents, or, on an error, leave none of them behind.
 
     Raises:
         OSError: it cannot be made.
@@ -139,14 +141,14 @@ def make_folder(folder: Path) -> None:
 
 
 def _remove_made(folder: Path) -> None:
-    """Remove the folders that were made for the sake of ``folder``, where nothing else is in them."""
-    with contextlib.suppress(OSError):  # not empty
+    """Remove the parent folders that were made for ``folder``, if they are empty."""
+    with contextlib.suppress(OSError):  # a parent is not empty
         for above in _above.pop(folder, []):
             above.rmdir()
 
 
 def _kept(folder: Path) -> bool:
-    """Whether there is anything in a run that cost work."""
+    """Whether a run holds something that cost work: a result, a checkpoint, learning rate tries or long curves."""
     with contextlib.suppress(OSError), (folder / "metrics.jsonl").open("rb") as lines:
         if sum(1 for _ in lines) >= _WORTH_READING:
             return True
@@ -155,7 +157,7 @@ def _kept(folder: Path) -> bool:
 
 
 def _is_current(folder: Path) -> bool:
-    """Whether the lock that is held is that of the folder which is there now."""
+    """Whether the held lock is the lock file that is in the folder now."""
     try:
         there = (folder / LOCK).stat()
     except OSError:

@@ -1,4 +1,4 @@
-"""The outcome of a run, and ``result.json``, which holds it: the one place that writes and reads that file."""
+"""The result of a run and its file ``result.json``: this module alone writes and reads that file."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from lmtransfer.untrusted.schema import Anything, Entries, Fields, Items, Kind, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
-    """What every command says of a run; None where something does not apply.
+    """What every command reports about a run; None for what does not apply.
 
     Attributes:
-        command: such as "pretrain".
-        task: its name.
-        split: of the task, or of the corpus, that was measured.
+        command: name of the command, such as "pretrain".
+        task: name of the task.
+        split: the split of the task, or of the corpus, that was measured.
         metrics: name and value, in the metric's own unit.
-        main_metric: the one that decides.
-        control: statistics of the runs from random initialisation; True where this is one of them.
-        seconds: it took, all included.
-        tokens: read, without filler.
-        num_parameters: of all that was trained or scored.
-        more: further entries of a command, beside these in the file.
+        main_metric: name of the metric that verdicts and selection use.
+        control: statistics of the runs from random initialisation; True if this run is one of them.
+        seconds: duration of the whole command.
+        tokens: number of tokens read, without filler.
+        num_parameters: parameters of everything that was trained or scored.
+        more: further entries of the command, stored in the file beside these.
     """
 
     command: str | None
@@ -42,7 +42,7 @@ class RunResult:
     num_parameters: int | None = None
     more: Mapping[str, Any] = field(default_factory=dict)
 
-    #: What a file of this kind must hold, as far as it is gone by; whichever command wrote it.
+    #: What every ``result.json`` must hold, whichever command wrote it; only fields that are used are checked.
     schema: ClassVar[Kind] = Fields(
         optional={
             **dict.fromkeys(("command", "task", "split", "main_metric", "chosen_by", "majority_label"), OrNull(Text())),
@@ -59,7 +59,7 @@ class RunResult:
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Speed, all included; None where nothing was timed."""
+        """Tokens divided by the whole duration; None if nothing was timed."""
         return self.tokens / self.seconds if self.seconds and self.tokens is not None else None
 
     def values(self) -> dict[str, Any]:
@@ -69,7 +69,7 @@ class RunResult:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
-        """The result that has these entries."""
+        """Make a result from the entries of a file."""
         names = {one.name for one in fields(cls)} - {"more"}
         own = {name: value for name, value in values.items() if name in names}
         own |= {"metrics": own.get("metrics") or {}}
@@ -77,33 +77,33 @@ class RunResult:
         return cls(**({"command": None} | own), more=rest)
 
     def write(self, path: Path) -> None:
-        """Save it.
+        """Save the result.
 
         Raises:
-            ValueError: a number that is not finite.
+            ValueError: a number is not finite.
         """
         write_text(path, json.dumps(self.values(), indent=1, allow_nan=False) + "\n")
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read a file that somebody else may have written.
+        """Read a file that another person may have written.
 
         Raises:
-            RunDirectoryError: it is damaged, or holds something else.
+            RunDirectoryError: it is damaged, or its fields do not fit.
         """
         return cls.of(read_json(path, cls.schema, error=RunDirectoryError))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeedResult(RunResult):
-    """What one training run on a task came to, or the scoring of one.
+    """The result of one training run on a task, or of scoring one.
 
     Attributes:
-        seed: of the run.
-        pretraining_seed: of the encoder that it began from; None from random initialisation.
-        learning_rate: peak rate.
-        collapsed: whether it answers every example alike.
-        higher_is_better: of the main metric.
+        seed: seed of the run.
+        pretraining_seed: seed of the encoder that it started from; None for random initialisation.
+        learning_rate: peak learning rate.
+        collapsed: whether it gives every example the same answer.
+        higher_is_better: direction of the main metric.
     """
 
     metrics: dict[str, float]
@@ -114,7 +114,7 @@ class SeedResult(RunResult):
     collapsed: bool
     higher_is_better: bool = True
 
-    #: As far as it becomes part of the whole.
+    #: The fields that the joint result uses.
     schema: ClassVar[Kind] = Fields(
         {
             "metrics": Entries(Real(), least=1),
@@ -144,17 +144,17 @@ _OVER_SEEDS: Mapping[str, Kind] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JointResult(RunResult):
-    """What all the runs of a command on a task came to together.
+    """The results of all runs of a command on a task, together.
 
     Attributes:
-        seeds: seed, pretraining seed and metrics of each.
-        mean: of the main metric, as the next two.
-        median: see there.
-        deviation: None of a single seed.
+        seeds: seed, pretraining seed and metrics of each run.
+        mean: mean of the main metric.
+        median: median of the main metric.
+        deviation: standard deviation of the main metric; None for a single seed.
         n: number of runs.
-        collapsed: how many of them answer every example alike.
-        higher_is_better: of the main metric.
-        majority: metrics of the answers that need no input; None where there are none.
+        collapsed: how many runs give every example the same answer.
+        higher_is_better: direction of the main metric.
+        majority: metrics of the answers that need no input; None if there are none.
     """
 
     main_metric: str
@@ -167,7 +167,7 @@ class JointResult(RunResult):
     higher_is_better: bool = True
     majority: Mapping[str, float] | None = None
 
-    #: As far as it is shown.
+    #: The fields that reports show.
     schema: ClassVar[Kind] = Fields(
         {
             **dict.fromkeys(("task", "split", "main_metric", "chosen_by"), Text()),

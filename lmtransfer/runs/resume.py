@@ -1,4 +1,4 @@
-"""Going on with a run: the settings that it began with, and those that may change since nothing is learnt from them."""
+"""Resuming a run: which settings it began with, and which settings may change because they do not affect training."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from lmtransfer.runs.run_directory import RunDirectory
 
 
 def as_it_began(cfg: DictConfig, directory: RunDirectory) -> None:
-    """Give a configuration what its run meant by leaving out keys whose default has become another one since.
+    """Set the keys that an old run left out to the value that they had then, if their default has changed since.
 
     Args:
-        cfg: of the command that is to go on with the run; changed in place.
-        directory: of the run, which may not be there.
+        cfg: configuration of the command that resumes the run; changed in place.
+        directory: directory of the run, which may not exist.
     """
     began = directory.read_config() if directory.config_path.is_file() else None
     for key in OTHER_DEFAULT:
@@ -36,8 +36,8 @@ def resume_conflicts(old: Mapping[str, Any], new: Mapping[str, Any], *, allowed:
 
     Args:
         old: the configuration the run was started with, as plain values.
-        new: the one it is to go on with.
-        allowed: patterns of dotted keys that may change beside those without effect.
+        new: the configuration to resume with.
+        allowed: patterns of dotted keys that may change, besides the keys without effect on training.
     """
     after = _flat(new)
     before = {key: LEFT_OUT[of_run] for key in after if (of_run := _of_run(key)) in LEFT_OUT} | _flat(old)
@@ -56,10 +56,10 @@ def resume_conflicts(old: Mapping[str, Any], new: Mapping[str, Any], *, allowed:
 
 
 def check_resumable(old: Mapping[str, Any], new: Mapping[str, Any], *, allowed: Sequence[str] = ()) -> None:
-    """Refuse to resume with settings that would change what is learnt.
+    """Raise an error if the run would resume with settings that change training.
 
     Raises:
-        ConfigError: naming every such key.
+        ConfigError: settings differ; the message names every such key.
     """
     problems = resume_conflicts(old, new, allowed=allowed)
     if problems:
@@ -67,12 +67,12 @@ def check_resumable(old: Mapping[str, Any], new: Mapping[str, Any], *, allowed: 
 
 
 def _of_run(key: str) -> str:
-    """The run's key that a phase has under its name."""
+    """The key of the run that corresponds to a key of a phase: ``phases.<name>.train.lr`` becomes ``train.lr``."""
     return re.sub(r"^phases\.[^.]+\.", "", key)
 
 
 class _Absent:
-    """Stands for a key that is not there."""
+    """Marks a key that is missing."""
 
 
 def _shown(value: Any) -> str:
@@ -80,7 +80,7 @@ def _shown(value: Any) -> str:
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Leaves by dotted key; lists are leaves, and tuples are lists."""
+    """The values of all leaves by dotted key; lists are leaves, and tuples count as lists."""
     flat: dict[str, Any] = {}
     for key, value in values.items():
         if isinstance(value, Mapping) and value:

@@ -1,15 +1,15 @@
-"""The run directory: everything about one run, in files that can be moved, copied and mailed, and that execute nothing.
+"""The run directory: everything about one run, in files that can be moved, copied and mailed, and that run no code.
 
 ::
 
     runs/<command>/<name>/
         config.yaml        the resolved configuration
-        versions.json      of Python, PyTorch and the rest, the user's git commit, hashes of the data
-        tokenizer/         what turns text into ids
+        versions.json      versions of Python, PyTorch and other packages, the user's git commit, hashes of the data
+        tokenizer/         the tokenizer, which turns text into ids
         checkpoints/       last and best (see ``training.checkpoint``)
-        metrics.jsonl      one object a logged step
-        predictions/       what was answered to each example (see ``kept_predictions.file``), of a run of a task
-        result.json        the outcome, once there is one
+        metrics.jsonl      one object for each logged step
+        predictions/       the answer to each example (see ``kept_predictions.file``), for a run of a task
+        result.json        the result, once the run is finished
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ R = TypeVar("R", bound=RunResult)
 
 _GROUP = OrNull(Fields())
 
-#: What ``config.yaml`` may hold, as far as other commands go by it; components are checked as they are built.
+#: What ``config.yaml`` may hold in the fields that other commands use; components are checked when they are built.
 _CONFIG = Fields(
     optional={
         **dict.fromkeys(("model", "task", "transfer", "corpus"), OrNull(COMPONENT)),
@@ -68,10 +68,10 @@ _VERSIONS = Fields(optional={"data": Entries(Text())})
 
 
 class RunDirectory:
-    """One run's files; made by ``create``, found again by ``open``.
+    """The files of one run; ``create`` makes the directory, ``open`` finds an existing one.
 
     Attributes:
-        path: the directory, absolute. Nothing inside it names it.
+        path: absolute path of the directory. No file inside it contains this path.
     """
 
     def __init__(self, path: Path) -> None:
@@ -79,19 +79,19 @@ class RunDirectory:
 
     @classmethod
     def create(cls, root: Path | str, command: str, name: str, *, resume: bool = False) -> RunDirectory:
-        """Make ``<root>/<command>/<name>``, or find it again to go on with it.
+        """Make ``<root>/<command>/<name>``, or open it again to resume the run.
 
-        Under ``torchrun`` rank 0 makes it, and every rank gets the same answer.
+        Under ``torchrun`` rank 0 makes the directory, and every rank gets the same result.
 
         Args:
-            root: such as ``runs``.
-            command: such as ``pretrain``.
-            name: of the run; ``/`` nests (``imdb-ft/seed-0``).
-            resume: go on with a run that exists. One that does not exist is begun.
+            root: output root, such as ``runs``.
+            command: name of the command, such as ``pretrain``.
+            name: name of the run; ``/`` makes nested folders (``imdb-ft/seed-0``).
+            resume: resume the run if it exists; otherwise start it.
 
         Raises:
-            RunDirectoryError: it exists and ``resume`` is false; another process writes it; the name leads elsewhere;
-                it cannot be made.
+            RunDirectoryError: it exists and ``resume`` is false; another process writes it; the name is not
+                allowed; it cannot be made.
         """
         parts = Path(name).parts
         if not name or Path(name).is_absolute() or ".." in parts or parts != tuple(name.split("/")):
@@ -105,9 +105,12 @@ class RunDirectory:
         return run
 
     def _make(self, *, resume: bool) -> str | None:
-        """Make the directory and be the one that writes it; what went wrong, or None.
+        """Make the directory and take its lock.
 
-        What a start has left that was killed before it wrote the configuration is no run, and is begun anew.
+        A folder left by a start that was killed before it wrote the configuration is not a run; it is cleared first.
+
+        Returns:
+            An error message, or None on success.
         """
         taken = (
             f"the run {self.path} exists already: choose another name=, go on with it by resume=true, or delete the "
@@ -140,10 +143,10 @@ class RunDirectory:
 
     @classmethod
     def open(cls, path: Path | str) -> RunDirectory:
-        """A run that exists.
+        """Open an existing run.
 
         Raises:
-            RunDirectoryError: there is none.
+            RunDirectoryError: there is no run.
         """
         run = cls(Path(path))
         if not run.path.is_dir():
@@ -159,27 +162,27 @@ class RunDirectory:
 
     @property
     def config_path(self) -> Path:
-        """``config.yaml``."""
+        """Path of ``config.yaml``."""
         return self.path / "config.yaml"
 
     @property
     def tokenizer(self) -> Path:
-        """The folder ``tokenizer``."""
+        """Path of the folder ``tokenizer``."""
         return self.path / "tokenizer"
 
     @property
     def checkpoints(self) -> Checkpoints:
-        """The checkpoints, complete or not."""
+        """The checkpoints, whether complete or not."""
         return Checkpoints(self.path / "checkpoints")
 
     @property
     def metrics_path(self) -> Path:
-        """``metrics.jsonl``."""
+        """Path of ``metrics.jsonl``."""
         return self.path / "metrics.jsonl"
 
     @property
     def result_path(self) -> Path:
-        """``result.json``."""
+        """Path of ``result.json``."""
         return self.path / "result.json"
 
     @property
@@ -188,10 +191,10 @@ class RunDirectory:
         return self.result_path.is_file()
 
     def best_checkpoint(self) -> Path:
-        """The folder of the checkpoint to use: ``best``, or ``last`` where nothing was selected.
+        """The folder of the checkpoint to use: ``best``, or ``last`` if there is no ``best``.
 
         Raises:
-            RunDirectoryError: it has neither.
+            RunDirectoryError: it has no checkpoint.
         """
         for name in ("best", "last"):
             if (self.path / "checkpoints" / name).is_dir():
@@ -201,15 +204,15 @@ class RunDirectory:
         )
 
     def write_config(self, config: Mapping[str, Any]) -> None:
-        """Save the resolved configuration, as plain values. On rank 0; elsewhere nothing happens."""
+        """Save the resolved configuration as plain values. Only rank 0 writes; on other ranks nothing happens."""
         if distributed.is_main():
             write_text(self.config_path, yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True))
 
     def read_config(self) -> dict[str, Any]:
-        """The configuration the run was made with, as plain values.
+        """The configuration that the run was made with, as plain values.
 
         Raises:
-            RunDirectoryError: it is missing or damaged, or holds what would be looked up on this machine.
+            RunDirectoryError: it is missing or damaged, or it holds references that would be resolved on this machine.
         """
         config = read_yaml(self.config_path, _CONFIG, error=RunDirectoryError)
         for key, value in interpolations(config):
@@ -221,17 +224,17 @@ class RunDirectory:
         return current
 
     def write_versions(self, versions: Mapping[str, Any]) -> None:
-        """Save what ``runs.versions.versions`` tells. On rank 0; elsewhere nothing happens."""
+        """Save the result of ``runs.versions.versions``. Only rank 0 writes; on other ranks nothing happens."""
         if distributed.is_main():
             write_text(self.path / "versions.json", json.dumps(dict(versions), indent=1) + "\n")
 
     def write_result(self, result: RunResult) -> None:
-        """Save the outcome. On rank 0; elsewhere nothing happens."""
+        """Save the result. Only rank 0 writes; on other ranks nothing happens."""
         if distributed.is_main():
             result.write(self.result_path)
 
     def read_versions(self) -> dict[str, Any]:
-        """What the run was made with; empty where it does not say.
+        """The versions that the run was made with; empty if there is no such file.
 
         Raises:
             RunDirectoryError: it is damaged.
@@ -247,13 +250,13 @@ class RunDirectory:
     @overload
     def read_result(self, kind: type[R]) -> R: ...
     def read_result(self, kind: type[RunResult] = RunResult) -> RunResult:
-        """The outcome.
+        """Read the result.
 
         Args:
-            kind: what it must be.
+            kind: the expected class of the result.
 
         Raises:
-            RunDirectoryError: there is none yet, or it is damaged.
+            RunDirectoryError: there is no result yet, or it is damaged.
         """
         if not self.result_path.exists():
             raise RunDirectoryError(f"the run {self.path} has no result yet: go on with it by resume=true")

@@ -1,4 +1,4 @@
-"""Reading run directories: the encoder, tokenizer and settings that another run starts from."""
+"""Reading run directories: the encoder, the tokenizer and the settings that another run starts from."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from lmtransfer.untrusted.schema import shown
 CheckpointName = Literal["best", "last"]
 M = TypeVar("M", bound=nn.Module)
 
-#: What building raises where arguments are of the right types and make no sense together.
+#: What a constructor raises if its arguments have the right types but do not fit together.
 _UNBUILDABLE = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
 
@@ -37,10 +37,10 @@ class SavedRun:
     """A run directory that holds a model.
 
     Attributes:
-        directory: its files.
-        config: its resolved configuration, plain values.
-        tokenizer: its tokenizer.
-        trusted: whether what its configuration names may be read: the user made the run, or says so.
+        directory: files of the run.
+        config: resolved configuration, plain values.
+        tokenizer: tokenizer of the run.
+        trusted: whether files and data sets named in its configuration may be read: the user made the run or trusts it.
     """
 
     directory: RunDirectory
@@ -50,12 +50,12 @@ class SavedRun:
 
     @property
     def path(self) -> Path:
-        """The directory, absolute."""
+        """Absolute path of the directory."""
         return self.directory.path
 
     @property
     def model_node(self) -> DictConfig:
-        """The component node of its encoder.
+        """The component node of the encoder.
 
         Raises:
             RunDirectoryError: see ``component``.
@@ -63,14 +63,14 @@ class SavedRun:
         return self.component("model", "vocab_size")
 
     def component(self, key: str, *supplied: str) -> DictConfig:
-        """The component node at ``key`` of its configuration.
+        """The component node at ``key`` of the configuration.
 
         Args:
-            key: such as ``objective.rows``.
-            supplied: arguments that the command adds.
+            key: dotted key, such as ``objective.rows``.
+            supplied: names of the arguments that the command adds.
 
         Raises:
-            RunDirectoryError: there is none, or none that can be built: its problems, with file and field.
+            RunDirectoryError: there is no such node, or it cannot be built; the message gives file and field.
         """
         node: Any = self.config
         for part in key.split("."):
@@ -87,20 +87,20 @@ class SavedRun:
     def with_weights(
         self, make: Callable[[], M], tensors: Mapping[str, Tensor], *, checkpoint: Path, keys: str = "model"
     ) -> M:
-        """A module of its configuration with the weights of a checkpoint.
+        """Build a module of the configuration and load the weights of a checkpoint.
 
-        It is made without memory first: a configuration may ask for any size, and a file of weights holds what it
-        holds.
+        The module is first built on the meta device, without memory: a configuration may ask for any size, but the
+        tensors of a file have the sizes that they have.
 
         Args:
-            make: makes it.
-            tensors: its weights.
-            checkpoint: the folder that they are of.
-            keys: what decides its sizes, for messages.
+            make: builds the module.
+            tensors: weights by name.
+            checkpoint: folder of the checkpoint.
+            keys: the keys that decide the sizes, for messages.
 
         Raises:
-            RunDirectoryError: it cannot be made.
-            CheckpointError: the weights do not fit it.
+            RunDirectoryError: the module cannot be built.
+            CheckpointError: the weights do not fit the module.
         """
         self.hold_against(make, tensors, checkpoint=checkpoint, keys=keys)
         module = make()
@@ -110,7 +110,7 @@ class SavedRun:
     def hold_against(
         self, make: Callable[[], nn.Module], tensors: Mapping[str, Tensor], *, checkpoint: Path, keys: str = "model"
     ) -> None:
-        """See that weights fit a module of its configuration, which takes no memory; see ``with_weights``."""
+        """Check that weights fit a module of the configuration without using memory; see ``with_weights``."""
         source = self.directory.config_path
         try:
             with torch.random.fork_rng(devices=[]), torch.device("meta"):
@@ -121,11 +121,11 @@ class SavedRun:
         check_weights(skeleton, tensors, source=f"{checkpoint} ({source}: {keys})")
 
     def checkpoint(self, name: CheckpointName | None = None) -> Path:
-        """The folder of a checkpoint: the named one, else ``best`` where there is one, else ``last``.
+        """The folder of a checkpoint: the named one; by default ``best``, or ``last`` if there is no ``best``.
 
         Raises:
-            RunDirectoryError: there is no such checkpoint, or it is of a phase that others follow.
-            CheckpointError: what it says of its phase is damaged.
+            RunDirectoryError: there is no such checkpoint, or it belongs to a phase that other phases follow.
+            CheckpointError: its entry about the phase is damaged.
         """
         folder = self.path / "checkpoints"
         seeds = seed_folders(self.path)
@@ -138,7 +138,7 @@ class SavedRun:
         return folder
 
     def _check_phase(self, folder: Path) -> None:
-        """Refuse a checkpoint of a phase that others follow: its weights are not yet those of the run's objective."""
+        """Raise if the checkpoint belongs to a phase that others follow: its objective has not been trained yet."""
         phases = self.config.get("phases") or {}
         if not phases or not (folder / STATE).is_file():
             return
@@ -151,17 +151,17 @@ class SavedRun:
 
 
 def read_saved(directory: RunDirectory, *, given: str | Path, key: str, trust: bool = False) -> SavedRun:
-    """What a run directory holds.
+    """Read a run directory.
 
     Args:
-        directory: of the run.
-        given: how the user named it, for messages.
-        key: the configuration key that gave it, for messages.
-        trust: whether the user trusts it, whoever made it.
+        directory: directory of the run.
+        given: the name that the user gave, for messages.
+        key: the configuration key that named the run, for messages.
+        trust: whether the user trusts the run, whoever made it.
 
     Raises:
-        RunDirectoryError: no run that holds a model.
-        CheckpointError: its tokenizer is torn.
+        RunDirectoryError: it is not a run that holds a model.
+        CheckpointError: its tokenizer is damaged.
     """
     config = directory.read_config()
     if not isinstance(config.get("model"), Mapping) or not directory.tokenizer.is_dir():
@@ -173,17 +173,17 @@ def read_saved(directory: RunDirectory, *, given: str | Path, key: str, trust: b
 
 
 def folders_with_checkpoints(path: Path) -> list[Path]:
-    """A run's folder, or those of its seeds in their order; none where nothing has been saved."""
+    """The folder of a run, or the folders of its seeds in order; empty if nothing has been saved."""
     if (path / "checkpoints").is_dir():
         return [path]
     return [folder for folder in seed_folders(path) if (folder / "checkpoints").is_dir()]
 
 
 def pretraining_seeds(run: SavedRun) -> list[SavedRun]:
-    """A run, or its seeds in their order where it was pretrained with several.
+    """The run itself, or its seeds in order if it was pretrained with several seeds.
 
     Raises:
-        RunDirectoryError: a seed is not there or holds no checkpoint yet, or their tokenizers are not one and the same.
+        RunDirectoryError: a seed is missing or has no checkpoint yet, or the seeds have different tokenizers.
     """
     folders = seed_folders(run.path)
     if not folders or "task" in run.config or (run.path / "checkpoints").is_dir():
@@ -206,7 +206,7 @@ def pretraining_seeds(run: SavedRun) -> list[SavedRun]:
 
 
 def pretraining_seed(run: SavedRun) -> int | None:
-    """The seed of the pretraining behind a run, where that is known."""
+    """The seed of the pretraining that a run started from; None if unknown."""
     seed = run.config.get("seed")
     if "task" in run.config:
         seed = run.directory.read_result().more.get("pretraining_seed") if run.directory.is_finished else None
@@ -214,7 +214,7 @@ def pretraining_seed(run: SavedRun) -> int | None:
 
 
 def seed_folders(path: Path) -> list[Path]:
-    """The folders of a run's seeds: those of one pretraining seed together, in ascending order."""
+    """The folders of the seeds of a run, sorted by pretraining seed, then by seed, in ascending order."""
     found: dict[tuple[int, int], Path] = {}
     for folder in [*path.glob("seed-*"), *path.glob("pretraining-*/seed-*")]:
         parts = folder.relative_to(path).parts
@@ -225,12 +225,12 @@ def seed_folders(path: Path) -> list[Path]:
 
 
 def new_encoder(model_node: DictConfig | Mapping[str, Any], tokenizer: Tokenizer, *, seed: int) -> Encoder:
-    """An encoder with random weights that depend on ``seed`` alone; torch's generator is left as it was.
+    """Build an encoder with random weights that depend only on ``seed``; the global generator of torch is not changed.
 
     Args:
         model_node: component node.
-        tokenizer: gives the vocabulary's size.
-        seed: of the weights.
+        tokenizer: its vocabulary size is used.
+        seed: seed of the weights.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derived_seed(seed, "initialisation"))
@@ -239,21 +239,21 @@ def new_encoder(model_node: DictConfig | Mapping[str, Any], tokenizer: Tokenizer
 
 
 def encoder_weights(run: SavedRun, checkpoint: CheckpointName | None = None) -> dict[str, Tensor]:
-    """The encoder's tensors of a run, by name.
+    """The tensors of a run's encoder, by name.
 
     Raises:
-        RunDirectoryError: no such checkpoint.
-        CheckpointError: it is torn, or holds no encoder.
+        RunDirectoryError: there is no such checkpoint.
+        CheckpointError: it is damaged, or holds no encoder.
     """
     return read_weights(run.checkpoint(checkpoint), prefix="encoder.")
 
 
 def hold_encoder(run: SavedRun, checkpoint: CheckpointName | None = None) -> dict[str, Tensor]:
-    """The encoder's tensors of a run, having seen that they fit its configuration, without memory for another encoder.
+    """The encoder's tensors of a run, checked against its configuration without memory for a second encoder.
 
     Raises:
-        RunDirectoryError: no such checkpoint, or no encoder can be built as the configuration says.
-        CheckpointError: it is torn, holds no encoder, or an encoder of other sizes.
+        RunDirectoryError: there is no such checkpoint, or no encoder can be built from the configuration.
+        CheckpointError: it is damaged, holds no encoder, or holds an encoder of other sizes.
     """
     node, tensors = run.model_node, encoder_weights(run, checkpoint)
     run.hold_against(

@@ -1,4 +1,4 @@
-"""What a configuration says of training: where to compute, and the plan and the output of the one loop."""
+"""What a configuration says about training: the hardware, and the plan and the output of the training loop."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from lmtransfer.training.trackers import Jsonl, Tracker
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingSetup:
-    """What a configuration says of training, whatever is trained.
+    """The part of a configuration that concerns training, for any kind of model.
 
     Attributes:
-        train: budget, batch sizes, and what happens how often.
-        hardware: where to compute.
+        train: budget, batch sizes, and how often to log, validate and save.
+        hardware: device and number format.
         optimizer: component node.
         schedule: component node.
         tracker: component node.
@@ -47,7 +47,7 @@ class TrainingSetup:
 
     @classmethod
     def of(cls, cfg: DictConfig, train: TrainSettings, hardware: Hardware) -> TrainingSetup:
-        """That of a command's configuration."""
+        """The setup of a command's configuration."""
         nodes = {key: cfg[key] for key in ("optimizer", "schedule", "tracker")}
         return cls(train=train, hardware=hardware, **nodes)
 
@@ -55,8 +55,8 @@ class TrainingSetup:
         """The settings of the loop.
 
         Args:
-            stream: of the training data; a budget in epochs asks for their length.
-            seed: of dropout.
+            stream: stream of the training data; a budget in epochs needs its length.
+            seed: seed of dropout.
         """
         train = self.train
         return Plan(
@@ -78,17 +78,17 @@ class TrainingSetup:
         )
 
     def output(self, run: RunDirectory | None, *, progress: Progress, callbacks: Sequence[Callback] = ()) -> Output:
-        """Where checkpoints and metrics go: into a run, or nowhere."""
+        """Where checkpoints and metrics go: into a run directory, or nowhere."""
         if run is None:
             return Output(progress=progress, callbacks=callbacks)
-        trackers: list[Tracker] = [Jsonl(folder=run.path)]  # always; and what the user asks for besides
+        trackers: list[Tracker] = [Jsonl(folder=run.path)]  # always on; further trackers are the user's choice
         if self.tracker["_target_"] != f"{Jsonl.__module__}.{Jsonl.__qualname__}":
             trackers.append(build(self.tracker, folder=run.path))
         return Output(checkpoints=run.checkpoints, trackers=trackers, progress=progress, callbacks=callbacks)
 
 
 def build_optimizer(node: Mapping[str, Any], learner: nn.Module) -> Optimizer:
-    """The optimiser of a pretraining: ours take the learner, those of ``torch.optim`` its parameters.
+    """Build the optimizer of a pretraining: our classes get the learner, those of ``torch.optim`` get its parameters.
 
     Raises:
         ConfigError: the node is not allowed or does not fit.
@@ -98,10 +98,10 @@ def build_optimizer(node: Mapping[str, Any], learner: nn.Module) -> Optimizer:
 
 
 def averaging(train: TrainSettings) -> Exponential | LastPart | None:
-    """What average of the weights a training is to leave; None: the weights as they are.
+    """The average of the weights that a training ends with; None: no average.
 
     Raises:
-        ConfigError: both of those that there are.
+        ConfigError: both kinds of average are set.
     """
     if train.ema_decay is not None and train.average_last is not None:
         raise ConfigError(
@@ -114,23 +114,23 @@ def averaging(train: TrainSettings) -> Exponential | LastPart | None:
 
 
 def eager_hardware(cfg: DictConfig) -> Hardware:
-    """The configured hardware, for commands that read each batch once, so that compiling would not pay."""
+    """The configured hardware without compilation, for commands that read each batch once and gain nothing from it."""
     settings = HardwareSettings.from_config(cfg.hardware)
     return setup(device=settings.device, precision=settings.precision, threads=settings.threads, compile=False)
 
 
 def training_hardware(cfg: DictConfig, *, run: Path, compile_by_itself: bool) -> Hardware:
-    """The hardware of a training run; the number format that was chosen becomes part of the configuration.
+    """The hardware of a training run; the chosen number format is written into the configuration.
 
-    What is learnt depends on the format, so ``config.yaml`` names it, and a resumed run keeps it on any machine.
+    Training depends on the format, so ``config.yaml`` names it, and a resumed run keeps it on any machine.
 
     Args:
-        cfg: the command's; ``hardware.precision`` is set to what was chosen.
+        cfg: the command's configuration; ``hardware.precision`` is set to the chosen format.
         run: the run directory, which may exist.
         compile_by_itself: whether ``hardware.compile=auto`` may compile.
 
     Raises:
-        ConfigError: see ``setup``; or the run that is gone on with was begun in a format that this device lacks.
+        ConfigError: see ``setup``; or the run to resume began in a format that this device does not have.
     """
     settings = HardwareSettings.from_config(cfg.hardware)
     begun_in = _format_of(run) if settings.precision == "auto" else None
@@ -150,7 +150,7 @@ def training_hardware(cfg: DictConfig, *, run: Path, compile_by_itself: bool) ->
 
 
 def _format_of(run: Path) -> PrecisionName | None:
-    """The number format that a run was begun in, where its configuration names one."""
+    """The number format that a run began in, if its configuration names one."""
     directory = RunDirectory(run)
     if not directory.config_path.is_file():
         return None

@@ -1,13 +1,14 @@
-"""Whose run it is, and so whether the data that its ``config.yaml`` names may be read.
+"""Whether the user made a run, and so whether the files and data sets that its ``config.yaml`` names may be read.
 
-A run may come from anyone, and what its configuration names is for the user to name: a file of this machine, a data set
-of the hub. A run that was made here names what the user named then. It is known by a seal, ``made_here``: a digest of
-its configuration with a key that lies in the user's cache, and that nobody else has. It can be moved and copied, and
-holds no longer once the configuration is changed. ``trust=true`` says the same of any run.
+A run may come from anyone, and its configuration may name a file of this machine or a data set of the hub. Only the
+user may decide to read those. In a run that was made here, the user has named them. Such a run has a seal, the file
+``made_here``: a digest of its configuration with a key from the user's cache, which nobody else has. The run can be
+moved and copied; the seal becomes invalid when the configuration changes. ``trust=true`` trusts any run in the same
+way.
 
-Of other runs, which those of versions without seals are, no more is read than cannot do harm: text that is word for
-word what the run was trained on, by the digest in its ``versions.json``, and the files of a task that lie below the
-folder where the command is started, or below ``data_root``. Nothing is asked of the hub.
+Runs without a valid seal, which includes those of versions without seals, are restricted to reads that can do no
+harm: text that is, by the digest in ``versions.json``, exactly the text that the run was trained on; and the files of
+a task below the current folder or below ``data_root``. Nothing is requested from the hub.
 """
 
 from __future__ import annotations
@@ -34,23 +35,23 @@ from lmtransfer.untrusted.files import read_bytes
 
 SEAL = "made_here"
 _KEY = "made_here.key"
-#: Arguments of corpora and tasks that name files and data sets.
+#: Arguments of corpora and tasks that name files or data sets.
 _FILES = ("path", "files", "folder", "train", "dev", "test")
 _HUB = ("dataset", "hub_dataset", "hub")
-#: Stands for the name of a file.
+#: Replaces the name of a file that may not be read.
 _NOT_READ = "(not read, since the run was not made here)"
 
 
 def seal(directory: RunDirectory) -> None:
-    """Mark a run, whose configuration is written, as made by this user. On rank 0; elsewhere nothing happens."""
+    """Mark a run as made by this user, after its configuration is written. Only rank 0 writes."""
     if not distributed.is_main():
         return
-    with suppress(OSError):  # a cache that cannot be written keeps no key
+    with suppress(OSError):  # without a writable cache there is no key, and so no seal
         write_text(directory.path / SEAL, _digest(directory, _key(make=True)) + "\n")
 
 
 def is_own(directory: RunDirectory) -> bool:
-    """Whether the run was made by this user, and its configuration is as it was."""
+    """Whether the run was made by this user and its configuration has not changed since."""
     try:
         noted = read_bytes(directory.path / SEAL, error=RunDirectoryError, most=1024)
         return hmac.compare_digest(noted.strip(), _digest(directory, _key(make=False)).encode())
@@ -78,7 +79,7 @@ def _key(*, make: bool) -> bytes:
 
 
 def without_data(node: Mapping[str, Any]) -> dict[str, Any]:
-    """A task's component node for its labels and its head alone: what it would read is not there, and says why."""
+    """The component node of a task for its labels and its head only: a text replaces the file names and says why."""
     changed: dict[str, Any] = {name: _NOT_READ for name in ("train", "dev", "test") if node.get(name)}
     if node.get("hub"):
         changed["hub"] = None
@@ -90,15 +91,15 @@ def without_data(node: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def local_task(node: Mapping[str, Any], config: Path, *, key: str) -> dict[str, Any]:
-    """The node of a task of others, with files below the folders that the user is at, and without the hub.
+    """The node of another person's task, with files below the allowed folders and without the hub.
 
     Args:
         node: component node of the run's configuration.
-        config: the configuration's file.
-        key: that named the run, for messages.
+        config: path of the configuration.
+        key: the key that named the run, for messages.
 
     Raises:
-        RunDirectoryError: it names files of its own.
+        RunDirectoryError: it names files elsewhere.
     """
     named = {name: node[name] for name in _FILES if node.get(name)}
     named = {name: value for name, value in named.items() if not all(map(_is_below, _names(value)))}
@@ -109,16 +110,16 @@ def local_task(node: Mapping[str, Any], config: Path, *, key: str) -> dict[str, 
 
 
 def same_text(node: Mapping[str, Any], versions: Mapping[str, Any], config: Path, *, data_root: str | None) -> None:
-    """See that the text which a run of others names is, word for word, the one that it was trained on.
+    """Check that the text of another person's run is exactly the text that the run was trained on.
 
     Args:
-        node: component node of its corpus.
-        versions: its ``versions.json``.
-        config: its configuration's file.
-        data_root: the data folder that the user names.
+        node: component node of the corpus.
+        versions: content of ``versions.json``.
+        config: path of the configuration.
+        data_root: the data folder that the user set.
 
     Raises:
-        RunDirectoryError: it is another one, is not there, or is on the hub.
+        RunDirectoryError: the text differs, is missing, or is on the hub.
     """
     parts = node.get("parts")
     single = list(parts.values()) if isinstance(parts, Mapping) else [node]
@@ -126,7 +127,7 @@ def same_text(node: Mapping[str, Any], versions: Mapping[str, Any], config: Path
         name: part[name] for part in single if isinstance(part, Mapping) for name in (*_FILES, *_HUB) if part.get(name)
     }
     if not named:
-        return  # it is made of what is installed here
+        return  # the corpus names no files: it uses only what is installed
     try:
         corpora = {str(place): _local(part, data_root) for place, part in enumerate(single)}
         if isinstance(parts, Mapping):
@@ -141,10 +142,10 @@ def same_text(node: Mapping[str, Any], versions: Mapping[str, Any], config: Path
 
 
 def _local(node: Mapping[str, Any], data_root: str | None) -> Corpus:
-    """A corpus of files, which is never fetched.
+    """Build a corpus of local files; nothing is downloaded.
 
     Raises:
-        LmtransferError: it is not there.
+        LmtransferError: a file is missing.
     """
     if node.get("dataset"):
         raise RunDirectoryError("is on the hub")
@@ -154,14 +155,14 @@ def _local(node: Mapping[str, Any], data_root: str | None) -> Corpus:
 
 
 def _names(value: Any) -> list[str]:
-    """The names of files in the value of an argument."""
+    """The file names in the value of an argument."""
     if isinstance(value, Mapping | list):
         return [name for item in (value.values() if isinstance(value, Mapping) else value) for name in _names(item)]
     return [] if value is None else [str(value)]
 
 
 def _is_below(name: str) -> bool:
-    """Whether a file lies in the folder where the command is started, or in the data folder, and is not hidden."""
+    """Whether a file is below the current folder or below the data folder, and is not hidden."""
     return not name.startswith(("/", "~")) and not any(part.startswith(".") for part in Path(name).parts)
 
 

@@ -1,4 +1,4 @@
-"""What a run was made with."""
+"""The versions and data that a run was made with."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _PACKAGES = (
 
 
 def versions(*, data: dict[str, str] | None = None, folder: Path | None = None) -> dict[str, Any]:
-    """Versions of Python, the packages that matter and the machine, as plain values.
+    """Versions of Python, the important packages and the machine, as plain values.
 
     Args:
-        data: hashes by name: of the corpus, the tokenizer, the task's files.
-        folder: whose git commit is told if it is in a repository; the current folder if omitted.
+        data: hashes by name: of the corpus, the tokenizer, the files of the task.
+        folder: report its git commit if it is in a repository; the current folder by default.
     """
     return {
         "python": platform.python_version(),
@@ -62,7 +62,7 @@ def _processor() -> str:
 
 
 def _git_commit(folder: Path) -> str | None:
-    """The commit checked out in ``folder``, with ``+changes`` where files differ from it; None outside a repository."""
+    """The commit checked out in ``folder``, with ``+changes`` if files differ from it; None outside of a repository."""
     try:
         commit = _git(folder, "rev-parse", "HEAD")
         changed = _git(folder, "status", "--porcelain", "--untracked-files=no")

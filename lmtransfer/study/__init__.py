@@ -1,1 +1,1 @@
-"""Studies: many runs planned, run in processes of their own, and put into one table."""
+"""Studies: plan many runs, run each in its own process, and write one table."""

@@ -1,4 +1,4 @@
-"""The runs of a study: which commands, with which words, in which order."""
+"""The runs of a study: their commands, overrides and order."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PRETRAIN = "pretrain"
 _COMMANDS = ("probe", "finetune")
 _SETTINGS = ("command", "task", "num_train", "split", "seeds", "control", "words")
 _NAME = re.compile(r"[\w.-]+")
-_LOOK_UP = re.compile(r"\$\{[^{}]*:")  # ${oc.env:HOME}, as itself or for the commands that are started
+_LOOK_UP = re.compile(r"\$\{[^{}]*:")  # ${oc.env:HOME}, resolved here or in the commands that are started
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +30,11 @@ class Job:
     """One run of a study.
 
     Attributes:
-        recipe: which row of the table it is for.
+        recipe: the row of the table that the run belongs to.
         stage: ``pretrain``, or the name of a transfer.
-        command: the command that makes it.
-        overrides: of that command.
-        run: its run directory, absolute.
+        command: the command that makes the run.
+        overrides: the overrides of the command.
+        run: absolute path of the run directory.
     """
 
     recipe: str
@@ -45,7 +45,7 @@ class Job:
 
     @property
     def key(self) -> str:
-        """What it is called: ``pretrain of bert``."""
+        """The name of the job, such as ``pretrain of bert``."""
         return f"{self.stage} of {self.recipe}"
 
 
@@ -54,11 +54,11 @@ class Plan:
     """A study.
 
     Attributes:
-        name: of its folder.
-        folder: absolute; the runs lie in it as in any output root.
+        name: name of the folder.
+        folder: absolute path; the runs are in it as in any output root.
         recipes: names of the rows.
-        transfers: by name, the command of each.
-        jobs: in the order in which they are done: a recipe's pretraining, its transfers, the next recipe.
+        transfers: the command of each transfer, by name.
+        jobs: in the order in which they run: the pretraining of a recipe, its transfers, then the next recipe.
     """
 
     name: str
@@ -69,10 +69,10 @@ class Plan:
 
 
 def make_plan(cfg: DictConfig) -> Plan:
-    """The runs that a configuration asks for.
+    """Make the plan of a configuration.
 
     Raises:
-        ConfigError: every problem of the study's own keys.
+        ConfigError: lists every problem in the keys of the study.
     """
     problems = _looked_up(cfg)
     if problems:
@@ -106,7 +106,7 @@ def make_plan(cfg: DictConfig) -> Plan:
 
 
 def _looked_up(cfg: DictConfig) -> list[str]:
-    """The texts of a study that would be looked up on this machine, which is not for the author of a study to do."""
+    """The texts of a study that OmegaConf would resolve on this machine, which the author of a study must not do."""
     content = cast("dict[str, Any]", OmegaConf.to_container(cfg, resolve=False))
 
     return [
@@ -127,7 +127,7 @@ def _name(content: Mapping[str, Any], problems: list[str]) -> str:
 def _recipes(
     content: Mapping[str, Any], transfers: Mapping[str, Any], problems: list[str]
 ) -> dict[str, dict[str, list[str]]]:
-    """The words of each recipe, by stage."""
+    """The overrides of each recipe, by stage."""
     found: dict[str, dict[str, list[str]]] = {}
     for recipe, given in content["recipes"].items():
         where = f"recipes.{recipe}"
@@ -159,7 +159,7 @@ def _recipes(
 
 
 def _shared(content: Mapping[str, Any], problems: list[str]) -> list[str]:
-    """The words of every pretraining."""
+    """The overrides that every pretraining gets."""
     settings = content[PRETRAIN]
     budgets = [kind for kind in KINDS if settings[kind] is not None]
     named = {word.lstrip("+").partition("=")[0] for word in of_command_line()}
@@ -174,7 +174,7 @@ def _shared(content: Mapping[str, Any], problems: list[str]) -> list[str]:
 
 
 def _transfers(content: Mapping[str, Any], problems: list[str]) -> dict[str, tuple[str, list[str]]]:
-    """The command and the words of each transfer."""
+    """The command and the overrides of each transfer."""
     found: dict[str, tuple[str, list[str]]] = {}
     for name, given in content["transfers"].items():
         where = f"transfers.{name}"
@@ -207,7 +207,7 @@ def _text(value: Any) -> str:
 
 
 def _overrides(given: Any, where: str, problems: list[str]) -> list[str]:
-    """The words of a command line: a list, or one text as it would be typed."""
+    """Overrides, given as a list or as one text in the form of a command line."""
     overrides = [str(word) for word in given] if isinstance(given, list) else _split(str(given), where, problems)
     problems += [
         f"{where}: '{word}' is not key=value"
@@ -218,7 +218,7 @@ def _overrides(given: Any, where: str, problems: list[str]) -> list[str]:
 
 
 def _beside(shared: Sequence[str], own: Sequence[str]) -> list[str]:
-    """Shared words without those whose key (or whose budget) a run's own words set, then these."""
+    """The shared overrides, without those whose key (or budget) the run sets itself, followed by the run's own."""
     keys = {word.partition("=")[0].lstrip("+") for word in own}
     budgets = {f"train.{kind}" for kind in KINDS}
     if keys & budgets:
@@ -227,7 +227,7 @@ def _beside(shared: Sequence[str], own: Sequence[str]) -> list[str]:
 
 
 def _split(text: str, where: str, problems: list[str]) -> list[str]:
-    """A text as a shell would split it."""
+    """Split a text as a shell does."""
     try:
         return shlex.split(text)
     except ValueError as error:

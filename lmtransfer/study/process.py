@@ -1,4 +1,4 @@
-"""Running one command of a study in a process of its own, so that no run leaves anything behind for the next one."""
+"""Running one command of a study in its own process, so that runs cannot affect each other."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ _LOOK_EVERY_SECONDS = 0.5
 
 
 def run_apart(overrides: Sequence[str], log: Path, console: Console, *, heading: str) -> int:
-    """Run ``lmtransfer <words>``, its output in a file, whose last line is shown meanwhile.
+    """Run ``lmtransfer <overrides>`` with its output in a file; the last line of the file is shown meanwhile.
 
-    On Ctrl-C (however often), SIGTERM or SIGHUP the run is asked to save and to end; so it is where this process dies.
+    On Ctrl-C (also repeated), SIGTERM or SIGHUP the run gets a signal to save and to end; also if this process dies.
 
     Args:
-        overrides: the command and its words.
-        log: where the output goes.
-        console: where to show how it goes.
-        heading: what to call it.
+        overrides: the command and its overrides.
+        log: file for the output.
+        console: where to show the progress.
+        heading: name of the run on the console.
 
     Returns:
-        Its exit code; that of an interruption where there was one.
+        The exit code of the command, or of the interruption if there was one.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
-    followed, held = os.pipe()  # the run ends when this process, which holds one end, is no more
+    followed, held = os.pipe()  # this process holds one end; the run ends when that end closes
     try:
         with log.open("w", encoding="utf-8") as output, console.status(heading) as status, _asked() as asked:
-            # A session of its own: Ctrl-C on the terminal reaches this process only, which passes it on once.
+            # In its own session: Ctrl-C on the terminal reaches only this process, which passes it on once.
             process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "lmtransfer", *overrides],
                 stdin=subprocess.DEVNULL,
@@ -64,7 +64,7 @@ def run_apart(overrides: Sequence[str], log: Path, console: Console, *, heading:
 
 
 def _importable() -> dict[str, str]:
-    """The environment in which a process finds this lmtransfer where it was found beside the user's own files."""
+    """The environment in which a child process finds this lmtransfer, if it is found beside the user's files."""
     beside = str(Path(__file__).absolute().parents[2])
     if beside in sys.path:
         return {}
@@ -73,7 +73,7 @@ def _importable() -> dict[str, str]:
 
 
 def last_words(log: Path) -> str:
-    """Why a run failed: its error message, or else the last line of its log."""
+    """Why a run failed: its error message, or the last line of its log if there is none."""
     lines = _lines(log)
     errors = [place for place, line in enumerate(lines) if line.startswith("lmtransfer: ")]
     said = lines[errors[-1] :] if errors else lines[-1:]
@@ -89,7 +89,7 @@ def _lines(log: Path) -> list[str]:
 
 @contextmanager
 def _asked() -> Iterator[list[int]]:
-    """The signals that asked for an end while the block lasts, in a list that grows."""
+    """A list that collects the signals that arrive during the block."""
     asked: list[int] = []
 
     def note(number: int, frame: FrameType | None) -> None:

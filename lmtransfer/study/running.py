@@ -1,4 +1,4 @@
-"""Doing the runs of a study: checked before any of them starts, one after the other, and never mixed with others."""
+"""Running a study: check all runs, run them one after the other, never mix them with runs of other settings."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from lmtransfer.transfer.experiment.settling import check_transfer
 from lmtransfer.untrusted.documents import read_json
 from lmtransfer.untrusted.schema import Entries, Items, Text
 
-#: What ``study.json`` holds: the words that each run is made with.
+#: The content of ``study.json``: the overrides of each run.
 _LEDGER = Entries(Items(Text()))
 
 
 def check_jobs(plan: Plan, config_dir: str | None) -> None:
-    """Compose and check each command, those that differ in their run only once."""
+    """Compose and check each command; runs that differ only in ``name`` and ``init`` are checked once."""
     problems: dict[str, str] = {}
     checked: set[tuple[str, tuple[str, ...]]] = set()
     for job in plan.jobs:
@@ -48,11 +48,11 @@ def check_jobs(plan: Plan, config_dir: str | None) -> None:
 
 
 def note_overrides(plan: Plan) -> None:
-    """Keep what each run is made with, and refuse to mix runs that were made otherwise.
+    """Save the overrides of each run, and refuse to continue runs that were made with other overrides.
 
     Raises:
-        ConfigError: a run that was begun with other words.
-        RunDirectoryError: what was kept cannot be read.
+        ConfigError: a run began with other overrides.
+        RunDirectoryError: the saved overrides cannot be read.
     """
     path = plan.folder / "study.json"
     noted: dict[str, Any] = read_json(path, _LEDGER, error=RunDirectoryError) if path.exists() else {}
@@ -75,7 +75,7 @@ def note_overrides(plan: Plan) -> None:
 
 
 def do_jobs(plan: Plan, config_dir: str | None, console: Console) -> list[tuple[Job, str]]:
-    """Do the runs; those that failed, with the reason."""
+    """Run all jobs; return the failed ones with the reason."""
     failed: list[tuple[Job, str]] = []
     logs = plan.folder / "logs"
     options = () if config_dir is None else ("-cd", config_dir)

@@ -1,4 +1,4 @@
-"""The table of a study: one row a recipe, with what it cost, what it learnt and what that is worth on the tasks."""
+"""The table of a study: for each recipe its cost, its pretraining losses and its results on the tasks."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from lmtransfer.study.plan import PRETRAIN, Plan
 from lmtransfer.system.durable import write_text
 from lmtransfer.verdicts.difference import Difference
 
-#: Losses that are the cross entropy of each token given all tokens before it (or all after it).
+#: Losses that are the cross entropy of each token given all tokens before it (or all tokens after it).
 _LANGUAGE_MODELS = ("lm", "backward_lm", "bilm")
-#: Above so many transfers the table of one line a recipe is too wide to read.
+#: With more transfers than this, a table with one line for each recipe is too wide.
 _MANY = 3
 _TRANSFER_HEADINGS = ("", "task", "metric", "majority", "control", "pretrained", "difference")
 
@@ -38,9 +38,9 @@ class StudyRow:
     """One recipe.
 
     Attributes:
-        recipe: its name.
-        pretraining: its pretraining run, or None where there is none yet.
-        transfers: its transfers' runs by name; those that are there.
+        recipe: name of the recipe.
+        pretraining: its pretraining run; None if there is none yet.
+        transfers: the existing runs of its transfers, by name.
     """
 
     recipe: str
@@ -55,7 +55,7 @@ class StudyRow:
 
     @property
     def perplexity(self) -> tuple[str, float] | None:
-        """Name and perplexity a token, where the objective is a language model."""
+        """Name and value of the perplexity for each token, if the objective is a language model."""
         for name in _LANGUAGE_MODELS:
             if name in self.losses:
                 return name, math.exp(min(self.losses[name], 700.0))
@@ -69,7 +69,7 @@ class StudyRow:
 
 
 def read_rows(plan: Plan) -> list[StudyRow]:
-    """The rows of all recipes whose runs have begun, read from the run directories."""
+    """The rows of all recipes whose runs have started, read from the run directories."""
     if not any(job.run.is_dir() for job in plan.jobs):
         return []
     entries = {entry.run.path: entry for entry in make_entries(collect(plan.folder))}
@@ -82,7 +82,7 @@ def read_rows(plan: Plan) -> list[StudyRow]:
 
 
 def write_table(rows: Sequence[StudyRow], plan: Plan) -> Path:
-    """Write the table as Markdown, CSV and JSON; their path without the suffix."""
+    """Write the table as Markdown, CSV and JSON; return the common path without the suffix."""
     path = plan.folder / plan.name
     records = [_record(row, plan) for row in rows]
     columns = list(dict.fromkeys(key for record in records for key in record))
@@ -97,7 +97,7 @@ def write_table(rows: Sequence[StudyRow], plan: Plan) -> Path:
 
 
 def _record(row: StudyRow, plan: Plan) -> dict[str, Any]:
-    """One row in plain numbers: fractions, tokens, seconds."""
+    """One row as plain numbers: fractions, tokens, seconds."""
     record: dict[str, Any] = {"recipe": row.recipe}
     if row.pretraining is not None:
         entry = row.pretraining
@@ -135,12 +135,12 @@ def _record(row: StudyRow, plan: Plan) -> dict[str, Any]:
 
 
 def _ends(difference: Difference) -> Iterator[tuple[str, float | None]]:
-    """The ends of the interval that decides, by name."""
+    """The ends of the corrected interval, by name."""
     return zip(("low", "high"), difference.interval or (None, None), strict=True)
 
 
 def markdown(rows: Sequence[StudyRow], plan: Plan) -> str:
-    """The table with one line a recipe; with many transfers, one line a transfer."""
+    """The table with one line for each recipe; with many transfers, one line for each transfer."""
     if len(plan.transfers) > _MANY:
         return _transfers_markdown(rows, plan)
     headings = ["", "model", "objective", "parameters", "tokens", "tokens/s", "loss", "perplexity", "accuracy"]
@@ -170,7 +170,7 @@ def markdown(rows: Sequence[StudyRow], plan: Plan) -> str:
 
 
 def terminal_rows(rows: Sequence[StudyRow], plan: Plan) -> Table:
-    """The table for a terminal of 100 columns: three lines a recipe; with many transfers, one line a transfer."""
+    """The table for a terminal of 100 columns: three lines for each recipe; with many transfers, one line for each."""
     if len(plan.transfers) > _MANY:
         return _transfers_table(rows, plan)
     table = Table(
@@ -215,7 +215,7 @@ def terminal_rows(rows: Sequence[StudyRow], plan: Plan) -> Table:
 
 
 def _transfer_cells(entry: Entry | None) -> list[str]:
-    """Score, control's score, difference with its verdict."""
+    """Score, score of the control, difference with its verdict."""
     if entry is None or entry.metric is None or entry.score is None:
         return ["" if entry is None else entry.run.state, "", ""]
     difference = difference_text(entry.difference, entry.metric)
@@ -233,7 +233,7 @@ def _metric(rows: Sequence[StudyRow], transfer: str) -> str:
 
 
 def _caption() -> str:
-    """What the table's numbers are, for below it."""
+    """The caption below the table, which explains the numbers."""
     return (
         f"Mean {PLUS_MINUS} deviation over seeds; control: the same architecture without pretraining; difference "
         "with the 95 % interval that decides, corrected for the whole table (Holm). Losses of different objectives do "
@@ -242,13 +242,13 @@ def _caption() -> str:
 
 
 def _transfers_markdown(rows: Sequence[StudyRow], plan: Plan) -> str:
-    """As Markdown."""
+    """The table with one line for each transfer, as Markdown."""
     lines = [_TRANSFER_HEADINGS, ("---",) * len(_TRANSFER_HEADINGS), *_transfer_lines(rows, plan)]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines) + f"\n\n{_caption()}\n"
 
 
 def _transfers_table(rows: Sequence[StudyRow], plan: Plan) -> Table:
-    """For a terminal."""
+    """The table with one line for each transfer, for a terminal."""
     table = Table(
         *_TRANSFER_HEADINGS,
         title=f"study {plan.name}",

@@ -1,1 +1,1 @@
-"""What the operating system gives and takes: terminals, signals, files that are whole, ranks, optional packages."""
+"""The operating system: terminals, signals, atomic file writes, ranks, optional packages."""

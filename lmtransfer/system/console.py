@@ -1,4 +1,4 @@
-"""The console of all commands: what others wrote is shown on it as text, and does nothing."""
+"""The console of all commands: it shows text from files of others without interpreting it."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from lmtransfer.system.printable import printable
 
 
 class Console(RichConsole):
-    """A console without markup, on which control characters are written out, wherever they come from.
+    """A console without markup that escapes control characters in all its output.
 
-    Names of runs, tasks, labels and losses come from files that anyone may have written: ``[bold]`` in one of them is
-    text, and so is an escape sequence.
+    Names of runs, tasks, labels and losses come from files that anyone may have written. ``[bold]`` in a name is
+    printed as it is, and an escape sequence is printed in escaped form.
 
     Args:
-        stderr: to standard error.
-        quiet: say nothing.
-        width: in characters; None: the terminal's.
-        highlight: let numbers stand out.
+        stderr: write to standard error.
+        quiet: print nothing.
+        width: width in characters; None: that of the terminal.
+        highlight: highlight numbers.
         file: where to write; None: the standard stream.
     """
 
@@ -42,11 +42,11 @@ class Console(RichConsole):
         )
 
     def status(self, status: RenderableType, **settings: Any) -> Status:
-        """Say what is going on until it is done; a text is text, here too."""
+        """Show a spinner with a text until the work is done; a plain string is shown without markup."""
         return super().status(Text(status) if isinstance(status, str) else status, **settings)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """The segments of what is to be shown; those of rich's own that move the cursor stay as they are."""
+        """The segments to print; cursor movements that rich itself adds stay as they are."""
         for segment in super().render(renderable, options):
             if segment.control is None and not segment.text.isprintable():
                 yield Segment(printable(segment.text), segment.style)

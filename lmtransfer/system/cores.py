@@ -1,4 +1,4 @@
-"""How many cores this process may use: affinity, hyper-threads, and a container's quota."""
+"""How many cores this process may use, from its affinity, hyper-threads and the quota of its container."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from pathlib import Path
 
 
 def usable_cores() -> int:
-    """Physical cores that this process may keep busy, at least 1."""
+    """Number of physical cores that this process should use, at least 1."""
     quota = cpu_quota()
     cores = physical_cores()
     return cores if quota is None else max(1, min(cores, int(quota)))
 
 
 def physical_cores() -> int:
-    """Physical cores that this process may run on (two threads of one core do not multiply matrices faster)."""
+    """Number of physical cores for this process (two threads of one core do not multiply matrices faster)."""
     allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
     siblings = set()
     for cpu in allowed:
@@ -27,13 +27,13 @@ def physical_cores() -> int:
 
 
 def cpu_quota(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> float | None:
-    """Cores' worth of time that the control groups of this process allow, the least of all levels; None: no limit.
+    """The CPU quota of the control groups of this process, in cores: the smallest of all levels; None: no limit.
 
-    Threads beyond the quota are stopped together, in the midst of a step.
+    If more threads run than the quota allows, the system pauses all of them together, in the middle of a step.
 
     Args:
         root: where control groups are mounted, version 2 (``cpu.max``) or 1 (``cpu/cpu.cfs_quota_us``).
-        own: names the group of this process.
+        own: the file that names the group of this process.
     """
     quotas = []
     for folder in _groups(root, own):
@@ -46,7 +46,7 @@ def cpu_quota(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/
 
 
 def _groups(root: Path, own: Path) -> list[Path]:
-    """The folders of this process's groups, from its own up to the root."""
+    """The folders of this process's groups, from its own group up to the root."""
     try:
         lines = own.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -66,7 +66,7 @@ def _groups(root: Path, own: Path) -> list[Path]:
 
 
 def _quota_v2(file: Path) -> float | None:
-    """``cpu.max``: "<microseconds or max> <period>"."""
+    """Read ``cpu.max``: "<microseconds or max> <period>"."""
     try:
         quota, period = file.read_text(encoding="ascii").split()
         return None if quota == "max" else int(quota) / int(period)

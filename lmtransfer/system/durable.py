@@ -1,4 +1,4 @@
-"""Files that are complete or absent: staged beside their place, flushed to disk, then renamed into it."""
+"""Files that are complete or absent: written under a temporary name, flushed to disk, then renamed."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ _HERE = re.sub(r"[^A-Za-z0-9]+", "", platform.node())[:20] or "here"
 
 
 def flush(path: Path) -> None:
-    """Make what was written to ``path`` (a file, or a folder's entries) survive a power cut."""
+    """Make the content of ``path`` (a file, or the entries of a folder) survive a power cut."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     except OSError:
-        if not path.is_dir():  # some file systems refuse to flush a folder; none refuses a file without a reason
+        if not path.is_dir():  # some file systems cannot flush a folder; for a file an error is always real
             raise
     finally:
         os.close(descriptor)
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace the contents of ``path``, so that it holds the whole of the new text, or what it held before."""
+    """Replace the content of ``path``; after a crash it holds either all of the new text or the old content."""
     write_bytes(path, text.encode("utf-8"))
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Replace the contents of ``path``, so that it holds the whole of the new, or what it held before."""
+    """Replace the content of ``path``; after a crash it holds either all of the new bytes or the old content."""
     staged = _staged(path)
     try:
         with naming(path):
@@ -51,12 +51,12 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def reserve(path: Path) -> None:
-    """Give a file that is to be written through memory all the room that it is long.
+    """Reserve disk space for the full length of a file that is written through a memory map.
 
-    Where the disk were found full later, the system would end the process.
+    Without this, the system would kill the process if the disk became full during a write.
 
     Raises:
-        OSError: there is no room.
+        OSError: there is not enough space.
     """
     if hasattr(os, "posix_fallocate"):
         with naming(path), path.open("r+b") as file:
@@ -64,12 +64,12 @@ def reserve(path: Path) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write ``value`` as JSON so that ``path`` holds the whole of it, or what it held before."""
+    """Write ``value`` as JSON; after a crash ``path`` holds either all of it or the old content."""
     write_text(path, json.dumps(value, indent=1, ensure_ascii=True) + "\n")
 
 
 def clear_abandoned(folder: Path) -> None:
-    """Remove from ``folder`` what processes of this machine have staged there that were killed meanwhile."""
+    """Remove temporary files from ``folder`` that killed processes of this machine have left."""
     for path in folder.glob(f".*.{_HERE}-*.tmp"):
         pid = path.name.removesuffix(".tmp").rpartition("-")[2]
         if pid.isdigit() and not _is_alive(int(pid)):
@@ -77,7 +77,7 @@ def clear_abandoned(folder: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file, or a folder with what is in it; of a link, the link. What cannot be removed stays."""
+    """Remove a file, or a folder with its content; of a link, only the link. What cannot be removed stays."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -86,7 +86,7 @@ def remove(path: Path) -> None:
 
 
 def _staged(path: Path) -> Path:
-    """Where ``path`` is written before it is put in its place; tells which process of which machine does it."""
+    """The temporary name of ``path``; it contains the process number and the machine."""
     return path.with_name(f".{path.name}.{_HERE}-{os.getpid()}.tmp")
 
 
@@ -95,16 +95,16 @@ def _is_alive(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except OSError:  # it is somebody else's
+    except OSError:  # the process belongs to another user
         return True
     return True
 
 
 @contextmanager
 def staged_folder(folder: Path) -> Iterator[Path]:
-    """A folder to fill, which becomes ``folder`` when the block ends without an error, and vanishes otherwise.
+    """A temporary folder to fill; it becomes ``folder`` if the block ends without an error, and is removed otherwise.
 
-    What was at ``folder`` before is replaced.
+    An existing ``folder`` is replaced.
     """
     staged = _staged(folder)
     clear_abandoned(folder.parent)
@@ -127,7 +127,7 @@ def staged_folder(folder: Path) -> Iterator[Path]:
 
 @contextmanager
 def made(folder: Path) -> Iterator[None]:
-    """See that ``folder`` is there; where the block fails, what was made of it, and above it, is removed."""
+    """Make sure that ``folder`` exists; if the block raises, remove it and the parents that were made."""
     new = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -135,14 +135,14 @@ def made(folder: Path) -> Iterator[None]:
     except BaseException:
         if new:
             remove(folder)
-        with suppress(OSError):  # something else has come there
+        with suppress(OSError):  # a parent is not empty
             for path in new[1:]:
                 path.rmdir()
         raise
 
 
 def file_hash(path: Path) -> str:
-    """128-bit hex digest of a file's bytes, read in pieces."""
+    """128-bit hex digest of the bytes of a file, read in blocks."""
     digest = blake2b(digest_size=16)
     with path.open("rb") as file:
         while piece := file.read(_CHUNK_BYTES):

@@ -1,8 +1,8 @@
-"""What ends a command from outside: signals, readers of its output that leave, and the process that started it.
+"""What ends a command from outside: signals, a closed output pipe, and the end of the parent process.
 
-One rule holds for all of them. While a model is trained, the step is finished and saved, and the command exits with 75
-(``lmtransfer.training.signals``). Otherwise the command ends by ``Stopped``, so that half-made files are cleared away,
-and exits with 128 plus the signal's number, as a shell counts. A signal that follows meanwhile changes nothing.
+The same rule holds for all of them. While a model is trained, the current step is finished and saved, and the command
+exits with 75 (``lmtransfer.training.signals``). Otherwise ``Stopped`` is raised, so that incomplete files are removed,
+and the command exits with 128 plus the signal number, as in a shell. Further signals during this have no effect.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from typing import TextIO
 
 from lmtransfer.system.printable import IN_ASCII
 
-#: Ctrl-C, the request to end, and the terminal that was closed.
+#: Ctrl-C, the request to end, and a closed terminal.
 SIGNALS = tuple(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
 )  # Windows has no SIGHUP
 
-#: Names, in the environment, the file descriptor that ends with the process to follow.
+#: Environment variable with a file descriptor: it closes when the process to follow has ended.
 FOLLOW = "LMTRANSFER_FOLLOW"
 
-_PATIENCE = 3.0  # seconds in which further signals leave the clearing up alone
+_PATIENCE = 3.0  # seconds in which further signals do not disturb the cleanup
 _READER_LEFT = signal.Signals.SIGPIPE if hasattr(signal, "SIGPIPE") else signal.Signals.SIGTERM
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal came where there is no step to finish.
+    """Raised when a signal arrives and there is no training step to finish.
 
     Args:
-        number: of the signal.
+        number: number of the signal.
     """
 
     def __init__(self, number: int) -> None:
@@ -46,21 +46,21 @@ class Stopped(KeyboardInterrupt):
 
 
 class _Ending:
-    """Whether this process ends already."""
+    """Whether this process is already ending."""
 
     stopped_at = -_PATIENCE
     stopped_by: int | None = None
     decided = False
 
 
-#: Called, while a model is trained, when the reader of standard output or error has left.
+#: Called during training when the reader of standard output or error has closed it.
 _on_lost_reader: list[Callable[[signal.Signals], None]] = []
 
 
 def begin() -> None:
-    """Set up this process for a command: its signals, its standard streams, and whom it follows."""
+    """Set up this process for a command: its signals, its standard streams, and the process to follow."""
     for number in SIGNALS:
-        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup has set it
             signal.signal(number, _stop)
     _occupy()
     for name, descriptor in (("stdout", 1), ("stderr", 2)):
@@ -72,7 +72,7 @@ def begin() -> None:
 
 
 def end() -> None:
-    """Leave no output unwritten and let nothing disturb the last moments of this process."""
+    """Flush all output and ignore signals from now on, until the process exits."""
     decide()
     for number in SIGNALS:
         if signal.getsignal(number) is _stop:
@@ -85,27 +85,27 @@ def end() -> None:
 
 
 def decide() -> None:
-    """From now on signals change nothing: the command ends already."""
+    """Ignore signals from now on, because the command is already ending."""
     _Ending.decided = True
 
 
 def stopped_by() -> int | None:
-    """The number of the signal that has stopped this command, if one has.
+    """The number of the signal that has stopped this command; None if there was none.
 
-    An import that ``Stopped`` broke off may come to light as an ``ImportError``, and a file's reader as a bad file.
+    ``Stopped`` during an import can appear as an ``ImportError``, and during the reading of a file as a bad file.
     """
     return _Ending.stopped_by
 
 
 def silence(stream: TextIO) -> None:
-    """Send what is written to ``stream`` nowhere, since its reader has left; Python would complain when it flushes."""
+    """Discard what is written to ``stream``, since its reader closed it; otherwise Python complains at a flush."""
     with contextlib.suppress(OSError, ValueError):
         _to_nowhere(stream.fileno())
 
 
 @contextmanager
 def lost_readers(handle: Callable[[signal.Signals], None]) -> Iterator[None]:
-    """While the block lasts, a reader that has left is no error: ``handle`` is told, and output goes nowhere."""
+    """Inside the block a closed output is no error: ``handle`` is called, and further output is discarded."""
     _on_lost_reader.append(handle)
     try:
         yield
@@ -115,7 +115,7 @@ def lost_readers(handle: Callable[[signal.Signals], None]) -> Iterator[None]:
 
 @contextmanager
 def held_back() -> Iterator[None]:
-    """Signals that come while the block lasts wait for its end; processes that it starts never see Ctrl-C or SIGHUP."""
+    """Delay signals until the end of the block; processes started in it never get Ctrl-C or SIGHUP."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -135,7 +135,7 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 
 def _follow(descriptor: int) -> None:
-    """End with the process that holds the other end of a pipe."""
+    """End this process when the process at the other end of a pipe ends."""
     with contextlib.suppress(OSError):
         while os.read(descriptor, 1):
             pass
@@ -143,12 +143,12 @@ def _follow(descriptor: int) -> None:
 
 
 def _occupy() -> None:
-    """Let standard descriptors that were closed lead nowhere: the next file to be opened would take their places."""
+    """Open closed standard descriptors on the null device; otherwise the next opened file would get their numbers."""
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
         except OSError:
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # it takes the lowest that is free
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # open returns the lowest free number
 
 
 def _to_nowhere(descriptor: int) -> None:
@@ -158,10 +158,10 @@ def _to_nowhere(descriptor: int) -> None:
 
 
 class _Output(io.FileIO):
-    """A standard stream that outlives its reader while a model is trained."""
+    """A standard stream that stays usable during training after its reader has closed it."""
 
     def write(self, data: object, /) -> int:
-        """Write, or write nowhere from now on."""
+        """Write the data; after the reader has closed the stream, discard it."""
         try:
             return super().write(data)  # type: ignore[arg-type]
         except OSError as error:
@@ -175,7 +175,7 @@ class _Output(io.FileIO):
 
 
 def _patient(stream: TextIO | None, descriptor: int) -> TextIO:
-    """``stream`` over an ``_Output``; one that was closed before the command began leads nowhere."""
+    """``stream`` with an ``_Output`` below it; if it was closed before the command began, output is discarded."""
     if stream is None:
         return open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for the rest of the process
     if not isinstance(stream, io.TextIOWrapper) or stream.fileno() != descriptor:

@@ -1,4 +1,4 @@
-"""What is said of an exception that nobody foresaw."""
+"""The message for an unexpected exception."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _LONGEST = 600
 
 
 def last_resort(error: BaseException, words: Sequence[str]) -> str:
-    """One line that says what happened, that it is a bug, and how to see where; its traceback where that is asked for.
+    """One line: what happened, that it is a bug, and how to get the traceback; followed by it if requested.
 
     Args:
         error: the exception.
-        words: of the command line that met it.
+        words: words of the command line.
     """
     if os.environ.get(TRACEBACK, "0") not in ("", "0"):
         return "".join(traceback.format_exception(error)).rstrip() + "\nThis is a bug of lmtransfer: please report it"

@@ -1,7 +1,7 @@
-"""What the machine refuses (room, permission, memory, a file that is not there any more), in one message each.
+"""Errors of the machine (disk space, permission, memory, a file that is gone) as one message each.
 
-Errors of the system pass through the code as they are, and become messages in one place, where a command ends. What
-writes a file names it by ``naming``, since a write that fails does not say where.
+The code lets errors of the system pass, and one place turns them into messages, at the end of a command. Code that
+writes a file names it with ``naming``, since the error of a failed write does not contain the path.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lmtransfer.errors import MachineError
 _ROOM = "make room there, or name another place"
 _RIGHTS = "mend its permissions, or name another place"
 _LIMIT = "raise the limit (ulimit), or lower num_workers"
-#: What is wrong, and how it is mended.
+#: The problem and its solution.
 _REASONS: Mapping[int, tuple[str, str]] = {
     errno.ENOSPC: ("no room is left on the disk", _ROOM),
     errno.EDQUOT: ("the disk quota leaves no room", _ROOM),
@@ -51,14 +51,14 @@ _LONGEST, _MOST = 160, 1 << 14
 
 @contextmanager
 def naming(path: Path | str) -> Iterator[None]:
-    """Errors of the system that the block raises name ``path`` where they name nothing, as a write that fails does.
+    """Add ``path`` to errors of the system that the block raises without a path, as a failed write does.
 
     Raises:
-        OSError: what the block raised; also for errors of libraries that only tell of one.
+        OSError: the error of the block; also for errors of libraries that only describe one.
     """
     try:
         yield
-    except BrokenPipeError:  # of what is shown, not of a file
+    except BrokenPipeError:  # concerns the output, not a file
         raise
     except Exception as error:
         told = _told_of(error)
@@ -70,11 +70,11 @@ def naming(path: Path | str) -> Iterator[None]:
 
 
 def fault(error: BaseException, settings: Mapping[str, Any] | None = None) -> MachineError | None:
-    """What is to be said of an exception that is the machine's fault and not a bug; None where it is a bug.
+    """The error message for an exception that is the fault of the machine; None if it is a bug.
 
     Args:
         error: the exception.
-        settings: of the command, as plain data: the one that named the path is named too.
+        settings: settings of the command, as plain data; the message names the setting that holds the path.
     """
     said: str | None = None
     if _is_of_memory(error):
@@ -93,7 +93,7 @@ def fault(error: BaseException, settings: Mapping[str, Any] | None = None) -> Ma
 
 
 def _told_of(error: BaseException) -> OSError | None:
-    """The error of the system that an exception is, or that a library tells of in its own."""
+    """The system error behind an exception: the exception itself, or one that a library describes in its own."""
     if isinstance(error, OSError) and error.errno is not None:
         return None if isinstance(error, BrokenPipeError) else error
     loop = _OF_RESOLVING.match(str(error))
@@ -107,7 +107,7 @@ def _told_of(error: BaseException) -> OSError | None:
 def _refused(error: OSError, settings: Mapping[str, Any]) -> str:
     said = error.strerror or str(error)
     reason, way = _REASONS.get(error.errno or 0, (said, "mend it, or name another place"))
-    if said != os.strerror(error.errno or 0):  # a library's own words say more
+    if said != os.strerror(error.errno or 0):  # the text of a library says more
         reason = said
     path = "" if error.filename is None else _text(error.filename)
     if not os.path.isabs(path) and _absolute("here") == "here":
@@ -130,7 +130,7 @@ def _shown(path: str) -> str:
 
 
 def _absolute(path: str) -> str:
-    """The path made absolute; as it is where the current folder is gone."""
+    """The absolute path; unchanged if the current folder is gone."""
     try:
         return os.path.abspath(path)
     except OSError:
@@ -138,14 +138,14 @@ def _absolute(path: str) -> str:
 
 
 def _setting_of(path: str, settings: Mapping[str, Any]) -> tuple[str | None, str]:
-    """The setting whose value is ``path``, or a folder above it, with that value; the most exact one."""
+    """The key and value of the setting that holds ``path`` or a parent of it; the longest match wins."""
     found: tuple[str | None, str] = (None, "")
     wanted, longest = _absolute(path), 1
     for key, value in _texts(settings, ""):
         if key.rpartition(".")[2] in _NO_PATHS or not value or len(value) > _MOST or "\0" in value:
             continue
         place = _absolute(value)
-        if wanted.endswith("/" + value) and not os.path.isabs(value):  # looked for below another folder
+        if wanted.endswith("/" + value) and not os.path.isabs(value):  # the path was looked for below another folder
             place = wanted
         if len(place) > longest and (wanted == place or wanted.startswith(place + "/")):
             found, longest = (key, value), len(place)
@@ -170,7 +170,7 @@ def _is_of_memory(error: BaseException) -> bool:
 
 
 def _memory(error: BaseException, settings: Mapping[str, Any]) -> str:
-    """What was too large, and what there is to lower."""
+    """What was too large, and which setting to lower."""
     asked = _BYTES.search(str(error))
     more = f" ({int(asked[1]) / 1e9:,.1f} GB more were asked for)" if asked else ""
     sizes = [f"{key}={value}" for key in _SIZES if (value := _value(settings, key)) is not None]

@@ -1,4 +1,4 @@
-"""Packages that only some of lmtransfer's work needs: installed by an extra, asked for where they are used."""
+"""Packages that only some features need: an extra installs them, and they are imported where they are used."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import ModuleType
 
 from lmtransfer.errors import LmtransferError
 
-#: Import name -> the extra of pyproject.toml that installs it.
+#: Import name -> extra of pyproject.toml that installs it.
 EXTRAS = {
     "h5py": "elmo",
     "onnx": "onnx",
@@ -20,7 +20,7 @@ EXTRAS = {
 
 
 def missing(package: str) -> str | None:
-    """What to say where an optional package, one of ``EXTRAS``, is not installed; None where it is."""
+    """The message if an optional package, one of ``EXTRAS``, is not installed; None if it is installed."""
     if find_spec(package) is not None:
         return None
     return f"the package {package} is not installed: pip install 'lmtransfer[{EXTRAS[package]}]'"
@@ -31,11 +31,11 @@ def optional(package: str, *, work: str, error: type[LmtransferError]) -> Module
 
     Args:
         package: its import name, one of ``EXTRAS``.
-        work: what needs it, the beginning of the message: a file, or ``ONNX export``.
-        error: the kind of error to raise; takes one message.
+        work: what needs the package, for the beginning of the message: a file, or ``ONNX export``.
+        error: class of the error to raise; takes one message.
 
     Raises:
-        LmtransferError: of the kind ``error``: it is not installed.
+        LmtransferError: of the class ``error``: the package is not installed.
     """
     message = missing(package)
     if message is not None:

@@ -1,4 +1,4 @@
-"""Text of others as it may be shown: nothing in it moves a cursor, changes a colour or turns a line around."""
+"""Text from others, made safe to show: nothing in it moves the cursor, changes colours or reverses a line."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 _KEPT = frozenset("\n\t")
 
-#: Of encoding text: what has no letter in an encoding is written in ASCII, by a sign that is like it or by its number.
+#: Error handler for encoding: a character that an encoding lacks becomes a similar ASCII sign, or its number.
 IN_ASCII = "lmtransfer.in_ascii"
 _LIKE = {0xB1: "+-", 0xD7: "x", 0x2013: "-", 0x2014: "-", 0x2022: "*", 0x2026: "~", 0x2581: "_"}
 #: Frames, blocks and the dots of a spinner.
@@ -17,7 +17,7 @@ _DRAWN = ((0x2500, 0x257F, "-"), (0x2580, 0x259F, "#"), (0x2800, 0x28FF, "*"))
 
 
 def printable(text: str) -> str:
-    """The text with its control and formatting characters written out; line ends and tabs stay."""
+    """Escape the control and formatting characters of a text; line ends and tabs stay."""
     if text.isprintable():
         return text
     return "".join(
@@ -29,7 +29,7 @@ def printable(text: str) -> str:
 
 
 def printable_values(value: Any) -> Any:
-    """Plain data with every text in it as ``printable`` gives it, keys too."""
+    """Plain data with ``printable`` applied to every string in it, keys included."""
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, dict):
@@ -40,7 +40,7 @@ def printable_values(value: Any) -> Any:
 
 
 def short_path(path: Path) -> str:
-    """A path as it is typed where the user is: from the current folder on where it lies there, else whole."""
+    """The path relative to the current folder if it is inside that folder, else the whole path."""
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 

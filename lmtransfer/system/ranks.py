@@ -1,4 +1,4 @@
-"""What ``torchrun`` says of this process in its environment: which of how many it is. Imports no torch."""
+"""The rank of this process and the number of processes, from the environment of ``torchrun``. Does not import torch."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 from lmtransfer.errors import ConfigError
 
-#: What a process needs to find the others.
+#: The variables that a process needs to find the others.
 _TO_MEET = ("RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -14,18 +14,18 @@ def world_size() -> int:
     """Number of processes that were started together; 1 without ``torchrun``.
 
     Raises:
-        ConfigError: the environment holds no whole number (so for all here).
+        ConfigError: the variable is not a whole number (the same for all functions here).
     """
     return _number("WORLD_SIZE", 1)
 
 
 def rank() -> int:
-    """This process's number among all, from 0."""
+    """The rank of this process among all, from 0."""
     return _number("RANK", 0)
 
 
 def local_rank() -> int:
-    """This process's number on its machine, from 0."""
+    """The rank of this process on its machine, from 0."""
     return _number("LOCAL_RANK", 0)
 
 
@@ -35,7 +35,7 @@ def local_world_size() -> int:
 
 
 def are_many() -> bool:
-    """Whether several processes were started together; an environment that makes no sense says no."""
+    """Whether several processes were started together; False if the environment is invalid."""
     try:
         return world_size() > 1
     except ConfigError:
@@ -43,7 +43,7 @@ def are_many() -> bool:
 
 
 def is_first() -> bool:
-    """Whether this process speaks for all."""
+    """Whether this is rank 0, which prints for all ranks."""
     try:
         return rank() == 0
     except ConfigError:
@@ -51,10 +51,10 @@ def is_first() -> bool:
 
 
 def check() -> None:
-    """Check what the environment says.
+    """Check the environment variables.
 
     Raises:
-        ConfigError: it makes no sense, or the processes could not meet.
+        ConfigError: they are invalid, or the processes could not connect.
     """
     world_size(), rank(), local_rank(), local_world_size()
     lacking = [name for name in _TO_MEET if not os.environ.get(name)]

@@ -1,26 +1,27 @@
-"""How long a waiting thread spins before it sleeps. Imports nothing heavy, since it must come before torch.
+"""How long a waiting thread spins before it sleeps. Imports nothing heavy, since it must run before torch is imported.
 
-At the end of every parallel stretch of a step the threads wait for one another. GNU's OpenMP runtime, which PyTorch
-ships on Linux, spins for up to some tens of milliseconds by default: the fastest way alone, and the slowest beside any
-other busy process, since a thread that spins keeps its core from the one it waits for. ``scripts/measure_waiting.py``
-draws the curve; README.md has it.
+At the end of every parallel part of a step the threads wait for one another. GNU's OpenMP runtime, which PyTorch ships
+on Linux, spins for up to some tens of milliseconds by default. This is fastest if the process is alone, and slowest if
+another process is busy, since a spinning thread keeps its core from the thread it waits for.
+``scripts/measure_waiting.py`` draws the curve; README.md shows it.
 """
 
 from __future__ import annotations
 
 from collections.abc import MutableMapping
 
-#: Turns of the waiting loop before a thread sleeps, some tens of microseconds. Long enough for the gaps between the
-#: operations of a step, so that a step alone loses nothing (1,000 cost small steps of finetuning a fifth); short enough
-#: that a preempted fellow is not waited for (10,000 made a step beside a busy process three times as long).
+#: Iterations of the waiting loop before a thread sleeps, some tens of microseconds. Long enough for the gaps between
+#: the operations of a step, so that a process alone loses nothing (1,000 slowed down small steps of finetuning by a
+#: fifth). Short enough not to wait for a preempted thread (10,000 made a step beside a busy process three times as
+#: long).
 SPIN_COUNT = 2000
 
-#: What users set themselves, by the name in GNU's runtime or by OpenMP's own; any of them wins.
+#: Variables that users may set themselves, of GNU's runtime or of OpenMP; if one is set, it is kept.
 USERS_OWN = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 
 
 def set_waiting(environment: MutableMapping[str, str]) -> None:
-    """Set how threads wait, unless the user has; processes that are started inherit it.
+    """Set how threads wait, unless the user has set it; child processes inherit it.
 
     Args:
         environment: ``os.environ``, before torch is imported: the runtime reads it once, when it is loaded.

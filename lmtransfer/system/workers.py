@@ -1,4 +1,4 @@
-"""Worker processes, and how they behave when their parent is interrupted or killed."""
+"""Worker processes, and what they do when their parent is interrupted or killed."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ T = TypeVar("T")
 
 
 def default_num_workers() -> int:
-    """As many processes as this one may use cores."""
+    """As many processes as there are usable cores."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Workers:
-    """Processes that call functions; an interruption never meets one that is just being started.
+    """Processes that call functions; an interruption never hits a process during its start.
 
     Args:
-        executor: the pool.
+        executor: the pool of processes.
     """
 
     def __init__(self, executor: ProcessPoolExecutor) -> None:
         self._executor = executor
 
     def submit(self, function: Callable[..., T], *arguments: Any) -> Future[T]:
-        """Have ``function`` called, at the first call of all in a process that is started for it."""
-        with held_back():  # a child that is interrupted at its start, or half told what to do, ends in a traceback
+        """Call ``function`` in a worker; the first call starts a process."""
+        with held_back():  # a child interrupted during its start would print a traceback
             return self._executor.submit(function, *arguments)
 
 
 @contextmanager
 def workers(num_workers: int, set_up: Callable[..., None] | None = None, *arguments: Any) -> Iterator[Workers]:
-    """Worker processes for as long as the block lasts; at its end what they have begun is finished, and no more.
+    """Worker processes inside the block; at its end started calls are finished, and waiting calls are dropped.
 
     Args:
-        num_workers: how many.
-        set_up: called in each of them first.
-        arguments: of ``set_up``.
+        num_workers: number of processes.
+        set_up: function that each worker calls first.
+        arguments: arguments of ``set_up``.
     """
     executor = ProcessPoolExecutor(
         num_workers, mp_context=get_context("spawn"), initializer=_start, initargs=(set_up, arguments)
@@ -56,7 +56,7 @@ def workers(num_workers: int, set_up: Callable[..., None] | None = None, *argume
 
 
 def _start(set_up: Callable[..., None] | None, arguments: tuple[Any, ...]) -> None:
-    """Leave signals to the parent, and end this process when the parent is gone (one that was killed cannot end it)."""
+    """Let the parent handle signals, and end this process when the parent is gone (a killed parent cannot end it)."""
     for number in SIGNALS:
         if number != signal.SIGTERM:
             signal.signal(number, signal.SIG_IGN)

@@ -1,1 +1,1 @@
-"""Labelled tasks: examples, how they are encoded, what answers them, how answers are scored."""
+"""Labelled tasks: reading examples, encoding them, describing their heads, and scoring answers."""

@@ -1,4 +1,4 @@
-"""What a run can say about an example, a kind a head."""
+"""Answers of a run to an example, one class for each kind of head."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ class LabelAnswer:
     """One of the labels.
 
     Attributes:
-        label: its index.
-        name: its name.
-        probabilities: of each label by name; None for a baseline.
+        label: index of the label.
+        name: name of the label.
+        probabilities: probability of each label, by name; None for a baseline.
     """
 
     label: int
@@ -41,9 +41,9 @@ class TagsAnswer:
     """A tag for each word.
 
     Attributes:
-        tags: their indices.
-        names: their names.
-        probabilities: of the chosen tags; None for a baseline.
+        tags: indices of the tags.
+        names: names of the tags.
+        probabilities: probabilities of the chosen tags; None for a baseline.
     """
 
     tags: tuple[int, ...]
@@ -57,16 +57,16 @@ class TagsAnswer:
 
 @dataclass(frozen=True, slots=True)
 class SpanAnswer:
-    """A span of the passage, or what else there is to say.
+    """A span of the passage, another kind of answer, or no answer.
 
     Attributes:
         text: the answer as it is scored; empty for no answer.
-        start: its first character in the passage; None where it is no span.
+        start: its first character in the passage; None if it is no span.
         end: one past its last character.
         score: log-probability-like score of the best span, start logit + end logit.
-        null_score: the same of "no answer here"; how much it is above ``score`` is the published "null odds".
+        null_score: the same score for "no answer here"; ``null_score`` minus ``score`` is the published "null odds".
         kind: name of another kind of answer (yes, no, unknown), or None.
-        best: text of the best span, whatever is answered.
+        best: text of the best span, even if the answer is another one.
     """
 
     text: str

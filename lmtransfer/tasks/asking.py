@@ -1,4 +1,4 @@
-"""What users ask a task: a line, or a file of lines, rows, sentences or questions, as examples without gold answers."""
+"""Input of users for a task: a line, or a file of lines, rows, sentences or questions, read without gold answers."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from lmtransfer.data.documents import Notes
 from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.tasks.file_formats.json_document import JsonNode
 
-#: Where an example comes from, ``file:line``, and the example.
+#: The source of an example, ``file:line``, and the example.
 Given = tuple[str, Any]
 
-#: Stands between two texts of one line.
+#: Separates two texts in one line.
 SEPARATOR = "[SEP]"
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A file of what is to be answered, or what arrives through a pipe.
+    """A file with the input of a user, or input from a pipe.
 
     Attributes:
-        name: what it is called in messages.
+        name: name of the input in messages.
         numbered: its lines with their numbers, from 1, without line ends; one is in memory at a time.
-        path: the file; None where it is read once, as it comes.
-        file_format: how it is written, one of the ``Reader.formats``.
+        path: the file; None if the input can be read only once, as from a pipe.
+        file_format: format of the input, one of the ``Reader.formats``.
         columns: names given by the user: ``text_column``, ``text_pair_column``, ``id_column``.
-        stops: whether what is no example ends everything.
-        refuse: takes what is no example, said in one message with ``file:line``.
-        notes: where odd things are counted.
+        stops: whether the first line that is no valid example stops the command.
+        refuse: called for each invalid example with one message, which has ``file:line``.
+        notes: counts unusual input.
     """
 
     name: str
@@ -45,11 +45,12 @@ class Asked:
     notes: Notes
 
     def each_line(self, example_of: Callable[[str, str, str], Any], *, pass_blank: bool = False) -> Iterator[Given]:
-        """One example a line.
+        """Yield one example a line.
 
         Args:
-            example_of: makes it of the line, its place and its name, or says by a ValueError or DataError why not.
-            pass_blank: count blank lines instead.
+            example_of: makes the example from the line, its ``file:line`` and its name; raises ValueError or DataError
+                with the reason if it cannot.
+            pass_blank: skip blank lines and count them.
         """
         number = -1
         for line_number, line in self.numbered:
@@ -69,15 +70,15 @@ class Asked:
 
 
 class Reader(ABC):
-    """Makes examples of what users ask.
+    """Makes examples from the input of users.
 
     Args:
-        kind: what answers, in a word, for messages.
+        kind: short name of the task's kind, for messages.
 
     Attributes:
-        formats: how files may be written; all know ``lines``, an example a line.
-        file_only: those of them that are read from a file, not from a pipe.
-        json_format: that of a file whose name ends in ``.json``; None where that says nothing.
+        formats: supported file formats; every reader supports ``lines``, with one example a line.
+        file_only: formats that can be read from a file but not from a pipe.
+        json_format: format of a file whose name ends in ``.json``; None if the name does not decide.
         has_columns: whether users may name columns.
     """
 
@@ -90,11 +91,11 @@ class Reader(ABC):
         self.json_format: str | None = None
 
     def read(self, asked: Asked) -> Iterator[Given]:
-        """The examples of an input, each as soon as it is read.
+        """Yield the examples of an input, each as soon as it is read.
 
         Raises:
-            DataError: what is no example, where errors stop; a table without the columns.
-            ConfigError: columns are named that there cannot be.
+            DataError: an example is invalid and errors stop the command, or a table lacks the columns.
+            ConfigError: the user names columns, but the input has no columns.
         """
         if asked.columns and not (self.has_columns and asked.file_format != "lines"):
             raise ConfigError(f"{next(iter(asked.columns))}: there are no columns in format={asked.file_format}")
@@ -103,16 +104,16 @@ class Reader(ABC):
         return self.of_file(asked)
 
     def of_line(self, line: str, where: str, name: str, notes: Notes) -> Any:
-        """The example of one line.
+        """Make the example of one line.
 
         Args:
-            line: without its end.
-            where: its place, for notes.
-            name: of the example.
-            notes: where odd things are counted.
+            line: the line without its end.
+            where: ``file:line``, for notes.
+            name: name of the example.
+            notes: counts unusual input.
 
         Raises:
-            ValueError: it is none.
+            ValueError: the line is no valid example.
         """
         if not line.strip():
             raise ValueError("the line is empty")
@@ -120,22 +121,22 @@ class Reader(ABC):
 
     @abstractmethod
     def of_filled_line(self, line: str, where: str, name: str, notes: Notes) -> Any:
-        """See ``of_line``; the line is not blank."""
+        """See ``of_line``; here the line is not blank."""
 
     @abstractmethod
     def of_file(self, asked: Asked) -> Iterator[Given]:
-        """The examples of a file in another format than ``lines``; see ``read``."""
+        """Yield the examples of a file in another format than ``lines``; see ``read``."""
 
 
 def two_texts(line: str, what: str) -> tuple[str, str]:
-    """The two texts of a line: with ``[SEP]`` between them and white space around it, or with a tab.
+    """Split a line into two texts, at ``[SEP]`` with white space around it, or at a tab.
 
     Args:
-        line: as given.
-        what: what the texts are, for the message.
+        line: the line.
+        what: name of the texts, for the message.
 
     Raises:
-        ValueError: there are not two of them.
+        ValueError: the line does not have exactly two texts.
     """
     marked = SEPARATOR in line
     parts = [part.strip() for part in line.split(SEPARATOR)] if marked else line.split("\t")
@@ -146,15 +147,15 @@ def two_texts(line: str, what: str) -> tuple[str, str]:
 
 
 def json_object(line: str, where: str, otherwise: str) -> tuple[JsonNode, str]:
-    """A line of JSON, and the name that its ``id`` gives it.
+    """Parse a line of JSON, and return the object with the name that its ``id`` gives it.
 
     Args:
         line: the line.
-        where: its place, for messages.
-        otherwise: its name where it has no ``id``.
+        where: ``file:line``, for messages.
+        otherwise: name if there is no ``id``.
 
     Raises:
-        DataError: it is no JSON, or no object.
+        DataError: the line is no JSON, or no object.
     """
     try:
         row = JsonNode(json.loads(line), None, where)

@@ -1,4 +1,4 @@
-"""What every downstream task promises, and the words in which it is asked and answered."""
+"""The interface of every downstream task, of its examples and of its answers."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from lmtransfer.tokenizers.base import Tokenizer
 
 @runtime_checkable
 class Example(Protocol):
-    """Something to be answered.
+    """An example of a task.
 
     Attributes:
-        id: names it for people and files (``train:17``: the 17th row of the split, from 0, or the id it came with).
-        has_gold: whether its gold answer is known (in published test sets it is hidden).
-        stratum: which kind of example it is, for subsets that keep the proportions; 0 where all are of one kind.
-        group: what it shares with others, such as a passage: examples of one group are never on both sides when a part
-            is held out to choose by. Those of the group "" share with several groups, and are always trained on.
-        content: the texts that are asked about; examples of the same content are the same in every run.
+        id: name for people and files (``train:17`` is row 17 of the split, from 0; or the id in the source).
+        has_gold: whether its gold answer is known (published test sets hide it).
+        stratum: class of the example, for subsets that keep the proportions; 0 if all examples are of one class.
+        group: what it shares with other examples, such as a passage. Examples of one group are all in the held-out part
+            or all in the training part. Examples of group "" share with several groups and are always trained on.
+        content: the input texts; examples with the same content are the same example in every run.
     """
 
     @property
@@ -49,32 +49,32 @@ class Example(Protocol):
 
 @runtime_checkable
 class Answer(Protocol):
-    """What a run says about an example."""
+    """An answer of a run to an example."""
 
     def plain(self) -> dict[str, Any]:
-        """As JSON: what ``predict`` writes."""
+        """Return the answer as JSON, in the form that ``predict`` writes."""
         ...
 
 
 class Task(ABC):
     """Labelled data with its splits, its label names and its official metrics.
 
-    What not every task has is declared here with what holds for the others, so that nobody need ask which task it is.
+    Features that only some tasks have are declared here with defaults, so that callers need not know the class.
 
     Attributes:
         name: the task's name in tables and ``result.json``.
-        labels: the label names in order, none for regression; they travel with every run, and other runs are matched
-            to them by name.
-        main_metric: name of the metric that decides; higher is better in all of them.
-        max_length: longest input in tokens, specials included; None: what the encoder can read.
+        labels: the label names in order, empty for regression; every run stores them, and other runs are matched to
+            them by name.
+        main_metric: name of the metric that decides; higher is better for all metrics.
+        max_length: longest input in tokens, specials included; None: the longest input of the encoder.
         num_train: size of the seeded subset of the training split; None: all of it.
-        dev_from_train: fraction of the training examples held out to choose checkpoints and learning rates by;
-            None: the ``dev`` split chooses (and where it is also what is reported, the result says so).
-        splits: names of the splits there are.
-        notes: odd things met in the splits that were read, by split.
-        zero_shot: it is asked of pretraining runs as they are: there is no head, and nothing to train.
-        no_answer: "none at all" is an answer.
-        baseline_name: what ``baseline`` is called; None: by the label that it gives to every example.
+        dev_from_train: fraction of the training examples in the held-out part, which chooses checkpoints and learning
+            rates; None: the ``dev`` split chooses (the result says so if ``dev`` is also the reported split).
+        splits: names of the available splits.
+        notes: unusual input in the splits that were read, by split.
+        zero_shot: the task scores pretraining runs as they are: it has no head, and nothing is trained.
+        no_answer: whether "no answer" is a valid answer.
+        baseline_name: name of the ``baseline``; None: the label that it gives to every example.
     """
 
     zero_shot: ClassVar[bool] = False
@@ -93,89 +93,89 @@ class Task(ABC):
     @property
     @abstractmethod
     def head(self) -> HeadSpec:
-        """What answers it.
+        """Describe the head of the task.
 
         Raises:
-            ConfigError: nothing can be trained on it.
+            ConfigError: the task has no head to train.
         """
 
     @abstractmethod
     def examples(self, split: str) -> Sequence[Any]:
-        """All examples of a split, in the order of the source.
+        """Read all examples of a split, in the order of the source.
 
         Raises:
-            DataError: the split is missing or malformed, with ``file:line`` where there is one.
+            DataError: the split is missing or malformed; the message has ``file:line`` if there is one.
         """
 
     @abstractmethod
     def encode(
         self, examples: Sequence[Any], tokenizer: Tokenizer, *, max_length: int, num_segments: int
     ) -> EncodedExamples:
-        """Examples as token ids with specials, in sequences none longer than ``max_length`` tokens.
+        """Encode examples as token ids with specials, in sequences of at most ``max_length`` tokens.
 
         Args:
-            examples: what to encode.
+            examples: the examples.
             tokenizer: the run's tokenizer.
             max_length: longest sequence in tokens, specials included.
-            num_segments: how many segment ids the encoder tells apart.
+            num_segments: number of segment ids of the encoder.
         """
 
     @abstractmethod
     def answers(self, encoded: EncodedExamples, outputs: np.ndarray) -> Iterator[Any]:
-        """What the head's outputs say, one ``Answer`` an example, in the order of ``encoded.examples``.
+        """Turn the head's outputs into one ``Answer`` an example, in the order of ``encoded.examples``.
 
         Args:
-            encoded: what was read.
-            outputs: what the head gave, float32, shape (R, K): row r answers row r of ``encoded.targets``.
+            encoded: the encoded examples.
+            outputs: outputs of the head, float32, shape (R, K): row r answers row r of ``encoded.targets``.
         """
 
     @abstractmethod
     def score(self, examples: Sequence[Any], answers: Iterable[Any]) -> dict[str, float]:
-        """The official metrics, the main one first.
+        """Compute the official metrics, the main one first.
 
         Args:
-            examples: with gold answers.
-            answers: one an example, in the same order.
+            examples: examples with gold answers.
+            answers: one answer an example, in the same order.
         """
 
     def reader(self) -> Reader:
-        """What makes examples of what users ask.
+        """Return the reader that makes examples from the input of users.
 
         Raises:
-            ConfigError: users do not ask it anything.
+            ConfigError: the task takes no input from users.
         """
         raise ConfigError(f"task {self.name} is scored on its own data, and answers nothing else")
 
     def echo(self, example: Any) -> dict[str, Any]:
-        """What stands beside the answer to an example, so that people can read it; as JSON."""
+        """Return, as JSON, the text to show beside the answer to an example, so that people can read it."""
         return {}
 
     def baseline(self, train: Sequence[Any], examples: Sequence[Any]) -> Sequence[Answer] | None:
-        """The best answers that need no input, such as the majority label; None where there are no such answers.
+        """Return the best answers that need no input, such as the majority label; None if there are no such answers.
 
         Args:
             train: the training examples.
-            examples: what to answer.
+            examples: the examples to answer.
         """
         return None
 
     def scored_examples(self, examples: Sequence[Any], answers: Sequence[Any]) -> ScoredExamples | None:
-        """What the answers say, and what each example is worth in the metrics of ``score``, to be kept and compared.
+        """Return the answers and each example's share in the metrics of ``score``, to be kept and compared.
 
         Args:
-            examples: with gold answers.
-            answers: one an example, in the same order.
+            examples: examples with gold answers.
+            answers: one answer an example, in the same order.
 
         Returns:
-            None where answers cannot be kept example by example.
+            None if answers cannot be kept example by example.
         """
         return None
 
     def check_windows(self, longest: int) -> None:  # noqa: B027 (most tasks have nothing to refuse)
-        """Refuse settings that do not fit sequences of so many tokens, before anything is read.
+        """Check, before anything is read, that the settings fit sequences of at most ``longest`` tokens.
 
-        Not part of encoding: older runs are read as they were trained.
+        This check is not part of encoding, because older runs are read with the settings of their training.
 
         Raises:
-            ConfigError: they do not.
+            ConfigError: the settings do not fit.
         """

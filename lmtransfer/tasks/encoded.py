@@ -1,6 +1,6 @@
-"""Examples as token ids in flat arrays, and what is asked about them.
+"""Examples as token ids in flat arrays, with their targets.
 
-Shape legend: N examples, S sequences (several of an example where it is cut into windows), T tokens of all of them,
+Shape legend: N examples, S sequences (several for an example that is cut into windows), T tokens of all sequences,
 R rows of targets, K columns.
 """
 
@@ -19,10 +19,10 @@ from lmtransfer.tokenizers.characters import spell
 
 
 def room_beside(num_specials: int, *, max_length: int) -> int:
-    """Tokens of text that an input of ``max_length`` tokens has room for.
+    """Return how many tokens of text fit into an input of ``max_length`` tokens.
 
     Raises:
-        ConfigError: none beside its special tokens.
+        ConfigError: ``max_length`` leaves no room beside the special tokens.
     """
     if max_length <= num_specials:
         raise ConfigError(
@@ -34,11 +34,11 @@ def room_beside(num_specials: int, *, max_length: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Spelling:
-    """How the words of examples are spelt, words outside the vocabulary included; four bytes a token.
+    """The spelling of the words of examples, including words outside the vocabulary; four bytes a token.
 
     Attributes:
-        table: character ids, those of the vocabulary first and then each other word's once, int16, shape (W, 50).
-        rows_T: row of the table of each token, int32.
+        table: character ids, int16, shape (W, 50): the words of the vocabulary first, then each other word once.
+        rows_T: row of each token in the table, int32.
     """
 
     table: np.ndarray
@@ -46,10 +46,10 @@ class Spelling:
 
 
 class Speller:
-    """Spells the tokens of examples, in a table that grows by each word outside the vocabulary.
+    """Spells the tokens of examples, in a table that grows by one row for each word outside the vocabulary.
 
     Args:
-        tokenizer: of whole words.
+        tokenizer: a tokenizer of whole words.
     """
 
     def __init__(self, tokenizer: CharacterTokenizer) -> None:
@@ -57,16 +57,16 @@ class Speller:
         self._added: dict[str, int] = {}
 
     def rows(self, ids: np.ndarray, text: str) -> np.ndarray:
-        """The row of each token of the beginning of a text, int32."""
+        """Return the table row of each token, int32; ``ids`` are the first tokens of ``text``."""
         num_unknown = int((ids == self._tokenizer.unk_id).sum())
         return self.rows_of(ids, self._tokenizer.unknown_words(text)[:num_unknown] if num_unknown else ())
 
     def rows_of(self, ids: np.ndarray, unknown: Sequence[str]) -> np.ndarray:
-        """The row of each token, int32.
+        """Return the table row of each token, int32.
 
         Args:
-            ids: of the tokens.
-            unknown: the words that are [UNK] among them, in order.
+            ids: token ids.
+            unknown: the words of the [UNK] tokens among them, in order.
         """
         rows = ids.astype(np.int32)
         size, added = self._tokenizer.vocab_size, self._added
@@ -74,36 +74,36 @@ class Speller:
         return rows
 
     def spelling(self, rows: Iterable[np.ndarray]) -> Spelling:
-        """The table as it is now, for the tokens of these rows end to end."""
+        """Return the current table, with these rows joined end to end."""
         return Spelling(np.concatenate([self._tokenizer.characters, spell(list(self._added))]), joined(rows))
 
 
 def joined(arrays: Iterable[np.ndarray]) -> np.ndarray:
-    """Arrays of tokens end to end, int32; of none, an empty one."""
+    """Join arrays of tokens end to end, int32; without arrays, return an empty one."""
     return np.concatenate([np.zeros(0, np.int32), *arrays])
 
 
 def speller_of(tokenizer: Tokenizer) -> Speller | None:
-    """What spells the tokens of a tokenizer of whole words; None of others."""
+    """Return a speller for a tokenizer of whole words; None for other tokenizers."""
     return Speller(tokenizer) if isinstance(tokenizer, CharacterTokenizer) else None
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedExamples:
-    """Examples ready to be packed; five bytes a token, nine where words are spelt.
+    """Examples ready to be packed; five bytes a token, or nine if words are spelt.
 
     Attributes:
-        examples: what was encoded, N of them.
-        owners: the example of each sequence, ascending, int64, shape (S,).
+        examples: the N examples.
+        owners: number of each sequence's example, ascending, int64, shape (S,).
         tokens_T: token ids of all sequences end to end, int32.
         segments_T: segment ids, int8.
         offsets: sequence s is ``tokens_T[offsets[s]:offsets[s + 1]]``, int64, shape (S + 1,).
-        targets: what is asked, R rows.
-        target_offsets: sequence s is asked rows ``target_offsets[s]`` to ``target_offsets[s + 1]``, int64, (S + 1,).
-        num_truncated: how many examples lost tokens to ``max_length``.
-        first_lengths: tokens of the first text of each pair, int64, shape (S,); None of single texts.
-        spelling: of the same tokens, where the tokenizer spells words.
-        unreachable: ids of the examples whose gold answer cannot be given on these tokens.
+        targets: the targets, R rows.
+        target_offsets: target rows of sequence s: ``target_offsets[s]`` to ``target_offsets[s + 1]``, int64, (S + 1,).
+        num_truncated: number of examples that lost tokens to ``max_length``.
+        first_lengths: tokens of the first text of each pair, int64, shape (S,); None for single texts.
+        spelling: spelling of the same tokens, if the tokenizer spells words.
+        unreachable: ids of the examples whose gold answer cannot be expressed in these tokens.
     """
 
     examples: tuple[Any, ...]
@@ -128,7 +128,7 @@ class EncodedExamples:
         return np.diff(self.offsets)
 
     def sequences_of(self, examples: np.ndarray) -> np.ndarray:
-        """The sequences of these examples, end to end, int64.
+        """Return the numbers of the sequences of these examples, end to end, int64.
 
         Args:
             examples: example numbers, int64.
@@ -136,17 +136,17 @@ class EncodedExamples:
         return ragged_places(np.searchsorted(self.owners, np.arange(len(self.examples) + 1)), examples)
 
     def target_rows(self, sequences: np.ndarray) -> np.ndarray:
-        """The rows of targets of these sequences, end to end, int64."""
+        """Return the numbers of the target rows of these sequences, end to end, int64."""
         return ragged_places(self.target_offsets, sequences)
 
     def targets_of(self, sequences: np.ndarray) -> Targets[np.ndarray]:
-        """The targets of these sequences, in this order."""
+        """Return the targets of these sequences, in this order."""
         rows = self.target_rows(sequences)
         found: Targets[np.ndarray] = self.targets.each(lambda values: values[rows])
         return found
 
     def select(self, examples: np.ndarray) -> EncodedExamples:
-        """The examples at these numbers, in that order (``num_truncated`` stays that of the whole).
+        """Return the examples with these numbers, in that order (``num_truncated`` still counts all examples).
 
         Args:
             examples: example numbers, int64.
@@ -172,15 +172,15 @@ class EncodedExamples:
 
 
 def ragged_offsets(lengths: np.ndarray | Sequence[int]) -> np.ndarray:
-    """Where each of some pieces begins when they lie end to end, and their total, int64, one more than there are."""
+    """Return the start of each piece when pieces lie end to end, and then their total length, int64."""
     return np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
 
 
 def ragged_places(offsets: np.ndarray, chosen: np.ndarray) -> np.ndarray:
-    """The places of the chosen pieces' elements, end to end, int64.
+    """Return the indices of the elements of the chosen pieces, end to end, int64.
 
     Args:
-        offsets: where each piece begins, and the end of the last one.
+        offsets: start of each piece, and the end of the last one.
         chosen: numbers of pieces.
     """
     lengths = np.diff(offsets)[chosen]

@@ -1,4 +1,4 @@
-"""The labels that a training split is found to have, where a task does not name them."""
+"""Checks of the labels that are found in a training split, for a task that does not list its labels."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from collections.abc import Mapping, Sequence
 
 from lmtransfer.errors import DataError
 
-#: Characters of the longest label; more are no name.
+#: Maximum characters of a label; a longer text is no label.
 LONGEST = 200
 _SHOWN, _MOST = 40, 20
-#: More labels than this, and more than half as many as there are things: that column is no label.
+#: A column with more labels than this, and with more than one label for every two things, holds no labels.
 _MANY = 20
 
 
 def check_label(label: str, where: str, column: str) -> None:
-    """Refuse a text that can be no label.
+    """Check that a text can be a label.
 
     Args:
-        label: as the file writes it.
+        label: the label as the file writes it.
         where: ``file:line``.
-        column: the setting that says where labels are.
+        column: the setting that names the column of labels.
 
     Raises:
-        DataError: it is longer than a label can be, or has white space at its ends.
+        DataError: the text is longer than a label can be, or has white space at its ends.
     """
     if len(label) > LONGEST:
         raise DataError(
@@ -37,16 +37,16 @@ def check_label(label: str, where: str, column: str) -> None:
 
 
 def check_labels(labels: Mapping[str, int], *, origin: str, things: str, column: str) -> None:
-    """Refuse labels between which there is nothing to tell apart, and what looks like another column.
+    """Check that there are at least two labels, and that the column looks like a column of labels.
 
     Args:
-        labels: what was found, and how often.
+        labels: the labels that were found, with their counts.
         origin: file or hub split.
-        things: what is labelled there, in the plural.
-        column: the setting that says where labels are, with its value.
+        things: name of the labelled things, in the plural.
+        column: the setting that names the column of labels, with its value.
 
     Raises:
-        DataError: there are fewer than two, or more than a label for every two things.
+        DataError: there are fewer than two labels, or more than one label for every two things.
     """
     if not labels:
         raise DataError(f"{origin}: holds no labelled {things}, so there is nothing to train on; give another file")
@@ -64,11 +64,11 @@ def check_labels(labels: Mapping[str, int], *, origin: str, things: str, column:
 
 
 def short(label: str) -> str:
-    """A label for messages, quoted."""
+    """Shorten and quote a label for messages."""
     return repr(label if len(label) <= _SHOWN else f"{label[:_SHOWN]}...")
 
 
 def listed(labels: Sequence[str]) -> str:
-    """The first labels for messages, comma-separated."""
+    """List the first labels for messages, comma-separated."""
     more = f", ... ({len(labels) - _MOST} more)" if len(labels) > _MOST else ""
     return ", ".join(label if len(label) <= _SHOWN else f"{label[:_SHOWN]}..." for label in labels[:_MOST]) + more

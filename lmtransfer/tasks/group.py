@@ -1,4 +1,4 @@
-"""The name of several tasks."""
+"""A name for a group of tasks."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from lmtransfer.errors import ConfigError
 
 
 class TaskGroup:
-    """Stands for several tasks on the command line, where ``task=<group>`` is a sweep over them; it is no task itself.
+    """Stands for several tasks on the command line: ``task=<group>`` is a sweep over them. It is no task itself.
 
     Args:
-        name: of the group.
+        name: name of the group.
         tasks: names of the tasks, files of ``conf/task``.
-        data_root: as every task has it; not used.
+        data_root: not used; present because every task has it.
 
     Raises:
-        ConfigError: always, since a command can do one task at a time.
+        ConfigError: always, because a command runs one task at a time.
     """
 
     def __init__(self, *, name: str, tasks: Sequence[str], data_root: str | None = None) -> None:

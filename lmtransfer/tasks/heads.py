@@ -1,6 +1,6 @@
-"""What a task asks of a head: the kind of answer, what is asked of each sequence, and what the head's outputs say.
+"""Specifications of heads: the kind of answer, the targets of each sequence, and the meaning of the outputs.
 
-The heads themselves, which learn, are in ``transfer.heads``.
+The trainable heads are in ``transfer.heads``.
 
 Shape legend: R rows of targets, K columns of a head's outputs.
 """
@@ -16,17 +16,17 @@ import numpy as np
 #: The target of an example whose gold answer is hidden.
 NO_LABEL = -1
 
-#: Arrays where examples are kept, tensors in a batch; of shape (R,).
+#: Arrays in encoded examples, tensors in a batch; shape (R,).
 Values = TypeVar("Values")
 
 
 @dataclass(frozen=True, slots=True)
 class Targets(Generic[Values]):
-    """What a head is to answer: one row a sequence, or one a word. Each kind of head has its own fields."""
+    """The targets of a head, one row a sequence or one row a word. Each kind of head has its own fields."""
 
     @classmethod
     def of(cls, targets: Targets[Values]) -> Self:
-        """The same, known to be of this kind."""
+        """Return the same targets, typed as this class."""
         assert isinstance(targets, cls), f"targets of {type(targets).__name__} where {cls.__name__} are asked for"
         return targets
 
@@ -35,7 +35,7 @@ class Targets(Generic[Values]):
         return len(getattr(self, fields(self)[0].name))
 
     def each(self, change: Callable[[Any], Any]) -> Any:
-        """Targets of the same kind, every field changed alike."""
+        """Return targets of the same kind, with ``change`` applied to every field."""
         return type(self)(*(change(getattr(self, field.name)) for field in fields(self)))
 
 
@@ -44,7 +44,7 @@ class LabelTargets(Targets[Values]):
     """A label for each sequence.
 
     Attributes:
-        labels: int64; -1 where hidden.
+        labels: int64; -1 if hidden.
     """
 
     labels: Values
@@ -55,7 +55,7 @@ class ScoreTargets(Targets[Values]):
     """A number for each sequence.
 
     Attributes:
-        scores: float32; NaN where hidden.
+        scores: float32; NaN if hidden.
     """
 
     scores: Values
@@ -66,9 +66,9 @@ class TagTargets(Targets[Values]):
     """A tag for each word, in the order of the text; int64.
 
     Attributes:
-        first: the word's first token, counted from the sequence's first.
-        counts: its number of tokens.
-        tags: its tag; -1 where hidden.
+        first: the word's first token, counted from the first token of the sequence.
+        counts: number of tokens of the word.
+        tags: tag of the word; -1 if hidden.
     """
 
     first: Values
@@ -78,14 +78,14 @@ class TagTargets(Targets[Values]):
 
 @dataclass(frozen=True, slots=True)
 class SpanTargets(Targets[Values]):
-    """A span of the passage for each sequence, or another kind of answer; tokens are counted from the first, int64.
+    """A span of the passage for each sequence, or another kind of answer; int64, tokens counted in the sequence.
 
     Attributes:
-        start: first token of the answer; -1 where there is none in this sequence, or it is hidden.
-        end: its last token, likewise.
-        kind: another kind of answer than a span; -1 for a span or none.
-        first: first token that an answer may have.
-        stop: one past the last of them.
+        start: first token of the answer; -1 if this sequence does not contain it, or if it is hidden.
+        end: last token of the answer, or -1 in the same cases.
+        kind: index of another kind of answer than a span; -1 for a span or no answer.
+        first: first token where an answer may be.
+        stop: one past the last token where an answer may be.
     """
 
     start: Values
@@ -97,15 +97,15 @@ class SpanTargets(Targets[Values]):
 
 @dataclass(frozen=True, slots=True)
 class HeadSpec:
-    """What a head must give, and what can be said of its targets and outputs without one.
+    """The specification of a head; it describes targets and outputs without building the head.
 
     Attributes:
-        kind: the word for it in messages, results and exports.
-        module: the class of the head, by its full name, a ``transfer.heads.base.Head``.
-        per: what it has logits for: each sequence, or each token.
-        has_mean: whether the outputs of several heads can be put together.
-        may_be_unreachable: whether there are gold answers that cannot be given on some tokens.
-        num_labels: how many labels, or other kinds of answer than a span, it tells apart; 0 where there are none.
+        kind: name of the kind in messages, results and exports.
+        module: full name of the head's class, a ``transfer.heads.base.Head``.
+        per: whether there are logits for each sequence or for each token.
+        has_mean: whether the outputs of several heads can be averaged.
+        may_be_unreachable: whether some gold answers cannot be expressed in tokens.
+        num_labels: number of labels, or of other kinds of answer than a span; 0 if there are none.
         pairs: whether each sequence holds two texts.
     """
 
@@ -119,29 +119,29 @@ class HeadSpec:
     pairs: bool = False
 
     def said(self, outputs: np.ndarray) -> np.ndarray | None:
-        """What each row of outputs (R, K) says in a single value, shape (R,); None where it takes more than one."""
+        """Return one predicted value for each row of outputs (R, K), shape (R,); None if one value is not enough."""
         return None
 
     def gold(self, targets: Targets[np.ndarray]) -> np.ndarray | None:
-        """The gold answers that ``said`` is compared with; None where that is None."""
+        """Return the gold answers to compare with ``said``; None if ``said`` returns None."""
         return None
 
     def mean(self, outputs: Sequence[np.ndarray]) -> np.ndarray:
-        """The outputs of several heads, (R, K) each, as those of one; where ``has_mean``."""
+        """Average the outputs of several heads, (R, K) each; only if ``has_mean`` is true."""
         raise NotImplementedError(f"{self.kind} has no mean")
 
     def counts(self, targets: Targets[np.ndarray], labels: Sequence[str]) -> Iterator[tuple[str, int]]:
-        """How often each label is the gold answer."""
+        """Count how often each label is the gold answer."""
         gold = self.gold(targets)
         if gold is not None:
             yield from ((name, int((gold == index).sum())) for index, name in enumerate(labels))
 
     def asked(self, targets: Targets[np.ndarray], labels: Sequence[str]) -> str:
-        """What is asked about one sequence, in words; its gold answer where there is one."""
+        """Describe the target of one sequence in words, with its gold answer if it is known."""
         return f"{len(targets)} answers"
 
     def marks(self, targets: Targets[np.ndarray], labels: Sequence[str]) -> Mapping[int, str]:
-        """What is to be shown at tokens of one sequence: a word behind the token, or "" to bring it out."""
+        """Return marks to display at tokens of one sequence: a word after the token, or "" to highlight it."""
         return {}
 
 
@@ -222,7 +222,7 @@ class TaggingSpec(HeadSpec):
         return f"{len(targets)} words"
 
     def marks(self, targets: Targets[np.ndarray], labels: Sequence[str]) -> Mapping[int, str]:
-        """The tag behind the first token of each word, but for the first of the tags, which is that of most words."""
+        """The tag after the first token of each word, except the first of the labels, which most words have."""
         told = TagTargets.of(targets)
         pairs = zip(told.first.tolist(), told.tags.tolist(), strict=True)
         return {first: f"/{labels[tag]}" for first, tag in pairs if tag > 0}
@@ -232,11 +232,11 @@ class TaggingSpec(HeadSpec):
 class SpanSpec(HeadSpec):
     """The first and last token of an answer, and one of C other kinds of answer.
 
-    Outputs are [start, end, score, null score, and for each other kind its log odds against a span]; start and end are
-    tokens of the sequence, or -1 where no span is legal.
+    Outputs are [start, end, score, null score, and for each other kind its log odds against a span]. Start and end are
+    tokens of the sequence, or -1 if no span is legal.
 
     Attributes:
-        max_answer_tokens: longest legal answer; None: any.
+        max_answer_tokens: longest legal answer; None: any length.
     """
 
     kind: ClassVar[str] = "span"
@@ -247,7 +247,7 @@ class SpanSpec(HeadSpec):
     max_answer_tokens: int | None = None
 
     def counts(self, targets: Targets[np.ndarray], labels: Sequence[str]) -> Iterator[tuple[str, int]]:
-        """How often each other kind is the gold answer."""
+        """Count how often each other kind is the gold answer."""
         kinds = SpanTargets.of(targets).kind
         yield from ((name, int((kinds == index).sum())) for index, name in enumerate(labels))
 

@@ -1,4 +1,4 @@
-"""Where the data of a task is: files below folders, or a name on the hub; and what is said where it is not there."""
+"""Locate the data of a task, in files below folders or on the hub, and report missing data."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from lmtransfer.errors import ConfigError, DataError
 
 
 class LocatedFiles:
-    """One file a split, looked for below ``data_root`` and then below the working directory.
+    """One file for each split, searched below ``data_root`` and then below the working directory.
 
-    ``.gz``, ``.xz`` and ``.zst`` are found where the plain file is named.
+    If the plain file is missing, its ``.gz``, ``.xz`` or ``.zst`` form is found.
 
     Args:
-        files: file of each split; null: it has none.
+        files: file of each split; null: the split has no file.
         data_root: folder that holds the data folders.
         task: the task's name, for messages.
 
     Raises:
-        ConfigError: a file without a name.
+        ConfigError: a file has no name.
     """
 
     def __init__(self, *, files: Mapping[str, str | None], data_root: str | None, task: str) -> None:
@@ -39,20 +39,20 @@ class LocatedFiles:
         return tuple(self._files)
 
     def find(self, split: str) -> Path | None:
-        """The file of a split, or None where there is none at hand."""
+        """Find the file of a split; None if it is not on this machine."""
         if split not in self._files:
             return None
         found = (find_file(folder / self._files[split]) for folder in self._folders)
         return next((path for path in found if path is not None), None)
 
     def places(self, split: str) -> str:
-        """Where a split's file is looked for, in words."""
+        """List the paths that are searched for a split's file, for messages."""
         if split not in self._files:
             return "(none configured)"
         return " or ".join(str(folder / self._files[split]) for folder in self._folders)
 
     def missing(self, split: str) -> DataError:
-        """What to say where the file is not at hand and nothing else serves."""
+        """Make the error for a missing file, if there is no other source either."""
         if split not in self._files:
             return DataError(
                 f"split={split}: task {self._task} has {', '.join(self._files) or 'no files'}; "
@@ -66,12 +66,12 @@ class LocatedFiles:
 
 @dataclass(frozen=True, slots=True)
 class HubSource:
-    """Where a task is on the hub.
+    """The data set of a task on the hub.
 
     Attributes:
         name: ``datasets`` name.
         config: its configuration, or None.
-        splits: hub split of each split; by the same name where it says nothing.
+        splits: hub name of each split; the same name if it is not listed.
     """
 
     name: str
@@ -80,27 +80,27 @@ class HubSource:
 
     @classmethod
     def of(cls, name: str | None, config: str | None, splits: Mapping[str, str] | None) -> HubSource | None:
-        """As the settings of a task say; None without a name."""
+        """Make the source from a task's settings; None if there is no name."""
         return None if name is None else cls(name, config, dict(splits or {}))
 
     def origin(self, split: str) -> str:
-        """What a split is called, in words."""
+        """Describe a split in words, for messages."""
         config = f" ({self.config})" if self.config else ""
         return f"{self.name}{config} {self.splits.get(split, split)}"
 
 
 def load_hub_table(source: HubSource, split: str, *, places: str) -> Any:
-    """The table of a split: ``column_names``, ``features``, and a column by its name.
+    """Load the table of a split: ``column_names``, ``features``, and each column by its name.
 
     Args:
-        source: where it is.
+        source: the data set on the hub.
         split: our name of the split.
-        places: where a file was looked for before, for the message.
+        places: where a file was searched before, for the message.
 
     Raises:
-        DataError: it can neither be loaded nor found in the cache.
+        DataError: the split can neither be loaded nor found in the cache.
     """
-    import datasets  # imported here: it is slow to import, and files need none of it
+    import datasets  # imported here: the import is slow, and tasks with files do not need it
     from datasets.exceptions import DatasetGenerationError
 
     try:

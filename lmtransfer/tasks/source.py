@@ -1,4 +1,4 @@
-"""Examples as micro-batches: the source that a batch stream plans and builds from.
+"""Examples as micro-batches: the source from which a batch stream plans epochs and builds batches.
 
 Shape legend: S sequences, B of them in a batch, T their tokens, R rows of targets.
 """
@@ -18,8 +18,8 @@ from lmtransfer.data.stream.stream import Source
 from lmtransfer.tasks.encoded import EncodedExamples, ragged_places
 from lmtransfer.tasks.heads import Targets
 
-#: Batches are filled up to a multiple of this many tokens. Kernels are made anew for each shape they meet: on a CPU in
-#: bfloat16, 150 steps of 300 to 700 tokens cost 10 % more time and 800 MB more memory when every length is its own.
+#: Batches are filled up to a multiple of this many tokens, because kernels are compiled for each new shape. On a CPU in
+#: bfloat16, 150 steps of 300 to 700 tokens take 10 % more time and 800 MB more memory if every length differs.
 TOKENS_MULTIPLE = 32
 
 
@@ -28,13 +28,13 @@ class TaskBatch:
     """One micro-batch of sequences.
 
     Attributes:
-        packed: their tokens, end to end, and a filler sequence after them.
-        targets: what is asked.
-        target_owners_R: the sequence of the batch that each row of targets is about, int64.
+        packed: tokens of the sequences, end to end, and a filler sequence after them.
+        targets: the targets.
+        target_owners_R: for each row of targets its sequence in the batch, int64.
         rows: number of each sequence within its encoded set.
-        keys: ids of their examples.
-        first_lengths: tokens of the first text of each pair, on the host; None of single texts.
-        features: what a frozen encoder gave for them (see ``transfer.features``), or None to run the encoder.
+        keys: ids of the sequences' examples.
+        first_lengths: tokens of the first text of each pair, on the host; None for single texts.
+        features: output of a frozen encoder for them (see ``transfer.features``), or None to run the encoder.
     """
 
     packed: PackedBatch
@@ -47,12 +47,12 @@ class TaskBatch:
 
     @property
     def num_tokens(self) -> int:
-        """Real tokens."""
+        """Number of real tokens."""
         return self.packed.num_tokens
 
     @property
     def target_starts_R(self) -> Tensor:
-        """The first token, of all of the batch, of the sequence that each row of targets is about, int64."""
+        """For each row of targets, the index in the batch of the first token of its sequence, int64."""
         return self.packed.cu_seqlens.long()[self.target_owners_R]
 
     def to(self, device: torch.device | str) -> TaskBatch:
@@ -67,22 +67,22 @@ class TaskBatch:
 
 
 def coarse_size(num_tokens: int) -> int:
-    """The next of few sizes: multiples of an eighth of the next power of two (four sizes a doubling), and of 32."""
+    """Round up to one of few sizes: multiples of 32 and of an eighth of the next power of two (four a doubling)."""
     step = max(TOKENS_MULTIPLE, (1 << (num_tokens - 1).bit_length()) // 8)
     return -(-num_tokens // step) * step
 
 
 class FeatureRows(Protocol):
-    """Features kept by sequence."""
+    """Features that are stored by sequence."""
 
     def rows(self, row_ids: np.ndarray) -> Tensor:
-        """The features of these sequences, laid end to end."""
+        """Return the features of these sequences, end to end."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class SequencePlan:
-    """The rows of an epoch.
+    """The sequences of an epoch.
 
     Attributes:
         lengths: tokens of each sequence, int64, shape (S,).
@@ -92,10 +92,10 @@ class SequencePlan:
 
 
 class TaskSource(Source):
-    """Every sequence once an epoch.
+    """A source that gives every sequence once an epoch.
 
     Args:
-        encoded: the examples.
+        encoded: the encoded examples.
         features: a frozen encoder's features of the same sequences, or None.
         few_sizes: fill batches up to one of few sizes, for compiled models; at most a fifth of the tokens is filler.
     """
@@ -108,13 +108,13 @@ class TaskSource(Source):
         self.few_sizes = few_sizes
 
     def plan(self, epoch: int) -> SequencePlan:
-        """All sequences; the stream shuffles them."""
+        """Plan all sequences; the stream shuffles them."""
         return SequencePlan(self.encoded.lengths)
 
     def build(
         self, epoch: int, plan: SequencePlan, row_ids: Sequence[int] | np.ndarray, *, follows: bool | None = None
     ) -> TaskBatch:
-        """The micro-batch of these sequences, in this order; they stand alone."""
+        """Build the micro-batch of these sequences, in this order; no sequence continues another."""
         encoded, rows = self.encoded, np.asarray(row_ids, dtype=np.int64)
         where = ragged_places(encoded.offsets, rows)
         lengths = encoded.lengths[rows]

@@ -1,9 +1,10 @@
 """Files for the servers that score hidden labels: GLUE's tables, SQuAD's JSON.
 
-GLUE: Wang et al. 2018 (https://arxiv.org/abs/1804.07461); one table a task with the columns ``index`` and
-``prediction``, named and spelt as in the sample submission of https://gluebenchmark.com. SQuAD: the answers by question
-id that evaluate-v1.1.py and evaluate-v2.0.py read (https://rajpurkar.github.io/SQuAD-explorer), and for 2.0 the
-probabilities of no answer that the latter takes as ``--na-prob-file``.
+GLUE (Wang et al. 2018, https://arxiv.org/abs/1804.07461): one table a task with the columns ``index`` and
+``prediction``, with the file names and label spellings of the sample submission of https://gluebenchmark.com. SQuAD:
+the answers by question id that evaluate-v1.1.py and evaluate-v2.0.py read
+(https://rajpurkar.github.io/SQuAD-explorer), and for 2.0 the probabilities of no answer that the latter takes as
+``--na-prob-file``.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ _LOWEST_SCORE, _HIGHEST_SCORE = 0.0, 5.0
 
 @dataclass(frozen=True, slots=True)
 class GlueTable:
-    """How GLUE wants a task's predictions.
+    """The format of a task's predictions for GLUE.
 
     Attributes:
-        file: name of its file.
-        spelling: of each of our label names; None: a score.
+        file: name of the file.
+        spelling: GLUE's spelling of each of our label names; None: a score.
     """
 
     file: str
@@ -57,15 +58,15 @@ _TABLES: dict[str, GlueTable] = {
 
 
 def glue_table(task: str, split: str, labels: Sequence[str]) -> GlueTable:
-    """How GLUE wants the predictions of a split.
+    """Return GLUE's format for the predictions of a split.
 
     Args:
         task: the task's name.
-        split: its split; MNLI has two files, the one of a split that ends in ``mismatched`` and the other.
+        split: the split; MNLI has one file for a split that ends in ``mismatched`` and one for the other split.
         labels: the task's label names.
 
     Raises:
-        ConfigError: the task is none of GLUE's, or has other labels.
+        ConfigError: the task is not in GLUE, or has other labels.
     """
     table = _TABLES.get(f"{task}_mismatched" if split.endswith("mismatched") else task)
     if table is None:
@@ -81,11 +82,11 @@ def glue_table(task: str, split: str, labels: Sequence[str]) -> GlueTable:
 
 
 def glue_lines(table: GlueTable, answers: Iterable[LabelAnswer | ScoreAnswer]) -> Iterator[str]:
-    """The lines of the file, without line ends.
+    """Yield the lines of the file, without line ends.
 
     Args:
-        table: how they are spelt.
-        answers: to all rows of the published test file, in its order.
+        table: format of the file.
+        answers: answers to all rows of the published test file, in its order.
 
     Raises:
         DataError: a score is not finite.
@@ -105,10 +106,10 @@ def _spelt(table: GlueTable, answer: LabelAnswer | ScoreAnswer, index: int) -> s
 
 
 def check_complete(ids: Sequence[str], split: str) -> None:
-    """Check that no row of a split was left out when it was read, since GLUE counts rows.
+    """Check that reading a split left out no row, because GLUE counts rows.
 
     Args:
-        ids: of the examples, in order; ``split:number`` where they have no names of their own.
+        ids: ids of the examples, in order; ``split:number`` for examples without names of their own.
         split: the split.
 
     Raises:
@@ -124,7 +125,7 @@ def check_complete(ids: Sequence[str], split: str) -> None:
 
 
 def squad_predictions(ids: Sequence[str], answers: Iterable[SpanAnswer]) -> dict[str, str]:
-    """The answer to each question by its id; empty where there is none.
+    """Return the answer to each question by its id; empty for no answer.
 
     Raises:
         DataError: two questions have the same id.
@@ -136,10 +137,10 @@ def squad_predictions(ids: Sequence[str], answers: Iterable[SpanAnswer]) -> dict
 
 
 def no_answer_probabilities(ids: Sequence[str], answers: Iterable[SpanAnswer]) -> dict[str, float]:
-    """The probability that a question has no answer, by its id, as of "no answer" against the best span alone.
+    """Return the probability of no answer by question id, from "no answer" against the best span alone.
 
-    It orders questions as the published null odds do (null score less span score), which the script's best threshold
-    depends on, and never exceeds the script's threshold of 1, so that its plain scores are those of the answers.
+    It orders questions like the published null odds (null score minus span score), on which the script's best threshold
+    depends. It never exceeds the script's threshold of 1, so the script's plain scores are those of the answers.
     """
     return {name: _sigmoid(answer.null_score - answer.score) for name, answer in zip(ids, answers, strict=True)}
 

@@ -11,16 +11,16 @@ from lmtransfer.randomness import permutation
 
 
 def stratified(labels: np.ndarray, size: int, *, seed: int, purpose: str) -> np.ndarray:
-    """Choose ``size`` examples whose labels are in the proportions of the whole.
+    """Choose ``size`` examples whose labels have the same proportions as all examples.
 
-    Each label gets its exact share rounded down; places left over go to the largest remainders, the lower label
-    index first on a tie. Which examples of a label are chosen is random and depends on ``seed`` and ``purpose``.
+    Each label gets its exact share rounded down. The remaining places go to the largest remainders; on a tie, to the
+    lower label index. The choice among the examples of a label is random and depends on ``seed`` and ``purpose``.
 
     Args:
         labels: label indices, shape (N,).
-        size: how many to choose, at most N.
+        size: number of examples to choose, at most N.
         seed: the run's seed.
-        purpose: what the choice is for, so that two choices with one seed are independent.
+        purpose: name of the choice, so that two choices with one seed are independent.
 
     Returns:
         Ascending example numbers, int64, shape (size,).
@@ -50,25 +50,25 @@ def training_parts(
     seed: int,
     groups: Sequence[str] | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Which examples of the training split are trained on, and which are held out to choose by.
+    """Choose the training part and the held-out part of the training split.
 
-    ``num_train`` counts every label that is used: the held-out part is taken from those examples, not beside them.
-    Whether an example is held out does not depend on ``num_train``, so that where one subset lies in another, so do
-    its training part and its held-out part.
+    ``num_train`` counts every label that is used: the held-out part is a part of those examples, not an addition.
+    Whether an example is held out does not depend on ``num_train``. So if one subset contains another, this also holds
+    for their training parts and for their held-out parts.
 
     Args:
         labels: label indices of the whole training split, shape (N,).
         num_train: size of the subset, or None for all.
         dev_from_train: fraction of the subset to hold out, or None for no held-out part.
         seed: the run's seed.
-        groups: the group of each example; one is not held out and trained on at once, and "" is never held out. None:
-            each is its own.
+        groups: group of each example; all examples of a group are in the same part, and group "" is never held out.
+            None: each example is its own group.
 
     Returns:
         Ascending example numbers of the training part and of the held-out part, int64.
 
     Raises:
-        ConfigError: more examples than there are, or a part that would be empty or lack a label.
+        ConfigError: ``num_train`` exceeds the number of examples, or a part would be empty or lack a label.
     """
     chosen = np.arange(len(labels))
     num_labels = len(np.unique(labels))
@@ -95,11 +95,12 @@ def training_parts(
 
 
 def _held_out(labels: np.ndarray, fraction: float, *, seed: int, groups: Sequence[str] | None) -> np.ndarray:
-    """Whether each example is held out, bool, shape (N,).
+    """Return whether each example is held out, bool, shape (N,).
 
-    Examples come in the order in which subsets grow. A group is held out when its first example comes and its label
-    lacks one; the labels' turns are spread, so that small subsets of many labels have their share too. After any
-    number of examples of a label, each a group of its own, that many times the fraction are held out, to within one.
+    Examples are visited in the order in which subsets grow. A group is decided at its first example: it is held out if
+    that example's label has too few held-out examples. The labels start at different offsets, so that small subsets of
+    many labels also get their share. If each example is its own group, the number of held-out examples of a label is at
+    any time the fraction of those visited, to within one.
     """
     values, label_of = np.unique(labels, return_inverse=True)
     places = np.zeros(len(labels))

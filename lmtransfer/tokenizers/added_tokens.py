@@ -1,4 +1,4 @@
-"""Words of the user's own that a tokenizer is to have as one token each: read from a file, and found in a text."""
+"""Words that the user adds to a tokenizer as one token each: read them from a file, and find them in a text."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Found:
     """A word in a text.
 
     Attributes:
-        start: its first character.
-        end: one past its last.
-        place: the word's place in the list.
+        start: index of its first character.
+        end: index after its last character.
+        place: index of the word in the list.
     """
 
     start: int
@@ -34,15 +34,15 @@ class Found:
 
 
 class WordFinder:
-    """Finds the words of a list: the longest at each place, none inside another word.
+    """Finds the words of a list in a text: the longest match at each position, never inside another word.
 
-    Inside is where a letter, a digit, an underscore or an accent stands next to it: "cat" is found in "(cat-like)",
-    but not in "cats", and "C++" not in "C++11".
+    A match is inside a word if the character next to it is a letter, a digit, an underscore or an accent: "cat" is
+    found in "(cat-like)", but not in "cats", and "C++" not in "C++11".
 
     Args:
-        words: none of which holds white space.
-        folds_case: whether case is of no account.
-        drops_accents: whether accents are of no account.
+        words: the words, without white space.
+        folds_case: whether to ignore case.
+        drops_accents: whether to ignore accents.
     """
 
     def __init__(self, words: Iterable[str], *, folds_case: bool, drops_accents: bool) -> None:
@@ -57,15 +57,15 @@ class WordFinder:
                 self._by_first.setdefault(first[0], []).append((word, place))
 
     def folded(self, text: str) -> str:
-        """What is compared of a text."""
+        """The text as it is compared: case-folded and without accents, if these are ignored."""
         return self._fold(text)[0]
 
     def has_any(self, text: str) -> bool:
-        """Whether a word might be there: fast, and never wrong where it says no."""
+        """Whether the text may contain a word; fast, and False only if there is none."""
         return not self._by_first.keys().isdisjoint(_UNIT.findall(self.folded(text)))
 
     def find(self, text: str) -> list[Found]:
-        """The words that stand in ``text``, in their order."""
+        """The words in ``text``, in order."""
         folded, positions = self._fold(text)
         return [
             found if positions is None else Found(positions[found.start], positions[found.end], found.place)
@@ -86,7 +86,7 @@ class WordFinder:
                     break
 
     def _fold(self, text: str) -> tuple[str, Sequence[int] | None]:
-        """The text as it is compared, and where each of its characters (and its end) was; None: where it is."""
+        """The folded text, and the original position of each character and of the end; None: the same positions."""
         if text.isascii():
             return (text.lower() if self.folds_case else text), None
         if not (self.folds_case or self.drops_accents):
@@ -100,7 +100,7 @@ class WordFinder:
         return "".join(characters), [*positions, len(text)]
 
     def _fold_one(self, character: str) -> str | None:
-        """One character for one, or None for an accent that is dropped."""
+        """One character for each character, or None for a dropped accent."""
         if self.drops_accents and not character.isascii():
             bare = "".join(c for c in unicodedata.normalize("NFD", character) if unicodedata.category(c) != "Mn")
             if not bare:
@@ -111,11 +111,11 @@ class WordFinder:
 
 
 def finder_of(base: Tokenizer, words: Iterable[str]) -> WordFinder:
-    """Finds words in a text as a tokenizer reads it: in any case where it lower-cases, and so with accents.
+    """A finder that ignores case or accents if the tokenizer ignores them.
 
     Args:
         base: the tokenizer.
-        words: none of which holds white space.
+        words: the words, without white space.
     """
 
     def same(pairs: Iterable[tuple[str, str]]) -> bool:
@@ -131,7 +131,7 @@ def finder_of(base: Tokenizer, words: Iterable[str]) -> WordFinder:
 
 
 def _joins(character: str) -> bool:
-    """Whether a character belongs to a word with its neighbours."""
+    """Whether a character joins its neighbours to one word."""
     return character.isalnum() or character in _JOINERS or unicodedata.category(character) in ("Mn", "Mc", "Me", "Pc")
 
 
@@ -140,8 +140,8 @@ class WordList:
     """Words to add to a tokenizer.
 
     Attributes:
-        words: each once, none of which it has as one token already.
-        notes: which words of the file are left out, and why.
+        words: the words, without duplicates and without words that are one token already.
+        notes: messages on the words of the file that are skipped, with the reason.
     """
 
     words: tuple[str, ...]
@@ -149,16 +149,16 @@ class WordList:
 
 
 def read_words(path: Path, base: Tokenizer) -> WordList:
-    """Read words, one a line, UTF-8; blank lines are nothing.
+    """Read words from a UTF-8 file, one a line; blank lines are ignored.
 
-    Two that are the same to the tokenizer, as "Covid" and "covid" to one that lower-cases, are one word.
+    Words that are equal for the tokenizer count as one word, for example "Covid" and "covid" if it lower-cases.
 
     Args:
         path: the file.
-        base: the tokenizer that they are for.
+        base: the tokenizer to extend.
 
     Raises:
-        DataError: the file cannot be read, a line is no word, or no word is left.
+        DataError: the file cannot be read, a line is not one word, or no word is left.
     """
     lines = _lines(Path(path))
     specials = {base.piece(int(i)) for i in np.flatnonzero(base.is_special)}
@@ -189,7 +189,7 @@ def read_words(path: Path, base: Tokenizer) -> WordList:
 
 
 def _lines(path: Path) -> list[tuple[int, str]]:
-    """The lines that are not blank, without white space around them, and their numbers."""
+    """The line numbers and the stripped text of the lines that are not blank."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:

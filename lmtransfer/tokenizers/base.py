@@ -1,7 +1,7 @@
-"""What every tokenizer promises.
+"""The interface of tokenizers.
 
-A tokenizer turns text into ids **with character offsets**, knows its special ids and where words start, and can be
-saved inside every run.
+A tokenizer turns text into ids **with character offsets**, knows its special ids and where words start, and is saved
+in every run.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ class Encoding:
 
     Attributes:
         ids: token ids, int32, shape (n,).
-        offsets: character span [start, end) of each token in the original text, int32, shape (n, 2); monotone, and
-            together they cover every character but white space. A span may be empty where normalisation made one
-            character into several tokens.
-        word_starts: True where a token begins a word, bool, shape (n,).
-        characters: character ids of each token as it is spelt, int16, shape (n, 50), where tokens are whole words and
-            the tokenizer spells them.
+        offsets: character span [start, end) of each token in the original text, int32, shape (n, 2). The spans are
+            monotone and together cover every character except white space. A span may be empty if normalisation turned
+            one character into several tokens.
+        word_starts: True if a token begins a word, bool, shape (n,).
+        characters: character ids of each token, int16, shape (n, 50), if tokens are whole words and the tokenizer gives
+            characters; else None.
     """
 
     ids: np.ndarray
@@ -41,21 +41,21 @@ class Encoding:
 class Tokenizer(ABC):
     """Text to ids and back.
 
-    A text that begins with a space goes on with another. Only vocabularies that tell a text's first word from others
-    (GPT-2's and RoBERTa's) make a difference of it.
+    A text with a leading space is the continuation of another text. This matters only for vocabularies whose first word
+    of a text has other ids (GPT-2 and RoBERTa).
 
     Attributes:
-        kind: names it in its ``tokenizer.json``.
-        model_file: the file that it is saved in, beside that.
-        vocab_size: rows an embedding needs: the pieces, rounded up to a multiple of 64 where it is our own.
-        num_pieces: pieces that occur, specials included; ids from here to ``vocab_size`` are unused padding.
-        cls_id, sep_id, mask_id, unk_id: the special tokens; 0 to 3 in vocabularies that are trained here.
-        pad_id: the token that a published vocabulary fills up with; None where it has none.
-        lacks: the roles among cls, sep, mask and unk that have no token of their own.
-        is_special: bool per id, shape (vocab_size,): specials and unused ids, which no corruption may touch or draw.
+        kind: name of the kind in ``tokenizer.json``.
+        model_file: name of the model file beside ``tokenizer.json``.
+        vocab_size: rows of the embedding: the number of pieces, rounded up to a multiple of 64 if trained here.
+        num_pieces: number of pieces, special tokens included; ids from here to ``vocab_size`` are unused padding.
+        cls_id, sep_id, mask_id, unk_id: ids of the special tokens; 0 to 3 in vocabularies that are trained here.
+        pad_id: id of the pad token of a published vocabulary; None if it has none.
+        lacks: the roles among cls, sep, mask and unk without a separate token.
+        is_special: bool per id, shape (vocab_size,): special and unused ids; no corruption changes or samples them.
         starts_word: bool per id, shape (vocab_size,): whether the piece begins a word.
-        fingerprint: hex digest of everything that decides how text becomes ids; part of cache keys.
-        training: what it was trained on or where it comes from, for people; no part of the fingerprint.
+        fingerprint: hex digest of everything that determines how text becomes ids; part of cache keys.
+        training: information on its training or origin; not part of the fingerprint.
     """
 
     kind: ClassVar[str]
@@ -76,18 +76,18 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def encode(self, text: str) -> Encoding:
-        """One text, with offsets."""
+        """Encode one text, with offsets."""
 
     @abstractmethod
     def encode_ids(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Many texts, ids only (int32): the fast path for corpora."""
+        """Encode many texts, ids only (int32); the fast path for corpora."""
 
     @abstractmethod
     def decode(self, ids: Sequence[int]) -> str:
-        """Text for ids (specials are written in brackets)."""
+        """The text of ids; special tokens are written in brackets."""
 
     def piece(self, token_id: int) -> str:
-        """The piece of one id, as people read it; ``[unused9]`` for padding of the vocabulary.
+        """The piece of one id, for display; ``[unused9]`` for padding of the vocabulary.
 
         Raises:
             ValueError: ``token_id`` is not in the vocabulary.
@@ -101,7 +101,7 @@ class Tokenizer(ABC):
         """The piece of an id below ``num_pieces``."""
 
     def save(self, folder: Path) -> None:
-        """Write ``model_file`` and ``tokenizer.json`` into ``folder`` (made if missing)."""
+        """Write ``model_file`` and ``tokenizer.json`` to ``folder`` (created if missing)."""
         description = {
             "kind": self.kind,
             "fingerprint": self.fingerprint,
@@ -112,7 +112,7 @@ class Tokenizer(ABC):
         write_model(folder, self.model_file, self.model_bytes(), description)
 
     def _described(self) -> dict[str, Any]:
-        """What ``tokenizer.json`` says beyond what every kind has there."""
+        """The entries of ``tokenizer.json`` that are specific to the kind."""
         return {"training": dict(self.training)}
 
     @abstractmethod
@@ -121,12 +121,12 @@ class Tokenizer(ABC):
 
     @property
     def is_exact(self) -> bool:
-        """Whether its embedding has the rows of a published one, which are not rounded up."""
+        """Whether the number of embedding rows is that of a published model, without rounding up."""
         return False
 
 
 class CharacterTokenizer(Tokenizer):
-    """A tokenizer of whole words that spells them for models that read characters.
+    """A tokenizer of whole words that gives the characters of each word, for models that read characters.
 
     Attributes:
         characters: character ids of each id (see ``tokenizers.characters``), int16, shape (vocab_size, 50).
@@ -136,16 +136,16 @@ class CharacterTokenizer(Tokenizer):
 
     @abstractmethod
     def unknown_words(self, text: str) -> list[str]:
-        """The words of a text that are ``[UNK]`` in ``encode_ids``, in their order."""
+        """The words of a text that are ``[UNK]`` in ``encode_ids``, in order."""
 
 
 def characters_of(tokenizer: Tokenizer) -> np.ndarray | None:
-    """Character ids of each id, int16, shape (vocab_size, 50), or None where the tokenizer spells no words."""
+    """Character ids of each id, int16, shape (vocab_size, 50), or None if the tokenizer gives no characters."""
     return tokenizer.characters if isinstance(tokenizer, CharacterTokenizer) else None
 
 
 def special_flags(num_pieces: int, vocab_size: int) -> np.ndarray:
-    """``Tokenizer.is_special`` of a vocabulary that begins with the four specials."""
+    """``Tokenizer.is_special`` of a vocabulary that begins with the four special tokens."""
     flags = np.ones(vocab_size, dtype=bool)
     flags[len(SPECIALS) : num_pieces] = False
     return flags

@@ -1,12 +1,12 @@
-"""Text to ids by byte-pair encoding of UTF-8 bytes, as GPT-2 and RoBERTa read it.
+"""Text to ids by byte-pair encoding of UTF-8 bytes, as in GPT-2 and RoBERTa.
 
 Radford et al., "Language models are unsupervised multitask learners", 2019, section 2.2. All 256 bytes are pieces, so
-that no text is unknown. Ids 0 to 3 are ``[UNK]`` (which never occurs), ``[CLS]``, ``[SEP]`` and ``[MASK]``; no text can
-spell them.
+no text is unknown. Ids 0 to 3 are ``[UNK]`` (which never occurs), ``[CLS]``, ``[SEP]`` and ``[MASK]``; text never
+encodes to them.
 
-A word is what stands between white space: it starts at a piece that begins with a space. Where we differ from GPT-2's:
-a text's first word gets a space too, and any white space is one space, so that a token's id alone tells whether it
-begins a word.
+Words are separated by white space; a word starts at a piece that begins with a space. Differences from GPT-2: the
+first word of a text gets a space too, and any white space becomes one space. Therefore the id alone shows whether a
+token begins a word.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from lmtransfer.tokenizers.base import Encoding, Tokenizer, special_flags
 from lmtransfer.tokenizers.saved import SPECIALS, padded_size, read_model
 from lmtransfer.tokenizers.spans import without_surrogates
 
-#: How people read the space that a word begins with.
+#: Displayed in place of the space at the beginning of a word.
 META: Final = "\u2581"
 
-_VERSION = 1  # raise it when the same model would give other ids or word starts
-_KNOWN_WORDS = 1 << 17  # whose ids are kept; some 30 MB
+_VERSION = 1  # increase it when the same model would give other ids or word starts
+_KNOWN_WORDS = 1 << 17  # words whose ids are cached; about 30 MB
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
@@ -41,10 +41,10 @@ class ByteBpeTokenizer(Tokenizer):
 
     Args:
         model: the serialised tokenizer (the bytes of ``byte_bpe.json``).
-        training: what it was trained on, for people: counts and settings; no part of the fingerprint.
+        training: counts and settings of its training, for information; not part of the fingerprint.
 
     Raises:
-        CheckpointError: ``model`` is no such tokenizer, or its first pieces are not the four specials.
+        CheckpointError: ``model`` is not a byte-level tokenizer, or its first pieces are not the four special tokens.
     """
 
     kind = "byte_bpe"
@@ -53,7 +53,7 @@ class ByteBpeTokenizer(Tokenizer):
     def __init__(self, model: bytes, training: Mapping[str, Any] | None = None) -> None:
         self._model = model
         self.training: dict[str, Any] = dict(training or {})
-        # The library would start a thread for each core, and corpora are prepared by several processes.
+        # Otherwise the library starts a thread for each core in each of the worker processes that prepare corpora.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         try:
             described = json.loads(model)
@@ -95,16 +95,16 @@ class ByteBpeTokenizer(Tokenizer):
         return cls(model, description.get("training"))
 
     def encode(self, text: str) -> Encoding:
-        """One text, with offsets.
+        """Encode one text, with offsets.
 
-        Of a character whose bytes are several tokens, each has its whole span; a token that is a space alone, before
-        a word that it has no piece with, has an empty one at the word's start.
+        If a character's bytes are several tokens, each token has the span of the whole character. A token that is only
+        a space has an empty span at the start of the next word.
         """
         clean = spaced(text)
         encoding = self._library.encode(clean)
         ids = np.array(encoding.ids, dtype=np.int32)
         spans = np.array(encoding.offsets, dtype=np.int32).reshape(-1, 2)
-        # Both texts have the same letters in the same order, so places among them lead back to the original.
+        # Both texts have the same non-space characters in the same order, so their indices map back to the original.
         is_letter = np.array([not character.isspace() for character in clean], dtype=bool)
         letters_before = np.append(0, np.cumsum(is_letter))
         place_of_letter = np.array([i for i, character in enumerate(text) if not character.isspace()], dtype=np.int32)
@@ -114,7 +114,7 @@ class ByteBpeTokenizer(Tokenizer):
         return Encoding(ids, np.stack([starts, ends], axis=1).astype(np.int32), self.starts_word[ids])
 
     def encode_ids(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Many texts, ids only (int32): each distinct word is encoded once, which is several times as fast."""
+        """Encode many texts, ids only (int32); each distinct word is encoded once, which is several times as fast."""
         words = [_words(text) for text in texts]
         if len(self._known) > _KNOWN_WORDS:
             self._known.clear()
@@ -124,7 +124,7 @@ class ByteBpeTokenizer(Tokenizer):
         return [np.fromiter(chain.from_iterable(map(self._known.__getitem__, text)), np.int32) for text in words]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text for ids, words apart by one space; specials are written in brackets, broken characters as U+FFFD."""
+        """Text of ids, with one space between words, special tokens in brackets, and U+FFFD for invalid bytes."""
         parts: list[str] = []
         run = bytearray()
         for token_id in [*map(int, ids), self.cls_id]:  # a special at the end closes the last run
@@ -138,7 +138,7 @@ class ByteBpeTokenizer(Tokenizer):
         return " ".join(parts[:-1])
 
     def _piece(self, token_id: int) -> str:
-        """U+2581 for its space, ``<0xE2>`` for bytes that are no character."""
+        """The piece with U+2581 for a leading space and ``<0xE2>`` for bytes that are not a character."""
         if token_id < len(SPECIALS):
             return SPECIALS[token_id]
         return readable(self._bytes[token_id - len(SPECIALS)])
@@ -148,9 +148,9 @@ class ByteBpeTokenizer(Tokenizer):
 
 
 def spaced(text: str) -> str:
-    """One space before each word and no other white space, as the library gets it.
+    """The text for the library: one space before each word and no other white space.
 
-    Lone surrogates, which have no UTF-8 form, are U+FFFD.
+    Lone surrogates, which have no UTF-8 form, become U+FFFD.
     """
     return "".join(" " + word for word in _words(text))
 
@@ -160,14 +160,14 @@ def _words(text: str) -> list[str]:
 
 
 def byte_letters() -> dict[str, int]:
-    """The byte that each letter of the library's vocabularies stands for: itself if visible, else from U+0100 on."""
+    """The byte of each character in the library's vocabularies: visible bytes are themselves, others U+0100 and up."""
     visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     hidden = sorted(set(range(256)) - set(visible))
     return {chr(byte): byte for byte in visible} | {chr(256 + place): byte for place, byte in enumerate(hidden)}
 
 
 def readable(piece: bytes) -> str:
-    """Bytes as people read them: U+2581 for a space before them, ``<0xE2>`` for those that are no character."""
+    """Bytes for display: U+2581 for a leading space, ``<0xE2>`` for bytes that are not a character."""
     shown = piece.decode(errors="surrogateescape")
     shown = _SURROGATES.sub(lambda found: f"<0x{ord(found[0]) - 0xDC00:02X}>", shown)
     return META + shown[1:] if shown.startswith(" ") else shown

@@ -1,8 +1,8 @@
-"""A tokenizer of any kind and words of the user's own, each of which is one token.
+"""A tokenizer of any kind with added words of the user, each of which is one token.
 
-Words are found as whole words, in the case they are given in, unless the tokenizer lower-cases (or drops accents).
-What stands between them is encoded as it would be by itself, so that text without such words has the ids it always had.
-White space before such a word belongs to it.
+Added words are matched as whole words. Case and accents must match, unless the tokenizer ignores them. The text between
+added words is encoded by the base tokenizer, so that text without added words keeps its ids. White space before an
+added word belongs to it.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from lmtransfer.tokenizers.saved import padded_size, read_model
 
 BASE_FOLDER: Final = "base"
 
-_VERSION = 1  # raise it when the same words would give other ids or word starts
+_VERSION = 1  # increase it when the same words would give other ids or word starts
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A stretch of a text that the base encodes, or (``place`` is not None) an added word."""
+    """A part of a text that the base encodes, or (if ``place`` is not None) an added word."""
 
     start: int
     end: int
@@ -36,18 +36,18 @@ class _Part:
 
 
 class ExtendedTokenizer(Tokenizer):
-    """A tokenizer with further words, as a ``Tokenizer``.
+    """A tokenizer with added words, as a ``Tokenizer``.
 
-    The first of them has the id ``base.num_pieces``: rows that the base's embedding does not use come first. Beyond
-    them ``vocab_size`` grows, for a published base by as many words as there are, for others to a multiple of 64.
+    The first added word has the id ``base.num_pieces``, so unused rows of the base's embedding are used first. If they
+    are not enough, ``vocab_size`` grows: by the exact number for a published base, else to a multiple of 64.
 
     Args:
-        base: the tokenizer without them.
-        words: in the order of their ids.
+        base: the tokenizer without the added words.
+        words: the added words, in the order of their ids.
 
     Raises:
-        CheckpointError: a word is there twice, is empty, holds white space, or is a special token's name; or the base
-            is a vocabulary of words, which reads any word by its characters.
+        CheckpointError: a word is repeated, is empty, has white space, or is the name of a special token; or the base
+            is a vocabulary of whole words, whose model reads every word by its characters.
     """
 
     kind = "extended"
@@ -89,11 +89,11 @@ class ExtendedTokenizer(Tokenizer):
         """Read what ``save`` wrote.
 
         Args:
-            folder: holds the words, and the base in a folder of its own.
+            folder: folder with the added words and, in a subfolder, the base.
             load_base: reads a tokenizer of any kind.
 
         Raises:
-            CheckpointError: a file is missing or unreadable, has another checksum than recorded, or is of another base.
+            CheckpointError: a file is missing or unreadable, has a wrong checksum, or the base is another tokenizer.
         """
         model, description = read_model(folder, cls.model_file)
         base = load_base(Path(folder) / BASE_FOLDER)
@@ -105,16 +105,16 @@ class ExtendedTokenizer(Tokenizer):
         return cls(base, model.decode("utf-8", "replace").split("\n")[:-1])
 
     def save(self, folder: Path) -> None:
-        """Write ``added_words.txt``, ``tokenizer.json`` and ``base/`` into ``folder`` (made if missing)."""
+        """Write ``added_words.txt``, ``tokenizer.json`` and ``base/`` to ``folder`` (created if missing)."""
         super().save(folder)
         self.base.save(Path(folder) / BASE_FOLDER)
 
     def pieces_of(self, word: str) -> np.ndarray:
-        """The ids that the base has for a word in the middle of a text, int32."""
+        """The ids of the base tokenizer for a word in the middle of a text, int32."""
         return self.base.encode_ids([" " + word])[0]
 
     def encode(self, text: str) -> Encoding:
-        """One text, with offsets."""
+        """Encode one text, with offsets."""
         parts = list(self._parts(text))
         if not any(part.place is not None for part in parts):
             return self.base.encode(text)
@@ -126,7 +126,7 @@ class ExtendedTokenizer(Tokenizer):
         )
 
     def encode_ids(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Many texts, ids only (int32)."""
+        """Encode many texts, ids only (int32)."""
         parts = [list(self._parts(text)) if self._finder.has_any(text) else [_Part(0, len(text))] for text in texts]
         plain = [
             text[part.start : part.end]
@@ -140,7 +140,7 @@ class ExtendedTokenizer(Tokenizer):
         ]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text for ids: added words with one space around them, the others as the base decodes them."""
+        """The text of ids: added words have one space around them, and the base decodes the other ids."""
         parts: list[str] = []
         run: list[int] = []
         for token_id in map(int, ids):
@@ -162,11 +162,11 @@ class ExtendedTokenizer(Tokenizer):
 
     @property
     def is_exact(self) -> bool:
-        """As the base."""
+        """The same as for the base tokenizer."""
         return self.base.is_exact
 
     def _parts(self, text: str) -> Iterator[_Part]:
-        """The added words, and what is between them with the white space behind a word, but not that before one."""
+        """The added words and the text between them, with the white space after an added word, not before it."""
         done = 0
         for found in self._finder.find(text):
             before = text[done : found.start].rstrip()

@@ -1,4 +1,4 @@
-"""Load a tokenizer from a folder, whatever its kind."""
+"""Load a tokenizer of any kind from a folder."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from lmtransfer.tokenizers.sentencepiece import SentencePieceTokenizer
 from lmtransfer.tokenizers.wordpiece import WordPieceTokenizer
 from lmtransfer.tokenizers.words import WordTokenizer
 
-#: Words that were added to words that were added, and so on.
+#: Most nested tokenizers with added words.
 _DEEPEST: Final = 16
 
-#: How each ``kind`` of ``tokenizer.json`` is read: a further kind is one entry.
+#: The loader of each ``kind`` in ``tokenizer.json``; add an entry for a new kind.
 _LOADERS: Mapping[str, Callable[[Path], Tokenizer]] = {
     **{
         one.kind: one.load
@@ -40,7 +40,7 @@ def load_tokenizer(folder: Path) -> Tokenizer:
     """The tokenizer saved in ``folder`` (such as ``tokenizer/`` in a run directory).
 
     Raises:
-        CheckpointError: ``folder`` holds no tokenizer, a torn one, or one of a kind that this version cannot read.
+        CheckpointError: ``folder`` has no tokenizer, a damaged one, or one of a kind that this version cannot read.
     """
     folder = Path(folder)
     kind = read_description(folder)["kind"]

@@ -1,11 +1,12 @@
-"""Text to ids as published checkpoints read it, by the ``tokenizers`` library.
+"""Text to ids with the tokenizers of published checkpoints, by the ``tokenizers`` library.
 
-WordPiece (a piece inside a word is written ``##ing``), WordLevel, byte-level BPE (GPT-2, RoBERTa) and BPE or Unigram
-with Metaspace (ALBERT, XLNet, XLM-R). Ids are those of the published file; the special tokens stand where it has them,
-and no text can spell them.
+It supports WordPiece (a piece inside a word is written ``##ing``), WordLevel, byte-level BPE (GPT-2, RoBERTa) and BPE
+or Unigram with Metaspace (ALBERT, XLNet, XLM-R). All ids, also of the special tokens, are those of the published file.
+Text never encodes to a special token.
 
-A byte-level vocabulary may tell the first word of a text from the same word after a space. Text is encoded as it is, so
-that predictions are those of the published model; a text that goes on with another begins with a space.
+A byte-level vocabulary may have different ids for the first word of a text and the same word after a space. Text is
+encoded without changes, so that predictions are those of the published model. A text that continues another text begins
+with a space.
 """
 
 from __future__ import annotations
@@ -28,22 +29,22 @@ from lmtransfer.tokenizers.spans import covering_spans, trimmed_spans, without_s
 
 ROLES: Final = ("cls", "sep", "mask", "unk", "pad")
 
-_VERSION = 1  # raise it when the same file would give other ids or word starts
+_VERSION = 1  # increase it when the same file would give other ids or word starts
 _RESERVED = re.compile(r"\[(?:PAD|UNK|CLS|SEP|MASK|unused\d+)\]|<unused\d+>|<extra_id_\d+>|madeupword\d+")
 
 
 class PublishedTokenizer(Tokenizer):
     """A tokenizer of the ``tokenizers`` library as a ``Tokenizer``.
 
-    ``pad_id`` is None where the vocabulary has no such token; ``lacks`` names the roles among cls, sep, mask and unk
-    that have no token of their own. These get another's: GPT-2 has ``<|endoftext|>`` only, which is all four.
+    ``pad_id`` is None if the vocabulary has no pad token. ``lacks`` has the roles among cls, sep, mask and unk without
+    a separate token. These roles share the token of another role: GPT-2 has only ``<|endoftext|>``, for all four.
 
     Args:
         model: the bytes of a ``tokenizer.json``.
-        specials: the token of each role that there is one for: "cls", "sep", "mask", "unk", "pad". Two may share one.
-        vocab_size: rows of the embedding; None: as many as there are ids. It is not rounded up, since published tensors
-            are to go back as they came.
-        training: where it comes from, for people; no part of the fingerprint.
+        specials: the token of each role that has one: "cls", "sep", "mask", "unk", "pad". Roles may share a token.
+        vocab_size: rows of the embedding; None: the number of ids. It is not rounded up, so that exported tensors have
+            the published shapes.
+        training: information on its origin; not part of the fingerprint.
 
     Raises:
         CheckpointError: ``model`` cannot be read, lacks a token of ``specials``, or has more ids than ``vocab_size``.
@@ -61,7 +62,7 @@ class PublishedTokenizer(Tokenizer):
         training: Mapping[str, Any] | None = None,
     ) -> None:
         self.model, self.training = model, dict(training or {})
-        # The library would start a thread for each core, and corpora are prepared by several processes.
+        # Otherwise the library starts a thread for each core in each of the worker processes that prepare corpora.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         self.specials = _checked(specials)
         read = read_published_model(model, self.specials.values())
@@ -84,7 +85,7 @@ class PublishedTokenizer(Tokenizer):
             self.is_special[i] = text is None or _RESERVED.fullmatch(piece) is not None
             self.starts_word[i] = text is None or text[:1].isspace() or i in read.added
         if read.spelling == "meta" and "unk" in self.specials:
-            # It stands for a stretch of unknown characters, before which U+2581 is a token of its own.
+            # It replaces a sequence of unknown characters; U+2581 before it is a separate token.
             self.starts_word[self.unk_id] = False
         self._marks = self.starts_word & np.array(
             [text is not None and not text.strip() for text in self._texts]
@@ -130,11 +131,11 @@ class PublishedTokenizer(Tokenizer):
         return cls(model, specials=specials, vocab_size=size, training=description.get("training"))
 
     def encode(self, text: str) -> Encoding:
-        """One text, with offsets; its first token begins a word, whatever its id says.
+        """Encode one text, with offsets; the first token always begins a word, whatever its id.
 
-        Of a character that is several tokens each has its whole span. What normalisation drops or makes white space
-        counts as such, but an accent belongs to the token before it; a token that only marks where a word begins has
-        an empty span there.
+        If a character is several tokens, each token has the span of the whole character. Characters that normalisation
+        drops or turns into white space count as white space, but an accent belongs to the token before it. A token that
+        only marks the beginning of a word has an empty span there.
         """
         encoding = self._library.encode(without_surrogates(text), add_special_tokens=False)
         ids = np.array(encoding.ids, dtype=np.int32)
@@ -151,13 +152,13 @@ class PublishedTokenizer(Tokenizer):
         return Encoding(ids, covering_spans(text, trimmed, is_blank=self._is_blank), word_starts)
 
     def encode_ids(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Many texts, ids only (int32)."""
+        """Encode many texts, ids only (int32)."""
         clean = [without_surrogates(text) for text in texts]
         encodings = self._library.encode_batch_fast(clean, add_special_tokens=False)
         return [np.array(encoding.ids, dtype=np.int32) for encoding in encodings]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text for ids; special tokens are written as the vocabulary has them, broken characters as U+FFFD."""
+        """The text of ids; special tokens are written as in the vocabulary, invalid bytes as U+FFFD."""
         parts: list[str] = []
         run = bytearray()
         for token_id in map(int, ids):
@@ -174,7 +175,7 @@ class PublishedTokenizer(Tokenizer):
         return " ".join(parts)
 
     def _piece(self, token_id: int) -> str:
-        """Of a byte-level one, as people read it."""
+        """The piece of the vocabulary; a byte-level piece is made readable."""
         text = self._texts[token_id]
         return self._pieces[token_id] if text is None or self._spelling != "bytes" else readable(text)
 
@@ -186,7 +187,7 @@ class PublishedTokenizer(Tokenizer):
 
     @property
     def is_exact(self) -> bool:
-        """Its rows are those of the published embedding."""
+        """Always True: the rows are those of the published embedding."""
         return True
 
     def _is_blank(self, character: str) -> bool:

@@ -1,4 +1,4 @@
-"""A published ``tokenizer.json`` as a tokenizer of the ``tokenizers`` library, and what its pieces stand for."""
+"""Load a published ``tokenizer.json`` with the ``tokenizers`` library, and get the text of each of its pieces."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ import tokenizers
 from lmtransfer.errors import CheckpointError
 from lmtransfer.tokenizers.byte_bpe import META, byte_letters
 
-#: How a vocabulary spells: ``##`` inside words, whole words, bytes as letters, or U+2581 where a word begins.
+#: The kind of pieces: ``##`` inside words, whole words, bytes as characters, or U+2581 at the beginning of words.
 Spelling = Literal["wordpiece", "words", "bytes", "meta"]
 
 #: Most tokens of a vocabulary; the largest published ones have a quarter of a million.
 MAX_PIECES: Final = 1 << 24
-#: Before the name of a special token: no text gives it, since all these spellings write or drop the space.
+#: Prefix of special tokens' names, so that text never matches them: all kinds of pieces encode or drop the space.
 _UNSPELLABLE: Final = " "
-#: What only shows when text is encoded shows with it: letters, an accent, white space, characters of no vocabulary.
+#: A text that triggers errors of encoding at load time: letters, an accent, white space, unknown characters.
 _PROBE: Final = "a e\u0301 \u4e2d\u00a0\U0001f9ff\ufffd\x01\n."
 _BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedModel:
-    """A tokenizer of the library that adds, cuts and pads nothing, and in which no text can spell a special token.
+    """A library tokenizer without special tokens around text, truncation and padding; no text gives a special token.
 
     Attributes:
         library: the tokenizer.
-        spelling: how its vocabulary spells.
-        pieces: the token of each id, as the file writes it; ids may be missing.
-        texts: UTF-8 of what a token stands for, with a space where a word begins, of all but the special ones.
-        unk: the token for what the vocabulary does not have, if there is one.
-        added: ids of ordinary tokens that are looked for before text is split.
-        strips: whether it normalises text, so that a character may stand for nothing.
+        spelling: the kind of its pieces.
+        pieces: the token of each id, as written in the file; ids may be missing.
+        texts: the UTF-8 text of each token that is not special, with a space at the beginning of a word.
+        unk: the unknown token, if there is one.
+        added: ids of ordinary tokens that are matched before text is split.
+        strips: whether it normalises text, so that a character may be dropped.
     """
 
     library: tokenizers.Tokenizer
@@ -51,14 +51,14 @@ class PublishedModel:
 def read_published_model(model: bytes, specials: Iterable[str]) -> PublishedModel:
     """Read the bytes of a ``tokenizer.json``.
 
-    Its truncation, padding and post-processor (which adds ``[CLS]`` and ``[SEP]``) are left out.
+    Its truncation, padding and post-processor (which adds ``[CLS]`` and ``[SEP]``) are removed.
 
     Args:
         model: the file's content.
-        specials: tokens that no text may spell, besides those that the file calls special.
+        specials: tokens that no text may encode to, in addition to the file's special tokens.
 
     Raises:
-        CheckpointError: it is no such file, or spells in another way than those of ``Spelling``.
+        CheckpointError: ``model`` is not a ``tokenizer.json``, or its pieces are of no kind in ``Spelling``.
     """
     try:
         described = json.loads(model)
@@ -76,7 +76,7 @@ def read_published_model(model: bytes, specials: Iterable[str]) -> PublishedMode
         added_ids = frozenset(token_id for token_id, piece in pieces.items() if piece in added)
     except CheckpointError:
         raise
-    except BaseException as error:  # the library raises Exception itself, and its panics are not even that
+    except BaseException as error:  # the library raises plain Exception, and its panics are BaseException
         if isinstance(error, (KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError)):
             raise
         raise CheckpointError(
@@ -120,7 +120,7 @@ def _spelling(described: Mapping[str, Any]) -> Spelling:
 
 
 def _types(part: Any) -> list[str]:
-    """The types of a pre-tokenizer or normaliser and of those in its sequence."""
+    """The types of a pre-tokenizer or normaliser and of the members of its sequence."""
     if not isinstance(part, dict):
         return []
     inner = part.get("pretokenizers") or part.get("normalizers") or []
@@ -134,7 +134,7 @@ def _unknown(model: Mapping[str, Any]) -> str | None:
 
 
 def _with_names(described: dict[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    """The same file with special tokens under other names, and nothing that adds, cuts or pads."""
+    """The same file with other names for special tokens, without post-processor, truncation and padding."""
     model = dict(described["model"])
     if isinstance(model["vocab"], dict):
         model["vocab"] = {names.get(piece, piece): token_id for piece, token_id in model["vocab"].items()}

@@ -1,4 +1,4 @@
-"""What the tokenizers of all kinds share on disk: a model file, and ``tokenizer.json`` that describes it."""
+"""The files of a saved tokenizer of any kind: a model file, and ``tokenizer.json`` that describes it."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ _DESCRIPTION = Fields(
     },
 )
 
-_MULTIPLE = 64  # embedding rows: matrices whose sizes are multiples of 64 are multiplied faster
+_MULTIPLE = 64  # embedding rows: matrix products are faster if sizes are multiples of 64
 
 
 def padded_size(num_pieces: int) -> int:
-    """Rows of an embedding for so many pieces."""
+    """Number of embedding rows for ``num_pieces`` pieces, rounded up to a multiple of 64."""
     return -(-num_pieces // _MULTIPLE) * _MULTIPLE
 
 
 def write_model(folder: Path, file: str, model: bytes, description: Mapping[str, Any]) -> None:
-    """Write ``file`` and ``tokenizer.json`` into ``folder`` (made if missing).
+    """Write ``file`` and ``tokenizer.json`` to ``folder`` (created if missing).
 
     Args:
-        folder: where to.
+        folder: the folder.
         file: name of the model file.
-        model: its content.
-        description: the ``kind`` and whatever else is to be known.
+        model: content of the model file.
+        description: the ``kind`` and other entries of ``tokenizer.json``.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -75,7 +75,7 @@ def read_description(folder: Path) -> dict[str, Any]:
     """The content of ``tokenizer.json`` in ``folder``.
 
     Raises:
-        CheckpointError: it is missing or no JSON object.
+        CheckpointError: the file is missing or is not a JSON object.
     """
     path = Path(folder) / DESCRIPTION_FILE
     if not path.exists():

@@ -2,10 +2,10 @@
 
 Kudo and Richardson, "SentencePiece: A simple and language independent subword tokenizer and detokenizer for Neural
 Text Processing", EMNLP 2018. Ids 0 to 3 are ``[UNK]``, ``[CLS]``, ``[SEP]`` and ``[MASK]``. The last three are
-control symbols, which no text can spell: ``"[MASK]"`` in a document is five or so ordinary pieces.
+control symbols, and text never encodes to them: ``"[MASK]"`` in a document becomes about five ordinary pieces.
 
-A word is what stands between white space: it starts at a piece with the meta symbol (U+2581), and a meta symbol that
-is a piece of its own starts the word that follows it.
+Words are separated by white space. A word starts at a piece with the meta symbol (U+2581). If the meta symbol is a
+separate piece, that piece starts the word after it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from lmtransfer.tokenizers.spans import trimmed_spans, without_surrogates
 
 META: Final = "\u2581"
 
-_VERSION = 1  # raise it when the same spm.model would give other ids or word starts
+_VERSION = 1  # increase it when the same spm.model would give other ids or word starts
 
 
 class SentencePieceTokenizer(Tokenizer):
@@ -33,10 +33,10 @@ class SentencePieceTokenizer(Tokenizer):
 
     Args:
         model: the serialised sentencepiece model (the bytes of ``spm.model``).
-        training: what it was trained on, for people: counts and settings; no part of the fingerprint.
+        training: counts and settings of its training, for information; not part of the fingerprint.
 
     Raises:
-        CheckpointError: ``model`` is no sentencepiece model, or its first pieces are not the four specials.
+        CheckpointError: ``model`` is not a sentencepiece model, or its first pieces are not the four special tokens.
     """
 
     kind = "sentencepiece"
@@ -60,7 +60,7 @@ class SentencePieceTokenizer(Tokenizer):
         self.vocab_size = padded_size(self.num_pieces)
         self.is_special = special_flags(self.num_pieces, self.vocab_size)
         self.starts_word = np.zeros(self.vocab_size, dtype=bool)
-        # [UNK] stands for a stretch of unknown characters, before which the meta symbol is a piece of its own.
+        # [UNK] replaces a sequence of unknown characters; the meta symbol before it is a separate piece.
         self.starts_word[[self.cls_id, self.sep_id, self.mask_id]] = True
         for i in range(len(SPECIALS), self.num_pieces):
             self.starts_word[i] = processor.id_to_piece(i).startswith(META)
@@ -81,11 +81,11 @@ class SentencePieceTokenizer(Tokenizer):
         return cls(model, description.get("training"))
 
     def encode(self, text: str) -> Encoding:
-        """One text, with offsets.
+        """Encode one text, with offsets.
 
-        What normalisation turns into white space or drops (no-break and zero-width spaces, control characters) counts
-        as white space: spans neither begin nor end with it. A meta symbol that is a piece of its own has an empty
-        span; of the bytes of a character (``byte_fallback``), the last one has its span.
+        Characters that normalisation drops or turns into white space (no-break and zero-width spaces, control
+        characters) count as white space: spans never begin or end with them. A meta symbol that is a separate piece has
+        an empty span. If a character is several byte pieces (``byte_fallback``), the last piece has its span.
         """
         mapping = self._processor.encode(without_surrogates(text), return_type="offset_mapping")
         spans = trimmed_spans(text, mapping["offsets"], is_blank=self._is_blank)
@@ -95,12 +95,12 @@ class SentencePieceTokenizer(Tokenizer):
         return Encoding(ids, spans, word_starts)
 
     def encode_ids(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Many texts, ids only (int32); one thread, since corpora are prepared by several processes."""
+        """Encode many texts, ids only (int32), in one thread, because several processes prepare corpora."""
         clean = [without_surrogates(text) for text in texts]
         return self._processor.encode(clean, return_type="numpy", num_threads=1)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text for ids, normalised as the tokenizer does it; specials are written in brackets."""
+        """The normalised text of ids; special tokens are written in brackets."""
         parts: list[str] = []
         run: list[int] = []
         for token_id in [*map(int, ids), self.cls_id]:  # a special at the end closes the last run

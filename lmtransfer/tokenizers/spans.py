@@ -1,4 +1,4 @@
-"""Text for the libraries' tokenizers, and from their character spans those that a ``Tokenizer`` promises."""
+"""Prepare text for the tokenizer libraries, and convert their character spans to the offsets of a ``Tokenizer``."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 def without_surrogates(text: str) -> str:
-    """The text with U+FFFD for lone surrogates, which have no UTF-8 form; one character for one keeps offsets."""
+    """Replace lone surrogates, which have no UTF-8 form, by U+FFFD; the offsets of characters do not change."""
     return text if text.isascii() else _SURROGATES.sub("\ufffd", text)
 
 
 def trimmed_spans(text: str, spans: Sequence[tuple[int, int]], *, is_blank: Callable[[str], bool]) -> np.ndarray:
-    """Spans that neither begin nor end with what counts as white space, int32, shape (n, 2).
+    """Remove white space from the beginning and the end of spans; int32, shape (n, 2).
 
-    A span of nothing else is empty, at its own end: where the word begins that the space stands before.
+    A span of only white space becomes empty, at its end: the position where the next word begins.
 
     Args:
-        text: what was encoded.
-        spans: of its tokens, shape (n, 2).
+        text: the encoded text.
+        spans: spans of its tokens, shape (n, 2).
         is_blank: whether a character counts as white space.
     """
     trimmed = []
@@ -37,14 +37,14 @@ def trimmed_spans(text: str, spans: Sequence[tuple[int, int]], *, is_blank: Call
 
 
 def covering_spans(text: str, spans: np.ndarray, *, is_blank: Callable[[str], bool]) -> np.ndarray:
-    """Monotone spans that let no visible character out which stands beside a token, int32, shape (n, 2).
+    """Make spans monotone and extend them over visible characters next to a token; int32, shape (n, 2).
 
-    Normalisation drops accents, and makes one character of several; what a library then leaves between two tokens
-    belongs to the one before it, or, behind white space, to the one after it.
+    Normalisation drops accents and merges characters, so some characters between two tokens may be in no span. They
+    are added to the token before them, or, if they follow white space, to the token after them.
 
     Args:
-        text: what was encoded.
-        spans: of its tokens, int32, shape (n, 2).
+        text: the encoded text.
+        spans: spans of its tokens, int32, shape (n, 2).
         is_blank: whether a character counts as white space.
     """
     spans = np.maximum.accumulate(spans, axis=0)

@@ -14,25 +14,25 @@ from lmtransfer.tokenizers.saved import SPECIALS
 from lmtransfer.tokenizers.sentencepiece import SentencePieceTokenizer
 from lmtransfer.tokenizers.trainer import LineCounts, TokenizerTrainer, trained_on
 
-_VERSION = 1  # raise it when the same settings and text would give another vocabulary
-_SILENT = 2  # sentencepiece's log level: errors only, and those reach us as exceptions too
+_VERSION = 1  # increase it when the same settings and text would give another vocabulary
+_SILENT = 2  # sentencepiece's log level: errors only; errors are also raised as exceptions
 
 
 class SentencePieceTrainer(TokenizerTrainer):
-    """Settings of a vocabulary to be trained.
+    """Trains a sentencepiece vocabulary.
 
-    The result depends on the settings and the lines only: lines are sampled here, since sentencepiece's own sampling
-    ignores its seed, and its training runs in one thread, since its sums depend on the number of threads.
+    The result depends on the settings and the lines only. Lines are sampled here, because sentencepiece's own sampling
+    ignores its seed. Training runs in one thread, because its sums depend on the number of threads.
 
     Args:
         kind: ``unigram`` (Kudo, "Subword Regularization", ACL 2018) or ``bpe`` (Sennrich et al., ACL 2016).
-        vocab_size: number of pieces, the four specials included.
+        vocab_size: number of pieces, the four special tokens included.
         lowercase: fold case (and then NFKC); otherwise NFKC only.
-        character_coverage: part of the text's characters that get a piece of their own; the rest are [UNK].
+        character_coverage: share of the text's characters that get a piece; the other characters are [UNK].
         max_sentences: most lines to train on; a seeded sample of a larger corpus.
-        max_characters: most characters to train on; bounds memory (about 20 bytes a character) and time.
-        byte_fallback: spell unknown characters by 256 byte pieces in place of [UNK].
-        allow_fewer: settle for fewer pieces where the text does not support ``vocab_size``; otherwise an error.
+        max_characters: most characters to train on; limits memory (about 20 bytes a character) and time.
+        byte_fallback: encode unknown characters by 256 byte pieces in place of [UNK].
+        allow_fewer: accept fewer pieces if the text does not support ``vocab_size``; otherwise this is an error.
         seed: seed of the sample.
 
     Raises:
@@ -68,7 +68,7 @@ class SentencePieceTrainer(TokenizerTrainer):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Everything but the text that decides the vocabulary."""
+        """All settings that determine the vocabulary, apart from the text."""
         return {**vars(self), "sentencepiece": sentencepiece.__version__, "version": _VERSION}
 
     def train_on(self, sample: Sequence[str], counts: LineCounts) -> SentencePieceTokenizer:

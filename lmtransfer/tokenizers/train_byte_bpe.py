@@ -13,22 +13,22 @@ from lmtransfer.tokenizers.byte_bpe import ByteBpeTokenizer, spaced
 from lmtransfer.tokenizers.saved import SPECIALS
 from lmtransfer.tokenizers.trainer import LineCounts, TokenizerTrainer
 
-_VERSION = 1  # raise it when the same settings and text would give another vocabulary
+_VERSION = 1  # increase it when the same settings and text would give another vocabulary
 _SMALLEST = len(SPECIALS) + 256
 
 
 class ByteBpeTrainer(TokenizerTrainer):
-    """Settings of a byte-level vocabulary to be trained (Radford et al. 2019, section 2.2).
+    """Trains a byte-level vocabulary (Radford et al. 2019, section 2.2).
 
     The result depends on the settings and the lines only.
 
     Args:
-        vocab_size: number of pieces, the four specials and the 256 bytes included.
+        vocab_size: number of pieces, the four special tokens and the 256 bytes included.
         lowercase: fold case; the published vocabularies do not.
-        min_frequency: merge only pairs that occur as often as this.
+        min_frequency: merge only pairs that occur at least this often.
         max_sentences: most lines to train on; a seeded sample of a larger corpus.
-        max_characters: most characters to train on; bounds memory and time.
-        allow_fewer: settle for fewer pieces where the text does not support ``vocab_size``; otherwise an error.
+        max_characters: most characters to train on; limits memory and time.
+        allow_fewer: accept fewer pieces if the text does not support ``vocab_size``; otherwise this is an error.
         seed: seed of the sample.
 
     Raises:
@@ -60,7 +60,7 @@ class ByteBpeTrainer(TokenizerTrainer):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Everything but the text that decides the vocabulary."""
+        """All settings that determine the vocabulary, apart from the text."""
         return {"kind": "byte_bpe", **vars(self), "tokenizers": tokenizers.__version__, "version": _VERSION}
 
     def train_on(self, sample: Sequence[str], counts: LineCounts) -> ByteBpeTokenizer:
@@ -80,7 +80,7 @@ class ByteBpeTrainer(TokenizerTrainer):
             ),
         )
         described = json.loads(library.to_str())
-        described["added_tokens"] = []  # else a text could spell the specials
+        described["added_tokens"] = []  # otherwise text could encode to the special tokens
         num_pieces = len(described["model"]["vocab"])
         if num_pieces < self.vocab_size and not self.allow_fewer:
             raise self.too_few(num_pieces, counts)

@@ -15,24 +15,24 @@ from lmtransfer.tokenizers.spans import without_surrogates
 from lmtransfer.tokenizers.trainer import LineCounts, TokenizerTrainer, trained_on
 from lmtransfer.tokenizers.wordpiece import INSIDE, WordPieceTokenizer, library_of
 
-_VERSION = 1  # raise it when the same settings and text would give another vocabulary
+_VERSION = 1  # increase it when the same settings and text would give another vocabulary
 
 
 class WordPieceTrainer(TokenizerTrainer):
-    """Settings of a WordPiece vocabulary to be trained, as BERT and ELECTRA read them (Schuster and Nakajima 2012).
+    """Trains a WordPiece vocabulary for models such as BERT and ELECTRA (Schuster and Nakajima 2012).
 
-    The result depends on the settings and the lines only. Pieces come of merging the most frequent neighbours, as in
-    the ``tokenizers`` library; where this differs: Google's own trainer, which weighs pairs by likelihood, was never
-    published.
+    The result depends on the settings and the lines only. Pieces are made by merging the most frequent neighbours, as
+    in the ``tokenizers`` library. This differs from Google's own trainer, which weights pairs by likelihood and was
+    never published.
 
     Args:
-        vocab_size: number of pieces, the four specials included.
-        lowercase: fold the case and drop the accents, as BERT's uncased models do.
-        max_alphabet: most different characters that get pieces; words with a rarer one are [UNK].
-        min_frequency: merge only pairs that occur as often as this.
+        vocab_size: number of pieces, the four special tokens included.
+        lowercase: fold case and drop accents, as in BERT's uncased models.
+        max_alphabet: most different characters that get pieces; words with a rarer character are [UNK].
+        min_frequency: merge only pairs that occur at least this often.
         max_sentences: most lines to train on; a seeded sample of a larger corpus.
-        max_characters: most characters to train on; bounds memory and time.
-        allow_fewer: settle for fewer pieces where the text does not support ``vocab_size``; otherwise an error.
+        max_characters: most characters to train on; limits memory and time.
+        allow_fewer: accept fewer pieces if the text does not support ``vocab_size``; otherwise this is an error.
         seed: seed of the sample.
 
     Raises:
@@ -63,7 +63,7 @@ class WordPieceTrainer(TokenizerTrainer):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Everything but the text that decides the vocabulary."""
+        """All settings that determine the vocabulary, apart from the text."""
         return {"kind": "wordpiece", **vars(self), "tokenizers": tokenizers.__version__, "version": _VERSION}
 
     def train_on(self, sample: Sequence[str], counts: LineCounts) -> WordPieceTokenizer:
@@ -72,7 +72,7 @@ class WordPieceTrainer(TokenizerTrainer):
         clean = [library.normalizer.normalize_str(without_surrogates(line)) for line in sample]
         words = Counter(word for line in clean for word, _ in library.pre_tokenizer.pre_tokenize_str(line))
         alphabet = self._alphabet(words)
-        # The library would number these in an order that changes from run to run, and break ties in that order.
+        # Without this the library numbers these pieces in an order that changes from run to run, which decides ties.
         inside = sorted({INSIDE + character for word in words for character in word[1:] if character in alphabet})
         smallest = len(SPECIALS) + len(inside) + len(alphabet)
         if smallest > self.vocab_size:
@@ -98,7 +98,7 @@ class WordPieceTrainer(TokenizerTrainer):
         return WordPieceTokenizer(sorted(vocabulary, key=vocabulary.__getitem__), lowercase=self.lowercase)
 
     def _alphabet(self, words: Counter[str]) -> set[str]:
-        """The most frequent characters; of equally frequent ones those that come first in Unicode."""
+        """The most frequent characters; among equally frequent characters, the first in Unicode order."""
         frequencies: Counter[str] = Counter()
         for word, count in words.items():
             for character in word:

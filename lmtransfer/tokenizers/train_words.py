@@ -1,4 +1,4 @@
-"""Make a vocabulary of words from a corpus."""
+"""Train a vocabulary of words from a corpus."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from lmtransfer.tokenizers.saved import SPECIALS
 from lmtransfer.tokenizers.trainer import LineCounts, TokenizerTrainer
 from lmtransfer.tokenizers.words import WordTokenizer, split_words
 
-_VERSION = 1  # raise it when the same settings and text would give another vocabulary
+_VERSION = 1  # increase it when the same settings and text would give another vocabulary
 
 
 class WordTokenizerTrainer(TokenizerTrainer):
-    """Settings of a vocabulary of the most frequent words.
+    """Trains a vocabulary of the most frequent words.
 
     The result depends on the settings and the lines only. A text with fewer different words gives a smaller vocabulary.
 
     Args:
-        vocab_size: most words, the four specials included.
+        vocab_size: most words, the four special tokens included.
         lowercase: fold case.
-        min_frequency: leave out words that occur less often than this in the sample.
+        min_frequency: drop words that occur less often than this in the sample.
         max_sentences: most lines to count words in; a seeded sample of a larger corpus.
-        max_characters: most characters to count words in; bounds memory (about 4 bytes a character) and time.
+        max_characters: most characters to count words in; limits memory (about 4 bytes a character) and time.
         seed: seed of the sample.
 
     Raises:
@@ -55,19 +55,19 @@ class WordTokenizerTrainer(TokenizerTrainer):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Everything but the text that decides the vocabulary."""
+        """All settings that determine the vocabulary, apart from the text."""
         return {**vars(self), "version": _VERSION}
 
     @property
     def fingerprint(self) -> str:
-        """Hex digest of ``settings``; with the corpus's own it names the vocabulary before it is made."""
+        """Hex digest of ``settings``; together with the corpus's fingerprint it is the cache key of the vocabulary."""
         return sha256(json.dumps({"kind": "words", **self.settings}, sort_keys=True).encode()).hexdigest()
 
     def train_on(self, sample: Sequence[str], counts: LineCounts) -> WordTokenizer:
-        """The most frequent words; the share of the text that they are is in the tokenizer's ``training``.
+        """A tokenizer with the most frequent words; its ``training`` has the share of the text that they cover.
 
         Raises:
-            DataError: there is no word that occurs ``min_frequency`` times.
+            DataError: no word occurs ``min_frequency`` times.
         """
         frequencies: Counter[str] = Counter()
         for line in sample:

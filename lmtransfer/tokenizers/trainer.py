@@ -1,4 +1,4 @@
-"""What all trainers of vocabularies share: their settings, and the seeded, bounded sample of lines they train on."""
+"""The base class of tokenizer trainers: common settings, and a seeded, bounded sample of training lines."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from lmtransfer.tokenizers.base import Tokenizer
 MAX_LINE_CHARACTERS = 4096
 _BLOCK = 8192
 
-# U+2585 is sentencepiece's mark for unknown characters in training; it would drop any line that holds one.
+# U+2585 is sentencepiece's mark for unknown characters in training; sentencepiece drops all lines that contain it.
 _UNUSABLE = re.compile("[\u2585\ud800-\udfff]")
 
 
 @dataclass(slots=True)
 class LineCounts:
-    """What became of the lines of a corpus.
+    """Counts of the lines of a corpus and of its sample.
 
     Attributes:
-        lines_seen: lines that came in.
-        lines_empty: lines without any text.
+        lines_seen: number of input lines.
+        lines_empty: lines without text.
         lines_split: lines longer than 4,096 characters, which were cut at white space.
-        pieces_seen: lines and parts of split lines, of which the sample is drawn.
-        pieces_used: of those, in the sample.
-        characters_seen: characters of all of them.
+        pieces_seen: lines and parts of cut lines; the sample is drawn from them.
+        pieces_used: lines and parts of cut lines in the sample.
+        characters_seen: characters of ``pieces_seen``.
         characters_used: characters in the sample.
     """
 
@@ -55,11 +55,11 @@ def sample_lines(
 ) -> tuple[list[str], LineCounts]:
     """A uniform sample of lines in their order, the same for the same seed and lines.
 
-    Each line draws a key; the lines with the smallest keys stay, as many as both caps allow. No more than the sample
-    is ever held in memory, and one line.
+    Each line gets a random key. The lines with the smallest keys are kept, as many as both caps allow. Only the sample
+    and one line are in memory.
 
     Args:
-        lines: the corpus, one sentence or paragraph each.
+        lines: the corpus, one sentence or paragraph for each line.
         max_sentences: most lines in the sample.
         max_characters: most characters in the sample.
         seed: seed of the sample.
@@ -110,13 +110,13 @@ def _cut(text: str) -> Iterator[str]:
 
 
 class TokenizerTrainer(ABC):
-    """Settings of a vocabulary to be trained; the result depends on them and the lines only.
+    """Trains a vocabulary; the result depends on the settings and the lines only.
 
     Attributes:
-        gives_characters: whether its tokenizer spells words, for models that read characters.
-        vocab_size: most pieces, specials included.
+        gives_characters: whether its tokenizer gives characters, for models that read characters.
+        vocab_size: most pieces, special tokens included.
         max_sentences: most lines to train on; a seeded sample of a larger corpus.
-        max_characters: most characters to train on; bounds memory and time.
+        max_characters: most characters to train on; limits memory and time.
         seed: seed of the sample.
     """
 
@@ -130,20 +130,20 @@ class TokenizerTrainer(ABC):
     @property
     @abstractmethod
     def settings(self) -> dict[str, Any]:
-        """Everything but the text that decides the vocabulary."""
+        """All settings that determine the vocabulary, apart from the text."""
 
     @property
     def fingerprint(self) -> str:
-        """Hex digest of ``settings``; with the corpus's own it names the vocabulary before it is trained."""
+        """Hex digest of ``settings``; together with the corpus's fingerprint it is the cache key of the vocabulary."""
         return sha256(json.dumps(self.settings, sort_keys=True).encode()).hexdigest()
 
     def train(self, lines: Iterator[str], folder: Path) -> Tokenizer:
-        """Train on ``lines`` (sentences or paragraphs), save into ``folder``, and return the tokenizer.
+        """Train on ``lines`` (sentences or paragraphs), save to ``folder``, and return the tokenizer.
 
-        What was used and skipped is in the tokenizer's ``training`` and in ``tokenizer.json``.
+        The counts of used and skipped lines are in the tokenizer's ``training`` and in ``tokenizer.json``.
 
         Raises:
-            DataError: there is no text, or too little of it for the settings.
+            DataError: there is no text, or too little text for the settings.
         """
         sample, counts = sample_lines(
             lines, max_sentences=self.max_sentences, max_characters=self.max_characters, seed=self.seed
@@ -158,25 +158,25 @@ class TokenizerTrainer(ABC):
 
     @abstractmethod
     def train_on(self, sample: Sequence[str], counts: LineCounts) -> Tokenizer:
-        """The tokenizer of a sample.
+        """Train a tokenizer on a sample.
 
         Args:
-            sample: one line at least.
-            counts: what became of the lines, for messages.
+            sample: the lines, at least one.
+            counts: counts of the lines, for messages.
 
         Raises:
             DataError: there is too little text for the settings.
         """
 
     def check(self, problems: Sequence[str] = (), **least: int) -> None:
-        """Refuse settings out of their range.
+        """Raise if a setting is out of its range.
 
         Args:
-            problems: what is wrong besides.
-            least: the least value of further settings.
+            problems: further problems to report.
+            least: least values of further settings, by name.
 
         Raises:
-            ConfigError: every problem.
+            ConfigError: all problems together.
         """
         values = vars(self)
         found = [
@@ -188,7 +188,7 @@ class TokenizerTrainer(ABC):
             raise ConfigError([*problems, *found])
 
     def too_few(self, num_pieces: int | str, counts: LineCounts) -> DataError:
-        """What to say where the text does not support ``vocab_size``."""
+        """The error for a text that does not support ``vocab_size``."""
         more = (
             f"train on more of it (tokenizer.max_characters={self.max_characters}, "
             f"tokenizer.max_sentences={self.max_sentences})"
@@ -202,5 +202,5 @@ class TokenizerTrainer(ABC):
 
 
 def trained_on(counts: LineCounts) -> str:
-    """The training text, for messages."""
+    """A description of the training text, for messages."""
     return f"the training text ({counts.pieces_used} lines, {counts.characters_used} characters)"

@@ -1,11 +1,11 @@
-"""Text to ids by WordPiece, as BERT and ELECTRA read it.
+"""Text to ids by WordPiece, as in BERT and ELECTRA.
 
-Devlin et al., "BERT", 2019, section 3.1, and tokenization.py of google-research/bert: text is cleaned, split at white
-space and around each punctuation mark and each Chinese character, and each such word is cut into the longest pieces
-that the vocabulary has, from its left; a piece that goes on within a word is written ``##ing``. A word that cannot be
-cut so, or is longer than 100 characters, is one ``[UNK]``. Lower-casing drops accents too.
+Devlin et al., "BERT", 2019, section 3.1, and tokenization.py of google-research/bert. Text is cleaned and split at
+white space and around each punctuation mark and each Chinese character. Each word is cut from the left into the
+longest pieces of the vocabulary; a piece inside a word is written ``##ing``. A word that cannot be cut, or is longer
+than 100 characters, is one ``[UNK]``. Lower-casing drops accents too.
 
-A vocabulary may have its specials at any ids, as published ones have; no text can spell them.
+A vocabulary may have its special tokens at any ids, as published vocabularies do; text never encodes to them.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from lmtransfer.tokenizers.base import Encoding, Tokenizer
 from lmtransfer.tokenizers.saved import SPECIALS, padded_size, read_model
 from lmtransfer.tokenizers.spans import without_surrogates
 
-_VERSION = 1  # raise it when the same pieces would give other ids or word starts
-#: Before a piece that goes on within a word.
+_VERSION = 1  # increase it when the same pieces would give other ids or word starts
+#: Prefix of a piece inside a word.
 INSIDE: Final = "##"
 _LONGEST_WORD = 100
 _RESERVED = re.compile(r"\[(?:PAD|UNK|CLS|SEP|MASK|unused\d+)\]")
@@ -37,16 +37,16 @@ _RESERVED = re.compile(r"\[(?:PAD|UNK|CLS|SEP|MASK|unused\d+)\]")
 class WordPieceTokenizer(Tokenizer):
     """A WordPiece vocabulary as a ``Tokenizer``.
 
-    A word, in ``starts_word``, is BERT's: punctuation marks are words of their own.
+    In ``starts_word``, words are as in BERT: each punctuation mark is a separate word.
 
     Args:
-        pieces: the vocabulary in the order of its ids, ``[UNK]``, ``[CLS]``, ``[SEP]`` and ``[MASK]`` included;
-            ``[PAD]`` and ``[unused1]`` and the like may be there too, and never occur.
-        lowercase: fold the case and drop the accents of text.
-        training: what it was trained on, for people; no part of the fingerprint.
+        pieces: the vocabulary in the order of its ids, with ``[UNK]``, ``[CLS]``, ``[SEP]`` and ``[MASK]``. ``[PAD]``,
+            ``[unused1]`` and other reserved pieces are allowed and never occur.
+        lowercase: fold case and drop accents.
+        training: information on its training; not part of the fingerprint.
 
     Raises:
-        CheckpointError: a special is missing, or a piece is there twice, is empty or holds white space.
+        CheckpointError: a special token is missing, or a piece is repeated, is empty or has white space.
     """
 
     kind = "wordpiece"
@@ -55,7 +55,7 @@ class WordPieceTokenizer(Tokenizer):
     def __init__(self, pieces: Sequence[str], *, lowercase: bool, training: Mapping[str, Any] | None = None) -> None:
         self.pieces, self.lowercase = tuple(pieces), lowercase
         self.training: dict[str, Any] = dict(training or {})
-        # The library would start a thread for each core, and corpora are prepared by several processes.
+        # Otherwise the library starts a thread for each core in each of the worker processes that prepare corpora.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         ids = {piece: i for i, piece in enumerate(self.pieces)}
         missing = [special for special in SPECIALS if special not in ids]
@@ -92,10 +92,10 @@ class WordPieceTokenizer(Tokenizer):
         return cls(pieces, lowercase=bool(description.get("lowercase")), training=description.get("training"))
 
     def encode(self, text: str) -> Encoding:
-        """One text, with offsets.
+        """Encode one text, with offsets.
 
-        What cleaning drops (control characters, zero-width spaces, U+FFFD) counts as white space; an accent that is a
-        character of its own and is dropped belongs to the token before it.
+        Characters that cleaning drops (control characters, zero-width spaces, U+FFFD) count as white space. A dropped
+        accent that is a separate character belongs to the token before it.
         """
         encoding = self._library.encode(without_surrogates(text))
         ids = np.array(encoding.ids, dtype=np.int32)
@@ -105,12 +105,12 @@ class WordPieceTokenizer(Tokenizer):
         return Encoding(ids, spans, self.starts_word[ids])
 
     def encode_ids(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Many texts, ids only (int32)."""
+        """Encode many texts, ids only (int32)."""
         encodings = self._library.encode_batch_fast([without_surrogates(text) for text in texts])
         return [np.array(encoding.ids, dtype=np.int32) for encoding in encodings]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Words with one space between them; specials are written in brackets."""
+        """The words of the ids with one space between them; special tokens are written in brackets."""
         words: list[str] = []
         for token_id in map(int, ids):
             piece = self.piece(token_id)
@@ -141,9 +141,9 @@ def library_of(model: models.WordPiece, *, lowercase: bool) -> tokenizers.Tokeni
 
 
 def _take_accents(text: str, spans: np.ndarray) -> None:
-    """Let each span reach over the accents that follow it and are in no span; in place."""
+    """Extend each span over the accents after it that are in no span; in place."""
     limits = [*spans[1:, 0].tolist(), len(text)]
-    for span, limit in zip(spans, limits, strict=False):  # no span: one limit too many
+    for span, limit in zip(spans, limits, strict=False):  # with no spans there is still one limit
         while span[1] < limit and unicodedata.category(text[span[1]]) == "Mn":
             span[1] += 1
 

@@ -1,7 +1,8 @@
-"""Text to whole words, each with an id if it is frequent, and with its characters in any case.
+"""Text to whole words: frequent words have an id, and all words have characters.
 
-Words are runs of letters, digits and underscores; any other visible character is a word of its own. Ids 0 to 3 are
-``[UNK]``, ``[CLS]``, ``[SEP]`` and ``[MASK]``, which no text can spell; the others are sorted by frequency.
+Words are sequences of letters, digits and underscores; any other visible character is a separate word. Ids 0 to 3 are
+``[UNK]``, ``[CLS]``, ``[SEP]`` and ``[MASK]``; text never encodes to the last three. The other ids are sorted by
+frequency.
 """
 
 from __future__ import annotations
@@ -19,23 +20,23 @@ from lmtransfer.tokenizers.base import CharacterTokenizer, Encoding, special_fla
 from lmtransfer.tokenizers.characters import spell, spell_marks
 from lmtransfer.tokenizers.saved import SPECIALS, padded_size, read_model
 
-_VERSION = 1  # raise it when the same words would give other ids or characters
+_VERSION = 1  # increase it when the same words would give other ids or characters
 _WORD = re.compile(r"\w+|[^\w\s]")
 
 
 class WordTokenizer(CharacterTokenizer):
     """A vocabulary of words as a ``CharacterTokenizer``.
 
-    In ``characters``, ``[CLS]`` and ``[SEP]`` are ELMo's marks of a sentence's begin and end, and the other specials
-    are spelt as they are written.
+    In ``characters``, ``[CLS]`` and ``[SEP]`` are ELMo's marks for the begin and the end of a sentence. The other
+    special tokens have the characters of their names.
 
     Args:
-        words: the vocabulary without its specials, the most frequent word first.
-        lowercase: fold the case of text before anything else.
-        training: what it was made of, for people: counts and settings; no part of the fingerprint.
+        words: the vocabulary without its special tokens, the most frequent word first.
+        lowercase: fold the case of text first.
+        training: counts and settings of its training, for information; not part of the fingerprint.
 
     Raises:
-        CheckpointError: a word is there twice, or is empty, or holds white space.
+        CheckpointError: a word is repeated, is empty or has white space.
     """
 
     kind = "words"
@@ -72,7 +73,7 @@ class WordTokenizer(CharacterTokenizer):
         return cls(words, lowercase=bool(description.get("lowercase")), training=description.get("training"))
 
     def encode(self, text: str) -> Encoding:
-        """One text, with offsets, and with the characters of all its words, unknown ones included."""
+        """Encode one text, with offsets and with the characters of all its words, also unknown words."""
         spans = [match.span() for match in _WORD.finditer(text)]
         words = [self._folded(text[start:end]) for start, end in spans]
         return Encoding(
@@ -83,15 +84,15 @@ class WordTokenizer(CharacterTokenizer):
         )
 
     def encode_ids(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Many texts, ids only (int32)."""
+        """Encode many texts, ids only (int32)."""
         return [self._ids_of([self._folded(word) for word in _WORD.findall(text)]) for text in texts]
 
     def unknown_words(self, text: str) -> list[str]:
-        """The words that are ``[UNK]`` in ``encode_ids``, in their order."""
+        """The words of a text that are ``[UNK]`` in ``encode_ids``, in order."""
         return [word for found in _WORD.findall(text) if (word := self._folded(found)) not in self._ids]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Words with one space between them; specials are written in brackets."""
+        """The words of the ids with one space between them; special tokens are written in brackets."""
         return " ".join(self.piece(int(token_id)) for token_id in ids)
 
     def _piece(self, token_id: int) -> str:
@@ -112,7 +113,7 @@ class WordTokenizer(CharacterTokenizer):
 
 
 def split_words(text: str, *, lowercase: bool) -> list[str]:
-    """The words of a text, as ``WordTokenizer`` looks them up."""
+    """The words of a text, in the form that ``WordTokenizer`` looks up."""
     return [word.lower() if lowercase else word for word in _WORD.findall(text)]
 
 

@@ -1,1 +1,1 @@
-"""The one training loop and what it consists of; it knows no model, objective or task."""
+"""The training loop and its parts; they do not depend on a specific model, objective or task."""

@@ -1,7 +1,6 @@
-"""An average of the weights over the updates of a training, which is what is validated, saved and transferred.
+"""An average of the weights over the updates of a training; the average is validated, saved and transferred.
 
-The weights that are trained go their own way; the average only looks on. It is exchanged with them, in place, for as
-long as something is to see it.
+The average does not influence the trained weights. It is exchanged with them, in place, while something reads it.
 """
 
 from __future__ import annotations
@@ -14,18 +13,18 @@ from typing import Protocol
 import torch
 from torch import nn
 
-#: Shares of a budget may miss one another by so much in rounding.
+#: Tolerance for rounding errors of shares of a budget.
 _ROUNDING = 1e-9
 
 
 class Newest(Protocol):
-    """How much of the average the newest weights become."""
+    """The weight of the newest weights in the average."""
 
     def __call__(self, *, num: int, fraction: float) -> float | None:
-        """Their weight, in (0, 1]; None: the average has not begun.
+        """The weight of the newest weights, in (0, 1]; None: the average has not begun.
 
         Args:
-            num: how many weights are in the average so far; the weight is 1 where there are none.
+            num: number of updates in the average so far; the result is 1 if there are none.
             fraction: share of the budget that is used up after the update.
         """
         ...
@@ -35,11 +34,11 @@ class Newest(Protocol):
 class Exponential:
     """An exponential moving average: ``average <- d average + (1 - d) weights``.
 
-    The first weights begin it; then d is ``min(decay, (1 + num) / (10 + num))``, the usual warm-up, so that a short
-    training has a short memory.
+    The average begins as the first weights. After that d is ``min(decay, (1 + num) / (10 + num))``, the usual warm-up,
+    so that the average of a short training covers a short time.
 
     Attributes:
-        decay: d at most.
+        decay: largest value of d.
     """
 
     decay: float
@@ -57,7 +56,7 @@ class LastPart:
     """The mean over all updates in the last part of the budget (Izmailov et al. 2018; LAWA: Kaddour 2022).
 
     Attributes:
-        share: of the budget.
+        share: share of the budget.
     """
 
     share: float
@@ -74,11 +73,11 @@ class Average:
     """The average of some parameters.
 
     Args:
-        parameters: the trainable ones.
-        newest: how much of it the newest weights become.
+        parameters: the trainable parameters.
+        newest: weight of the newest weights in the average.
 
     Attributes:
-        num: how many weights are in it; 0: it has not begun, and the weights themselves stand for it.
+        num: number of updates in the average; 0: it has not begun, and the weights themselves are used.
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter], newest: Newest) -> None:
@@ -89,7 +88,7 @@ class Average:
 
     @torch.no_grad()
     def on_progress(self, *, fraction: float) -> None:
-        """Take the weights in, after an update.
+        """Include the current weights in the average, after an update.
 
         Args:
             fraction: share of the budget that is used up.
@@ -104,13 +103,13 @@ class Average:
         self.num += 1
 
     def restore(self, num: int) -> None:
-        """Begin with the weights as they are now, as the average of ``num``."""
+        """Set the average to the current weights, and ``num`` to the given number."""
         self.tensors = [parameter.detach().clone() for parameter in self.parameters]
         self.num = num
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Let the parameters have the average for as long as the block lasts; before it has begun, nothing happens."""
+        """Put the average into the parameters inside the block; does nothing if the average has not begun."""
         self._exchange()
         try:
             yield

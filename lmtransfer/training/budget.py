@@ -1,4 +1,4 @@
-"""How long to train: optimiser steps, tokens, epochs or wall-clock seconds, and how much of that is used up."""
+"""How long to train (optimiser steps, tokens, epochs or wall-clock seconds), and the share that is used up."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from lmtransfer.errors import ConfigError
 
 
 class Budget:
-    """One or several limits; training ends at the first that is reached.
+    """One or several limits; training ends at the first limit that it reaches.
 
-    Nothing is floor-divided: ``epochs=2.5`` with 3 steps an epoch plans 8 steps, the last of them in full.
+    Steps are rounded up: ``epochs=2.5`` with 3 steps per epoch plans 8 full steps.
 
     Args:
-        steps: optimiser steps. A step that was skipped (a loss that is not finite, an fp16 overflow) is not counted,
-            so as many updates are made as were planned.
+        steps: optimiser steps. A skipped step (a loss that is not finite, an fp16 overflow) does not count, so the
+            planned number of updates is made.
         tokens: real tokens trained on, over all ranks.
         epochs: passes over the training rows; may be a fraction.
-        min_steps: so many steps at least, however few ``epochs`` come to.
-        seconds: time on the clock since training began, evaluation and saving included, interruptions not.
+        min_steps: minimum number of steps, if ``epochs`` are fewer steps.
+        seconds: wall-clock time since training began, with evaluation and saving, without interruptions.
         steps_per_epoch: optimiser steps of one epoch; needed with ``epochs``.
 
     Raises:
-        ConfigError: no limit at all, one that is not positive, or ``epochs`` without ``steps_per_epoch``.
+        ConfigError: there is no limit, a limit is not positive, or ``epochs`` is set without ``steps_per_epoch``.
 
     Attributes:
-        stretch: how many times as long as its epochs it is, by ``min_steps``; 1 where they are enough.
+        stretch: planned steps divided by the steps of ``epochs``: above 1 if ``min_steps`` is larger, else 1.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Budget:
 
     @property
     def by_the_clock(self) -> bool:
-        """Whether the share used depends on the time, so that a log of it is needed to repeat a run."""
+        """Whether the used share depends on the time; repeating such a run needs a log of the shares."""
         return self.seconds is not None
 
     def fraction(self, *, steps: int, tokens: int, seconds: float, prepared: float = 0.0) -> float:
@@ -73,8 +73,8 @@ class Budget:
         Args:
             steps: updates made so far.
             tokens: real tokens trained on so far.
-            seconds: time trained so far.
-            prepared: those of the seconds that went before the first step; the share is that of what they left.
+            seconds: training time so far.
+            prepared: the part of ``seconds`` before the first step; it is subtracted from the time and from the budget.
         """
         shares = []
         if self.steps is not None:
@@ -89,17 +89,17 @@ class Budget:
     def fraction_after(
         self, fraction: float, steps: int, *, tokens: int, seconds: float, prepared: float = 0.0
     ) -> float:
-        """The share that will be used after one more update, for warm-ups given as a fraction.
+        """The share that will be used up after one more update, for warm-ups given as a fraction.
 
-        Exact for budgets in steps and epochs. For tokens and seconds the mean of the updates so far is assumed, which
-        makes it a function of ``fraction`` and ``steps`` alone; at the first update there is no mean, and its own
-        tokens and seconds are taken.
+        It is exact for budgets in steps and epochs. For tokens and seconds it assumes that the update is like the mean
+        of the updates so far, so it depends only on ``fraction`` and ``steps``. At the first update there is no mean,
+        so it uses the tokens and seconds of this update.
 
         Args:
-            fraction: the share used before the update.
-            steps: updates made before it.
-            tokens: real tokens trained on, the update's own included.
-            seconds: time trained by when its gradients are known.
+            fraction: share used up before the update.
+            steps: number of updates before this update.
+            tokens: real tokens trained on, including this update.
+            seconds: training time when the gradients of this update are known.
             prepared: see ``fraction``.
         """
         if steps == 0:

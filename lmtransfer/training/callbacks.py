@@ -1,4 +1,4 @@
-"""Small observers of every step: they may add to its record, and warn."""
+"""Callbacks after every step: they can add to its record and return messages for the user."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from lmtransfer.training import distributed
 from lmtransfer.training.state import TrainState
 from lmtransfer.training.update import Outcome
 
-#: The loss is watched as a running mean over about this many steps.
+#: Approximate number of steps in the running mean of the watched loss.
 _SMOOTHED_STEPS = 50
-#: Steps that a forecast waits for, and how many of them are not timed since they build kernels and buffers.
+#: Steps before a forecast, and how many of them are not timed because they build kernels and buffers.
 _STEPS, _UNTIMED = 10, 3
 
 
 class Callback(Protocol):
-    """Sees each step after its update."""
+    """Is called for each step after its update."""
 
     name: str  #: its state is saved under this name
 
     def on_step_end(self, outcome: Outcome, state: TrainState, *, fraction: float) -> Sequence[str]:
-        """Look at one step; returns what the user should be told. May add to ``state.record``.
+        """Process one step; returns messages for the user. It may add to ``state.record``.
 
         Args:
-            outcome: what the step did.
-            state: where the run stands after it.
-            fraction: share of the budget used.
+            outcome: the result of the step.
+            state: the state of the run after the step.
+            fraction: share of the budget that is used up.
         """
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """What must survive a restart, as plain values."""
+        """The state that must survive a restart, as plain values."""
         ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -41,10 +41,10 @@ class Callback(Protocol):
 
 
 class NonFiniteGuard:
-    """Shows every loss that is not finite, with the keys of its batch, and gives up after several in a row.
+    """Reports every loss that is not finite, with the keys of its batch, and ends training after several in a row.
 
     Args:
-        max_bad_steps: that many in a row end training.
+        max_bad_steps: number of such steps in a row that ends training.
     """
 
     name = "non_finite_guard"
@@ -58,7 +58,7 @@ class NonFiniteGuard:
 
         Raises:
             TrainingError: the loss was not finite ``max_bad_steps`` times in a row, or the float16 gradients overflow
-                without any loss scale.
+                even with a loss scale below 1.
         """
         if outcome.updated:
             self.in_a_row = 0
@@ -89,7 +89,7 @@ class NonFiniteGuard:
         return [message]
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """The state as plain values."""
         return {"in_a_row": self.in_a_row}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -98,10 +98,10 @@ class NonFiniteGuard:
 
 
 class PhaseName:
-    """Names the phase of the run in every record.
+    """Adds the name of the phase of the run to every record.
 
     Args:
-        phase: its name.
+        phase: name of the phase.
     """
 
     name = "phase_name"
@@ -115,7 +115,7 @@ class PhaseName:
         return ()
 
     def state_dict(self) -> dict[str, Any]:
-        """Nothing: it is in the state of the run."""
+        """Empty: the state of the run contains the phase."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -123,20 +123,20 @@ class PhaseName:
 
 
 class UnigramPlateau:
-    """Tells when a masked language model has learnt more than how often each token occurs.
+    """Reports when a masked language model has learnt more than the frequencies of the tokens.
 
-    The entropy stands in every record as ``unigram_entropy``, so that a run that is not finished shows it too.
+    Every record has the entropy as ``unigram_entropy``, so that it is visible during the run.
 
-    Small models sit for long at the entropy of the unigram distribution, and finetune no better than random weights
-    until they leave it. The loss is smoothed over about 50 steps; it is on the plateau while it is no more than
-    ``margin`` below the entropy.
+    The loss of small models stays for a long time at the entropy of the unigram distribution (the plateau). Until they
+    leave it, they finetune no better than random weights. The loss is smoothed over about 50 steps. It is on the
+    plateau while it is at most ``margin`` below the entropy.
 
     Args:
-        entropy: of the distribution of target tokens, in nats.
+        entropy: entropy of the distribution of target tokens, in nats.
         loss: name of the watched loss.
-        margin: as a share of the entropy.
-        warn_after: share of the budget after which being on the plateau is worth a warning.
-        warns: whether to warn at all; weights that are not random may transfer before they leave it.
+        margin: margin below the entropy, as a share of the entropy.
+        warn_after: share of the budget after which a loss on the plateau causes a warning.
+        warns: whether to warn at all; pretrained weights may transfer well before they leave the plateau.
     """
 
     name = "unigram_plateau"
@@ -163,7 +163,7 @@ class UnigramPlateau:
         self.warned = False
 
     def on_step_end(self, outcome: Outcome, state: TrainState, *, fraction: float) -> Sequence[str]:
-        """See the class; once the plateau is left, each record has the step of that as ``plateau_left_at``."""
+        """See the class; after the loss leaves the plateau, each record has that step as ``plateau_left_at``."""
         state.record["unigram_entropy"] = round(self.entropy, 4)
         if self.left_at is not None:
             state.record["plateau_left_at"] = self.left_at
@@ -190,7 +190,7 @@ class UnigramPlateau:
         return ()
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """The state as plain values."""
         return {"num_seen": self.num_seen, "mean": self.mean, "left_at": self.left_at, "warned": self.warned}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -200,11 +200,11 @@ class UnigramPlateau:
 
 
 class TokenForecast:
-    """A callback that says how many tokens a budget in seconds will see; it says it again where a run goes on.
+    """Reports how many tokens a run with a budget in seconds will see; a resumed run reports it again.
 
     Args:
         seconds: the budget.
-        meaning: given the tokens that are expected and tokens a second, what is known of so many, as lines.
+        meaning: function of the expected number of tokens and of tokens per second; returns further lines to report.
     """
 
     name = "token_forecast"
@@ -230,7 +230,7 @@ class TokenForecast:
         return [said, *self.meaning(expected, rate)]
 
     def state_dict(self) -> dict[str, Any]:
-        """Nothing: what was measured on one machine says little of the next."""
+        """Empty: a speed measured on one machine is not valid for another machine."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -238,5 +238,5 @@ class TokenForecast:
 
 
 def millions(number: float) -> str:
-    """A number of tokens in millions, with two figures."""
+    """A number of tokens in millions, with one decimal from a million on, else two."""
     return f"{number / 1e6:.1f} million" if number >= 1e6 else f"{number / 1e6:.2f} million"

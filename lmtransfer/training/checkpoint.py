@@ -1,12 +1,12 @@
-"""Checkpoints: folders of safetensors and JSON, complete or not there at all; nothing in them can execute code.
+"""Checkpoints: folders of safetensors and JSON files; saves are atomic, and the files cannot execute code.
 
-``<run>/checkpoints/last`` and ``best`` each hold ``model.safetensors``, ``optimizer.safetensors``,
-``recurrent_state.safetensors`` where there is one, ``raw.safetensors`` where the model is an average (the weights that
-are trained), those of the learner's other parts where it has any, ``state.json``, and ``manifest.json`` with the size
-and SHA-256 of each, which is written last.
+``<run>/checkpoints/last`` and ``best`` each hold ``model.safetensors``, ``optimizer.safetensors``, ``state.json``, and
+``manifest.json`` with the size and SHA-256 of each file, which is written last. Some runs have further files:
+``carry.safetensors`` with the recurrent state; ``raw.safetensors`` with the trained weights if the model is an average;
+and one file for each other part of the learner.
 
-A save is staged beside its place (``.last.new``), flushed to disk, and exchanged by two renames (``last`` to
-``.last.old``, ``.last.new`` to ``last``); whatever moment a crash comes at, one of these is complete, and
+A save is staged in a folder next to its place (``.last.new``), flushed to disk, and exchanged with two renames
+(``last`` to ``.last.old``, ``.last.new`` to ``last``). After a crash at any time, one of these folders is complete, and
 ``Checkpoints.newest`` finds it.
 """
 
@@ -43,8 +43,8 @@ class Checkpoint:
     """One complete checkpoint.
 
     Attributes:
-        folder: where it lies.
-        state: what ``state.json`` holds.
+        folder: folder of the checkpoint.
+        state: content of ``state.json``.
     """
 
     folder: Path
@@ -52,14 +52,14 @@ class Checkpoint:
 
     @property
     def step(self) -> int:
-        """The step it was saved after."""
+        """The step after which it was saved."""
         return int(self.state["step"])
 
     def tensors(self, name: str) -> dict[str, Tensor]:
         """The tensors of ``<name>.safetensors``, on the CPU; empty if there is no such file.
 
         Raises:
-            CheckpointError: it is torn, or its header says what cannot be.
+            CheckpointError: the file is truncated, or its header is invalid.
         """
         path = self.folder / f"{name}.safetensors"
         return read_tensors(path) if path.exists() else {}
@@ -69,27 +69,27 @@ class Checkpoints:
     """The checkpoints of one run.
 
     Args:
-        folder: the run's ``checkpoints`` folder; made when first saved to.
+        folder: the ``checkpoints`` folder of the run; the first save creates it.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = Path(folder)
 
     def exists(self) -> bool:
-        """Whether any checkpoint was ever begun, complete or not."""
+        """Whether the folder holds any checkpoint, complete or not."""
         return self.folder.is_dir() and any(self.folder.iterdir())
 
     def save(self, name: str, *, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]) -> Path:
-        """Write the checkpoint ``name``; the one of that name before it stays until this one is complete.
+        """Write the checkpoint ``name``; the previous one of that name stays until the new one is complete.
 
         Args:
             name: ``last`` or ``best``.
-            tensors: by file name without suffix; an empty mapping is left out.
-            state: plain numbers, strings, lists and dicts; must hold ``step``.
+            tensors: tensors by file name without suffix; no file is written for an empty mapping.
+            state: plain numbers, strings, lists and dicts; must contain ``step``.
 
         Raises:
-            CheckpointError: the disk is full or cannot be written, or the folder is a link; what was saved before is
-                untouched.
+            CheckpointError: the disk is full or cannot be written, or the folder is a link; the earlier checkpoint is
+                not changed.
         """
         final, staged = self.folder / name, self.folder / f".{name}.new"
         _refuse_link(self.folder)
@@ -101,7 +101,7 @@ class Checkpoints:
                     on_host = {key: tensor.detach().cpu().contiguous() for key, tensor in content.items()}
                     save_file(on_host, staged / f"{file}.safetensors")
             (staged / STATE).write_text(json.dumps(state, indent=1) + "\n", encoding="ascii")
-            mode = (staged / STATE).stat().st_mode  # safetensors writes files that only their owner may read
+            mode = (staged / STATE).stat().st_mode  # safetensors writes files that only their owner can read
             files = {}
             for path in sorted(staged.iterdir()):
                 path.chmod(mode)
@@ -119,7 +119,7 @@ class Checkpoints:
         return final
 
     def _exchange(self, name: str) -> None:
-        """Put the staged checkpoint, which is complete, in its place."""
+        """Move the complete staged checkpoint to its place."""
         final, staged, old = self.folder / name, self.folder / f".{name}.new", self.folder / f".{name}.old"
         remove(old)
         if final.exists():
@@ -129,10 +129,10 @@ class Checkpoints:
         remove(old)
 
     def settle(self) -> None:
-        """Finish or undo the saves that a crash has interrupted, so that each name has its newest complete checkpoint.
+        """Finish or undo interrupted saves after a crash, so that each name has its newest complete checkpoint.
 
-        For the one process that writes the run, before it goes on: a ``best`` that was complete and not yet in its
-        place would be passed by for the one before it, wherever no better one follows.
+        Only the process that writes the run calls this, before it resumes. Otherwise a complete staged ``best`` would
+        be ignored, and the run would keep the previous ``best`` if no better one follows.
 
         Raises:
             CheckpointError: the folder is a link, or cannot be written.
@@ -147,7 +147,7 @@ class Checkpoints:
             ) from error
 
     def _settle(self, name: str) -> None:
-        """Finish or undo the save that a crash has interrupted, so that the newest complete one is in its place."""
+        """Finish or undo the interrupted save of one name, so that the newest complete checkpoint is in its place."""
         final, staged, old = self.folder / name, self.folder / f".{name}.new", self.folder / f".{name}.old"
         if staged.exists() and find_damage(staged) is None:
             self._exchange(name)
@@ -157,7 +157,7 @@ class Checkpoints:
         remove(old)
 
     def settled(self) -> tuple[Checkpoint | None, list[str]]:
-        """``newest``, on every rank, once the main one has settled; to be called on all of them.
+        """Call ``settle`` on the main rank, then return ``newest`` on every rank; all ranks must call this.
 
         Raises:
             CheckpointError: see ``settle`` and ``newest``.
@@ -168,12 +168,12 @@ class Checkpoints:
         return self.newest()
 
     def newest(self) -> tuple[Checkpoint | None, list[str]]:
-        """The newest complete checkpoint, and a sentence for each one that had to be passed over.
+        """The newest complete checkpoint, and a sentence for each damaged checkpoint that was skipped.
 
-        None if the run was interrupted before it saved any.
+        The checkpoint is None if the run was interrupted before its first save.
 
         Raises:
-            CheckpointError: there are some, but none is complete.
+            CheckpointError: there are checkpoints, but none is complete.
         """
         found: list[Checkpoint] = []
         problems: list[str] = []
@@ -186,7 +186,7 @@ class Checkpoints:
                 found.append(_opened(folder))
             elif not name.endswith(
                 ".new"
-            ):  # a torn staging folder is what a crash leaves, and nothing was lost with it
+            ):  # a crash leaves an incomplete staging folder; nothing is lost with it
                 problems.append(problem)
         if problems and not found:
             detail = "\n".join(f"  - {problem}" for problem in problems)
@@ -201,7 +201,7 @@ def open_checkpoint(folder: Path) -> Checkpoint:
     """The checkpoint in ``folder``, which must be complete.
 
     Raises:
-        CheckpointError: it is missing, torn or altered.
+        CheckpointError: it is missing, truncated or altered.
     """
     problem = find_damage(folder)
     if problem is not None:
@@ -210,10 +210,10 @@ def open_checkpoint(folder: Path) -> Checkpoint:
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file, on the CPU, once its header has been held against the file.
+    """The tensors of a safetensors file, on the CPU, after a check of its header against the file.
 
     Raises:
-        CheckpointError: it cannot be read, is torn, or its header says what cannot be.
+        CheckpointError: the file cannot be read or is truncated, or its header is invalid.
     """
     check_tensor_file(path, error=CheckpointError)
     try:
@@ -229,11 +229,11 @@ def _opened(folder: Path) -> Checkpoint:
 def _read_state(folder: Path) -> dict[str, Any]:
     return cast(
         "dict[str, Any]", read_json(folder / STATE, SAVED_STATE, error=CheckpointError, finite=False)
-    )  # the losses of a step that was passed over are in it
+    )  # not ``finite``: the state may contain the losses of a skipped step
 
 
 def find_damage(folder: Path) -> str | None:
-    """What is wrong with the checkpoint in ``folder``, or None if every file is as it was written."""
+    """The problem of the checkpoint in ``folder``, or None if every file is as it was written."""
     if not folder.is_dir():
         return f"there is no checkpoint {folder}"
     if not (folder / MANIFEST).exists():
@@ -260,14 +260,14 @@ def find_damage(folder: Path) -> str | None:
 
 
 def preflight(folder: Path, *, num_bytes: int) -> None:
-    """Check before training that a checkpoint can be written: permissions and room.
+    """Check before training that checkpoints can be written: permissions and free disk space.
 
     Args:
-        folder: the run's ``checkpoints`` folder.
+        folder: the ``checkpoints`` folder of the run.
         num_bytes: size of one checkpoint.
 
     Raises:
-        CheckpointError: it cannot, or the folder is a link.
+        CheckpointError: checkpoints cannot be written, or the folder is a link.
     """
     _refuse_link(folder)
     try:
@@ -280,7 +280,7 @@ def preflight(folder: Path, *, num_bytes: int) -> None:
         raise CheckpointError(
             f"cannot write checkpoints to {folder}: {error}; set output_root=<another folder>"
         ) from error
-    needed = 3 * num_bytes  # last, best, and the one being staged
+    needed = 3 * num_bytes  # last, best, and the staged one
     if free < needed:
         raise CheckpointError(
             f"checkpoints need {needed / 1e6:,.0f} MB (last, best and one being written), but {folder} has "
@@ -289,7 +289,7 @@ def preflight(folder: Path, *, num_bytes: int) -> None:
 
 
 def _refuse_link(folder: Path) -> None:
-    """Refuse to write where a link leads: old checkpoints are deleted there, and it may be anywhere."""
+    """Refuse to write through a link: old checkpoints are deleted in its target, which can be any folder."""
     if folder.is_symlink():
         raise CheckpointError(
             f"{folder} is a link to {folder.resolve()}, and nothing outside a run's own folder is replaced or deleted: "

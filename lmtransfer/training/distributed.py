@@ -1,12 +1,12 @@
-"""Several processes under ``torchrun``, one a device, that learn exactly what one process would.
+"""Several processes under ``torchrun``, one per device, with exactly the same training result as one process.
 
-Gradients are summed in one exchange at the end of a step, not by DistributedDataParallel's hooks: a step has one
-exchange whatever its number of micro-batches, ranks may have unequal numbers of them (or none), parameters that a step
-does not use need no search, and nothing overlaps that could be reordered. What is given up is the overlap of the
-exchange with the last backward pass. ``sum_gradients`` is also the seam for FSDP2, which would shard the learner and
-exchange by itself.
+Gradients are summed in one exchange at the end of a step, not by the hooks of DistributedDataParallel. This has four
+advantages: a step has one exchange for any number of micro-batches; ranks may have different numbers of micro-batches
+(or none); no search for unused parameters is needed; and no overlapping operations can be reordered. The disadvantage
+is that the exchange does not overlap with the last backward pass. To support FSDP2, which shards the learner and
+exchanges gradients itself, one would replace ``sum_gradients``.
 
-Small numbers (counts, losses, flags, the clock) travel between hosts' memories by gloo, so that no device has to wait.
+Small values (counts, losses, flags, the time) are exchanged between host memories with gloo, so that no device waits.
 """
 
 from __future__ import annotations
@@ -27,31 +27,32 @@ _BUCKET_ELEMENTS = 32 * 1024 * 1024
 
 
 def world_size() -> int:
-    """Number of processes that train together; 1 without ``torchrun``."""
+    """The number of processes that train together; 1 without ``torchrun``."""
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
 def rank() -> int:
-    """This process's number, from 0."""
+    """The number of this process, from 0."""
     return dist.get_rank() if dist.is_initialized() else 0
 
 
 def is_main() -> bool:
-    """Whether this process is the one that prints and writes."""
+    """Whether this is the process that prints and writes files."""
     return rank() == 0
 
 
 def local_rank() -> int:
-    """This process's number on its machine: which of its devices is ours."""
+    """The number of this process on its machine, which is also the number of its device."""
     return ranks.local_rank()
 
 
 @contextmanager
 def process_group() -> Iterator[None]:
-    """Join the processes that ``torchrun`` started, for as long as the block lasts; without ``torchrun``, nothing.
+    """Join the processes that ``torchrun`` started, inside the block; does nothing without ``torchrun``.
 
-    Every process waits for the others before the group is taken down (without it, teardown aborts now and then), also
-    after an interruption, which all ranks agree on; but not after an error: the others may never arrive.
+    Before the group is destroyed, every process waits for the others; without this, destroying it sometimes aborts a
+    process. Processes also wait after an interruption, on which all ranks agree. They do not wait after an error,
+    because the others may never arrive.
     """
     ranks.check()
     if ranks.world_size() == 1 or dist.is_initialized():
@@ -73,19 +74,19 @@ def process_group() -> Iterator[None]:
 
 
 def _part() -> None:
-    """Wait for the others, with no exchange still referred to: one that is freed after its group aborts the process."""
+    """Free all finished exchanges, then wait for the others: freeing one after its group aborts the process."""
     gc.collect()
     barrier()
 
 
 def barrier() -> None:
-    """Wait for all ranks (by an exchange between hosts, which works on every backend)."""
+    """Wait for all ranks (with an exchange between hosts, which works on every backend)."""
     if world_size() > 1:
         dist.all_reduce(torch.zeros(1))
 
 
 def gather(value: Any) -> list[Any]:
-    """Every rank's ``value``, by rank; small Python objects or tensors on the host."""
+    """The ``value`` of every rank, in rank order; for small Python objects or tensors on the host."""
     if world_size() == 1:
         return [value]
     values: list[Any] = [None] * world_size()
@@ -94,7 +95,7 @@ def gather(value: Any) -> list[Any]:
 
 
 def sum_over_ranks(values: dict[str, float]) -> dict[str, float]:
-    """Sum numbers by name; a name that a rank lacks counts as 0 there. Summed in rank order, so equal on every rank."""
+    """Sum numbers by name, in rank order, so that all ranks get equal sums; a name that a rank lacks counts as 0."""
     total: dict[str, float] = {}
     for part in gather(values):
         for name, value in part.items():
@@ -108,7 +109,7 @@ def any_rank(flag: bool) -> bool:
 
 
 def from_main(value: Any) -> Any:
-    """Rank 0's ``value`` on every rank."""
+    """The ``value`` of rank 0, on every rank."""
     if world_size() == 1:
         return value
     box = [value]
@@ -120,7 +121,8 @@ def from_main(value: Any) -> Any:
 def sum_gradients(parameters: Sequence[nn.Parameter]) -> None:
     """Add up the gradients of all ranks, in place.
 
-    A parameter without a gradient on every rank keeps none; one that has it on some gets the sum everywhere.
+    A parameter that has no gradient on any rank keeps none. A parameter with a gradient on some ranks gets the sum on
+    all ranks.
     """
     if world_size() == 1:
         return
@@ -149,7 +151,7 @@ def _sum_bucket(gradients: list[Tensor]) -> None:
 
 @torch.no_grad()
 def share_weights(module: nn.Module) -> None:
-    """Give every rank rank 0's weights and buffers; equal seeds make them equal, different libraries may not."""
+    """Copy the weights and buffers of rank 0 to every rank; with different libraries, equal seeds can give others."""
     if world_size() == 1:
         return
     for tensor in [*module.parameters(), *module.buffers()]:

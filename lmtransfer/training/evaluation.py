@@ -1,4 +1,4 @@
-"""Losses of held-out batches, whose value does not depend on how the examples are batched."""
+"""Losses of held-out batches; the result does not depend on how the examples are batched."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from lmtransfer.training.signals import StopDuringEvaluation, agreed_stop
 
 
 def until_stopped(batches: Iterable[Any]) -> Iterator[Any]:
-    """The batches one by one, in step with the other ranks, which may have fewer.
+    """Iterate over the batches in step with the other ranks, which may have fewer batches.
 
     Raises:
-        StopDuringEvaluation: SIGTERM or Ctrl-C came on any rank.
+        StopDuringEvaluation: any rank received SIGTERM or Ctrl-C.
     """
     iterator = iter(batches)
     while True:
@@ -37,22 +37,22 @@ def evaluate_losses(
     device: torch.device | str = "cpu",
     precision: Precision | None = None,
 ) -> dict[str, float]:
-    """Mean of each named loss over everything counted in ``batches``, and their weighted total as ``loss``.
+    """Compute the mean of each named loss over all ``batches``, and their weighted total as ``loss``.
 
-    In evaluation mode (restored afterwards), without gradients, with a recurrent state of its own that starts empty.
-    Under ``torchrun`` each rank gives its own share of the batches.
+    It runs in evaluation mode (and restores the mode afterwards), without gradients, with a separate recurrent state
+    that starts empty. Under ``torchrun`` each rank passes its own share of the batches.
 
     Args:
         learner: an ``nn.Module`` that is a ``Learner``.
         batches: micro-batches.
-        device: where the learner lives.
+        device: device of the learner.
         precision: number format; float32 if omitted.
 
     Returns:
-        One number a loss; a loss that counted nothing is left out.
+        One number per loss; losses with a count of 0 are omitted.
 
     Raises:
-        StopDuringEvaluation: SIGTERM or Ctrl-C came.
+        StopDuringEvaluation: SIGTERM or Ctrl-C was received.
     """
     precision = precision or Precision(device=device)
     sums: dict[str, float] = {}

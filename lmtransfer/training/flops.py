@@ -1,4 +1,4 @@
-"""The arithmetic of training, and how much of it a GPU could do: for the share of the peak that is reached (MFU)."""
+"""The number of operations of training and the peak rate of a GPU, for model FLOPs utilisation (MFU)."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import re
 
 import torch
 
-#: Dense matrix products in 16 bits, FLOP/s without sparsity, from the vendor's data sheets; the first match counts.
+#: Peak rates of dense matrix products in 16 bits, FLOP/s without sparsity, from the data sheets of the vendor; the first
+#: match counts.
 _PEAKS = (
-    ("Laptop", None),  # other chips under the same numbers
+    ("Laptop", None),  # laptop GPUs have other chips with the same model numbers
     ("H200 NVL", 835e12),
     ("H200", 989e12),
     ("GH200", 989e12),
@@ -26,9 +27,9 @@ _PEAKS = (
 
 
 def peak_flops(device: torch.device) -> float | None:
-    """Dense 16-bit peak of a GPU, FLOP/s; None where it is not known, and on other devices.
+    """Dense 16-bit peak of a GPU, FLOP/s; None for unknown GPUs and for other devices.
 
-    A device is known by whole words of its name: an L4 is no L40, and a T4 no T400.
+    Names are matched by whole words, so that L4 does not match L40, and T4 does not match T400.
     """
     if device.type != "cuda":
         return None
@@ -37,16 +38,16 @@ def peak_flops(device: torch.device) -> float | None:
 
 
 def training_flops_per_token(*, num_weights: float, num_layers: int, dim: int, mean_length: float) -> float:
-    """Forward and backward arithmetic of one token of a bidirectional transformer, in FLOP.
+    """FLOP of the forward and backward pass per token of a bidirectional transformer.
 
-    Two operations a weight forward and four backward, and the same for the two products of attention (Chowdhery et al.
-    2022, PaLM, appendix B). What is computed again or left out (an output layer at masked positions only) is up to
-    the caller's ``num_weights``.
+    Each weight takes two operations in the forward pass and four in the backward pass. The two products of attention
+    are counted in the same way (Chowdhery et al. 2022, PaLM, appendix B). The caller includes repeated or skipped
+    computation (such as an output layer at masked positions only) in ``num_weights``.
 
     Args:
-        num_weights: entries of the matrices that every token passes through, each counted as often as it is used.
-        num_layers: of self-attention.
+        num_weights: number of entries of the matrices that every token passes through, each counted once per use.
+        num_layers: number of self-attention layers.
         dim: width of the queries and keys over all heads.
-        mean_length: of the sequences, in tokens.
+        mean_length: mean length of the sequences in tokens.
     """
     return 6.0 * num_weights + 12.0 * num_layers * dim * mean_length

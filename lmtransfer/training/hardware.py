@@ -1,4 +1,4 @@
-"""Where and how to compute: device, number format, threads, compilation, memory."""
+"""The hardware settings: device, number format, threads, compilation, memory."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from lmtransfer.system.cores import usable_cores
 from lmtransfer.training import distributed
 from lmtransfer.training.precision import Format, Precision, fastest_format
 
-# mallopt's parameters, from glibc's malloc.h
+# parameters of mallopt, from glibc's malloc.h
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """What ``setup`` has chosen.
+    """The choices of ``setup``.
 
     Attributes:
-        device: where to compute.
-        precision: number format of every matrix product, ready for the trainer.
-        reason: why that format.
-        threads: CPU threads in use.
+        device: device to compute on.
+        precision: number format of every matrix product, for the trainer.
+        reason: reason for this format.
+        threads: number of CPU threads in use.
         compile: whether to compile the blocks.
     """
 
@@ -52,17 +52,17 @@ def setup(
     compile: bool | Literal["auto"] = "auto",
     keep_memory: bool = True,
 ) -> Hardware:
-    """Resolve the ``hardware`` settings and apply those that are global (threads, allocator, the current GPU).
+    """Resolve the ``hardware`` settings and apply the global ones (threads, allocator, the current GPU).
 
     Args:
         device: ``auto`` takes the GPU of this rank if there is one, else the CPU.
-        precision: ``auto`` takes what the hardware multiplies fast (``formats.fastest_format``).
-        threads: CPU threads; None takes the cores at hand, shared among the ranks of this machine.
+        precision: ``auto`` takes the fastest format of the hardware (``precision.fastest_format``).
+        threads: number of CPU threads; None: all usable cores, divided among the ranks of this machine.
         compile: ``auto`` compiles on CUDA.
         keep_memory: on a CPU, keep large blocks for reuse (see ``tune_allocator``).
 
     Raises:
-        ConfigError: the device is not there, or cannot compute in that precision.
+        ConfigError: the device does not exist, or does not support the precision.
     """
     chosen = _device(device)
     number_format = fastest_format(chosen) if precision == "auto" else Format(precision, "as set")
@@ -105,13 +105,13 @@ def _device(name: str) -> torch.device:
 
 
 def tune_allocator() -> bool:
-    """Let glibc keep large blocks for reuse instead of returning them to the system after every use.
+    """Make glibc keep large blocks for reuse instead of returning them to the system after every use.
 
-    A returned block is mapped anew and its pages fault in one by one: 10 to 20 % of a small encoder's step on a CPU.
-    The cost is that memory once used stays with the process.
+    Otherwise a returned block must be mapped again, with a page fault for each of its pages. This takes 10 to 20 % of
+    the training step of a small encoder on a CPU. The disadvantage is that the process keeps memory that it once used.
 
     Returns:
-        Whether anything was changed; only glibc has these settings.
+        Whether the settings were changed; only glibc has these settings.
     """
     if platform.libc_ver()[0] != "glibc":
         return False

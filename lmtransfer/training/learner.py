@@ -1,4 +1,4 @@
-"""What the loop sees: a learner that turns a batch into losses, and a stream of optimiser steps."""
+"""The interfaces that the loop uses: a learner that computes losses of a batch, and a stream of optimiser steps."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class Loss:
     """A loss as a sum and a count; one place (the loop) divides, by the count of the whole optimiser step.
 
     Attributes:
-        sum: the sum over the counted things, a scalar tensor with gradient.
-        count: how many things it sums over (masked tokens, pairs, examples); known before the forward pass, but of a
-            metric it may be a scalar tensor that the pass finds, and then ``counts`` does not name it.
-        weight: its factor in the total; 0 makes it a metric that is logged and not trained on.
+        sum: the sum over the counted items, a scalar tensor with gradient.
+        count: number of items in the sum (masked tokens, pairs, examples), known before the forward pass. For a metric
+            it may be a scalar tensor that the pass computes; then ``counts`` does not contain it.
+        weight: its factor in the total; 0: a metric, which is logged but not trained on.
     """
 
     sum: Tensor
@@ -49,42 +49,42 @@ class Learner(nn.Module):
         raise NotImplementedError
 
     def on_progress(self, fraction: float) -> None:
-        """Change in the course of training, such as by letting more of itself learn; nothing, unless overridden.
+        """Change during training, for example by unfreezing more layers; by default it does nothing.
 
         Args:
-            fraction: share of the budget that is used up before a step, in [0, 1]; it must depend on nothing else.
+            fraction: share of the budget that is used up before a step, in [0, 1]; the change must depend only on this.
         """
 
     def parts(self) -> Mapping[str, nn.Module]:
-        """What is saved of it, by file: ``model``, which is all that other commands read, and what training needs."""
+        """The saved parts by file name: ``model``, the only part that other commands read, and parts for training."""
         return {"model": self}
 
 
 @runtime_checkable
 class HasBlocks(Protocol):
-    """An encoder, as optimisers know it."""
+    """The interface of an encoder for optimisers."""
 
     def blocks(self) -> Sequence[nn.Module]:
-        """Its repeated layers, whose matrices are hidden ones."""
+        """Its repeated layers, whose matrices have the kind ``hidden``."""
         ...
 
 
 @runtime_checkable
 class HasSplits(Protocol):
-    """A linear layer that is several, as optimisers know it."""
+    """The interface of a stacked linear layer for optimisers."""
 
-    muon_splits: int  #: how many matrices are stacked in the rows of its own
+    muon_splits: int  #: number of matrices that are stacked in the rows of its weight
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One optimiser step's data on this rank.
+    """The data of one optimiser step on this rank.
 
     Attributes:
         number: optimiser step, from 0 at the start of the run.
-        epoch: fraction of epochs seen once this step is done.
-        micro_batches: this rank's micro-batches, in order.
-        first_micro_batch: number of the first of them over the whole run and all ranks (seeds dropout).
+        epoch: number of epochs seen after this step, with fraction.
+        micro_batches: the micro-batches of this rank, in order.
+        first_micro_batch: number of the first of them over the whole run and all ranks (it seeds dropout).
     """
 
     number: int
@@ -98,17 +98,17 @@ class BatchStream(Protocol):
 
     @property
     def steps_per_epoch(self) -> int:
-        """Optimiser steps of the first epoch, for budgets in epochs."""
+        """The number of optimiser steps of the first epoch, for budgets in epochs."""
         ...
 
     def steps(self, start: int = 0) -> Iterator[Step]:
-        """Steps from number ``start`` on, prefetched by the stream's workers."""
+        """Steps from number ``start`` on; the workers of the stream prefetch them."""
         ...
 
     def set_micro_batch_tokens(self, tokens: int) -> None:
-        """Cut micro-batches of at most ``tokens`` from the next call of ``steps`` on; the steps hold the same rows.
+        """Limit micro-batches to ``tokens`` from the next call of ``steps`` on; the steps contain the same rows.
 
         Raises:
-            LmtransferError: they cannot be cut smaller.
+            LmtransferError: smaller micro-batches are not possible.
         """
         ...

@@ -1,4 +1,4 @@
-"""The one loop that trains everything; it knows a learner and a stream of steps, and no model, objective or task."""
+"""The training loop; it uses a learner and a stream of steps, and does not depend on model, objective or task."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from lmtransfer.training.update import Updater
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """What a training leaves behind, and what the user sees of it.
+    """The files that a training writes, and its output on the screen.
 
     Attributes:
-        checkpoints: where to save; None saves nothing.
-        trackers: where records go, such as ``Jsonl``.
+        checkpoints: where to save checkpoints; None saves nothing.
+        trackers: receive the records, such as ``Jsonl``.
         progress: the line on the screen.
-        callbacks: look at every step's record, may add to it, and have something to say now and then.
+        callbacks: called after every step; they can add to its record and return messages for the user.
     """
 
     checkpoints: Checkpoints | None = None
@@ -48,15 +48,16 @@ class Trainer:
     """Trains a learner on a stream until the budget is used up.
 
     Args:
-        learner: on its device already.
-        stream: its optimiser steps, of this rank.
-        optimizer: of its trainable parameters.
+        learner: the learner, already on its device.
+        stream: the optimiser steps of this rank.
+        optimizer: optimiser of the trainable parameters.
         plan: the settings.
-        validation: how it is measured on held-out data; None never measures.
-        average: of the optimiser's parameters, which is measured and saved in their stead; None: they are themselves.
-        output: what it leaves behind; nothing if omitted.
-        state: where an earlier training has come to, from which this one goes on; the beginning if omitted.
-        clock: a clock in seconds.
+        validation: how to measure the learner on held-out data; None: no validation.
+        average: average of the parameters of the optimiser, which is measured and saved instead of the parameters;
+            None: no average.
+        output: files and screen output; by default none.
+        state: state of an earlier training that this one continues; by default the beginning.
+        clock: function that returns the time in seconds.
     """
 
     def __init__(
@@ -91,14 +92,14 @@ class Trainer:
             max_grad_norm=plan.max_grad_norm,
         )
         self.snapshot = Snapshot(updater=self.updater, state=self.state, callbacks=self.callbacks, average=average)
-        self._started_at = 0.0  # on the clock, as if there had been no interruptions
+        self._started_at = 0.0  # time of the start, corrected as if there had been no interruptions
         self._unlogged_tokens, self._unlogged_seconds = 0, 0.0
 
     def resume(self) -> None:
-        """Go on from the newest complete checkpoint, or from the start if none was saved yet; logs are cut back to it.
+        """Resume from the newest complete checkpoint, or from the start if there is none; logs are cut back to it.
 
-        Where that is ``best``, a crash came before ``last`` was saved too, which may have been the end of training: it
-        is saved now.
+        If the newest checkpoint is ``best``, a crash happened before ``last`` was saved, possibly at the end of
+        training. Then ``last`` is saved now.
 
         Raises:
             CheckpointError: no checkpoint is complete, or it does not fit.
@@ -122,11 +123,11 @@ class Trainer:
             self.progress.note(note)
 
     def train(self) -> TrainState:
-        """Train until the budget is used up, as far as the plan goes, or until nothing has got better for too long.
+        """Train until the share ``until`` of the budget is used up, or until early stopping.
 
         Raises:
-            Interrupted: SIGTERM or Ctrl-C; the step was finished and everything is saved.
-            TrainingError: the loss was not finite several steps in a row, or the device's memory does not suffice.
+            Interrupted: SIGTERM or Ctrl-C was received; the step was finished and everything is saved.
+            TrainingError: the loss was not finite several steps in a row, or the memory of the device does not suffice.
             CheckpointError: a checkpoint cannot be written.
         """
         state = self.state
@@ -142,7 +143,7 @@ class Trainer:
             steps = stack.enter_context(StepSource(self.stream, start=state.step))
             self.learner.train()
             while state.finished is None or state.evaluation_due:
-                if not state.evaluation_due:  # it is due where a resumed run was interrupted in an evaluation
+                if not state.evaluation_due:  # it is due if the run was interrupted during an evaluation and resumed
                     self._step(steps)
                 improved = state.evaluation_due and not agreed_stop() and self._evaluate()
                 stop = agreed_stop()
@@ -169,11 +170,11 @@ class Trainer:
         )
 
     def _step(self, steps: StepSource) -> None:
-        """One step of the optimiser, and its record."""
+        """Make one step of the optimiser, and its record."""
         state, began, fraction = self.state, self.clock(), self._fraction()
 
         def factor(tokens: int) -> float:
-            timed = self.plan.budget.by_the_clock and not state.updates  # asked for at the first update alone
+            timed = self.plan.budget.by_the_clock and not state.updates  # only the first update needs the time
             seconds = distributed.from_main(self.clock() - self._started_at) if timed else 0.0
             after = self.plan.budget.fraction_after(
                 fraction, state.updates, tokens=state.tokens + tokens, seconds=seconds, prepared=state.prepared
@@ -221,7 +222,7 @@ class Trainer:
         )
 
     def _evaluate(self) -> bool:
-        """Evaluate; whether it is the best so far. If interrupted it stays due, and comes first in the resumed run."""
+        """Evaluate; returns whether it is the best so far. If interrupted, a resumed run evaluates first."""
         assert self.validation is not None
         try:
             with nullcontext() if self.average is None else self.average.in_place():
@@ -248,7 +249,7 @@ class Trainer:
         self._unlogged_tokens, self._unlogged_seconds = 0, 0.0
 
     def _set_rate(self) -> None:
-        """Real tokens a second since the latest logged step, without evaluations and saves."""
+        """Record the real tokens per second since the latest logged step, without evaluations and saves."""
         rate = self._unlogged_tokens / self._unlogged_seconds if self._unlogged_seconds else 0.0
         self.state.record["tokens_per_second"] = round(rate, 1)
 

@@ -1,6 +1,6 @@
-"""A step's micro-batches: forward and backward, so that their gradients add up to that of one large batch.
+"""Forward and backward passes of the micro-batches of a step; their gradients add up to that of one large batch.
 
-Where the device's memory does not suffice for one, the step is done again with smaller ones.
+If a micro-batch does not fit the memory of the device, the step is repeated with smaller micro-batches.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from lmtransfer.training.learner import BatchStream, Learner, Loss, Step
 from lmtransfer.training.precision import Precision
 from lmtransfer.training.recurrent_state import detached, redistribute
 
-#: Stands beside the losses' names while counts are summed over ranks.
+#: Key of the number of tokens, next to the names of the losses, while counts are summed over ranks.
 _TOKENS = "real tokens of the step"
 
 
 class OutOfDeviceMemory(Exception):
-    """A micro-batch did not fit the device of some rank; no weight has changed, and no recurrent state.
+    """A micro-batch did not fit the device of some rank; weights and recurrent states have not changed.
 
     Attributes:
-        largest: tokens of the step's largest micro-batch over all ranks.
+        largest: tokens of the largest micro-batch of the step over all ranks.
     """
 
     def __init__(self, largest: int) -> None:
@@ -38,13 +38,14 @@ class OutOfDeviceMemory(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Accumulated:
-    """What one step's passes leave behind, beside the gradients of this rank.
+    """The results of the passes of one step, apart from the gradients of this rank.
 
     Attributes:
-        counts: what each loss counts over all micro-batches and ranks.
-        tokens: real tokens over all micro-batches and ranks.
-        losses: of each micro-batch of this rank, without history.
-        recurrent_states: after each micro-batch of this rank, by its place in the step.
+        counts: count of each loss over all micro-batches and ranks.
+        tokens: number of real tokens over all micro-batches and ranks.
+        losses: losses of each micro-batch of this rank, detached.
+        recurrent_states: recurrent state after each micro-batch of this rank, by the place of the micro-batch in the
+            step.
     """
 
     counts: dict[str, float]
@@ -64,21 +65,22 @@ def accumulate(
 ) -> Accumulated:
     """Run every micro-batch forward and backward.
 
-    Each loss is divided by its count over the whole step, which is known beforehand, so gradients need no correction
-    later, however unequal the micro-batches are. At dropout 0 they are those of any other cut of the same rows into
-    micro-batches. What is drawn from torch's generator belongs to the micro-batch, and so changes with the cut: the
-    masks of dropout, and the classes of a sampled softmax. An objective's other noise belongs to its rows.
+    Each loss is divided by its count over the whole step, which is known beforehand. Gradients therefore need no later
+    correction, even if the micro-batches are unequal. At dropout 0 the gradients are the same for any other split of
+    the rows into micro-batches. Numbers from torch's generator belong to the micro-batch, so they change with the
+    split: the masks of dropout, and the classes of a sampled softmax. Other random numbers of an objective belong to
+    its rows.
 
     Args:
-        learner: gives the losses.
-        step: this rank's micro-batches.
-        recurrent_states: before each micro-batch, by its place in the step.
-        seed: of torch's generator, whose state depends on it and on the micro-batch's number alone.
-        device: where the learner lives.
+        learner: computes the losses.
+        step: the micro-batches of this rank.
+        recurrent_states: recurrent state before each micro-batch, by the place of the micro-batch in the step.
+        seed: seed of torch's generator; its state depends only on this seed and the number of the micro-batch.
+        device: device of the learner.
         precision: number format; its scale multiplies the gradients.
 
     Raises:
-        OutOfDeviceMemory: on every rank, if one of them had too little.
+        OutOfDeviceMemory: raised on every rank if the memory of one of them did not suffice.
     """
     counts = _step_counts(learner, step.micro_batches)
     result = Accumulated(counts=counts, tokens=int(counts.pop(_TOKENS)))
@@ -102,7 +104,7 @@ def accumulate(
 
 
 def _seed_dropout(seed: int, device: torch.device) -> None:
-    """Seed torch's generators; only the CPU's where it alone computes: the others' cost 0.5 ms."""
+    """Seed torch's generators; on a CPU only the generator of the CPU, because seeding the others takes 0.5 ms."""
     if device.type == "cpu":
         torch.default_generator.manual_seed(seed)
     else:
@@ -112,9 +114,9 @@ def _seed_dropout(seed: int, device: torch.device) -> None:
 def _pass(
     learner: Learner, batch: Any, recurrent_state: Any, counts: dict[str, float], precision: Precision
 ) -> tuple[dict[str, Loss], Any]:
-    """One micro-batch forward and backward; its losses and the next recurrent state, without history.
+    """Run one micro-batch forward and backward; returns its losses and the next recurrent state, detached.
 
-    A function of its own, so that an error leaves no reference to what filled the memory.
+    This is a separate function, so that after an error no reference keeps the tensors that filled the memory.
     """
     with precision.autocast():
         losses, recurrent_state = learner.losses(batch, recurrent_state)
@@ -134,18 +136,18 @@ def _step_counts(learner: Learner, micro_batches: Sequence[Any]) -> dict[str, fl
 
 
 def _weighted(losses: dict[str, Loss], counts: dict[str, float]) -> Tensor | None:
-    """This micro-batch's share of the step's total loss, or None if nothing in it is trained on."""
+    """The share of this micro-batch in the total loss of the step, or None if it has no loss to train on."""
     parts = [loss.sum * (loss.weight / counts[name]) for name, loss in losses.items() if loss.weight and loss.count]
     total = torch.stack(parts).sum() if parts else None
     return total if total is not None and total.requires_grad else None
 
 
 class StepSource:
-    """Reads a stream. No batch is ever left out: a step is a pure function of its number, so it can be cut anew.
+    """Reads the steps of a stream; a step is a pure function of its number, so it can be split again without loss.
 
     Args:
         stream: the steps.
-        start: number of the first.
+        start: number of the first step.
     """
 
     def __init__(self, stream: BatchStream, *, start: int) -> None:
@@ -158,7 +160,7 @@ class StepSource:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Let the stream's workers go."""
+        """Stop the workers of the stream."""
         self._close()
 
     def next(self) -> Step:
@@ -166,10 +168,10 @@ class StepSource:
         return next(self.steps)
 
     def again(self, step: Step, error: OutOfDeviceMemory) -> tuple[Step, str]:
-        """The same step in micro-batches of half the tokens, and what the user should be told.
+        """The same step in micro-batches of half the tokens, and a message for the user.
 
         Raises:
-            TrainingError: the stream cannot cut them smaller, as where a row is longer than that.
+            TrainingError: the stream cannot make smaller micro-batches, for example because a row is longer.
         """
         tokens = error.largest // 2
         advice = "lower train.micro_batch_tokens or objective.max_length, or take a smaller model"

@@ -1,4 +1,4 @@
-"""Which evaluation was the best, and whether it is time to stop for lack of a better one."""
+"""Choose the best evaluation, and stop early if no evaluation is better."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from lmtransfer.training.state import TrainState
 
 
 class ModelSelection:
-    """Keeps the best value of one metric, in the direction that the metric declares.
+    """Keeps the best value of one metric, the highest or the lowest.
 
     Args:
-        metric: which number of the evaluation decides.
-        higher_is_better: its direction; False for losses.
-        patience: evaluations in a row without a better value after which training stops; None never stops.
+        metric: name of the number of the evaluation that decides.
+        higher_is_better: direction of the metric; False for losses.
+        patience: training stops after this many evaluations in a row without a better value; None: no early stopping.
 
     Raises:
         ConfigError: ``patience`` is less than 1.
@@ -30,10 +30,10 @@ class ModelSelection:
         self.patience = patience
 
     def observe(self, metrics: Mapping[str, float], state: TrainState) -> bool:
-        """Take note of an evaluation in ``state``; whether it is the best so far. A value that is not finite never is.
+        """Record an evaluation in ``state``; returns whether it is the best so far, False if it is not finite.
 
         Raises:
-            TrainingError: the evaluation has no such metric.
+            TrainingError: the evaluation does not have the metric.
         """
         if self.metric not in metrics:
             raise TrainingError(
@@ -41,7 +41,7 @@ class ModelSelection:
                 f"{', '.join(sorted(metrics))}"
             )
         value, best = metrics[self.metric], state.best
-        if best is not None:  # of a run that was begun with another metric, the value of this one
+        if best is not None:  # if the run was started with another metric, take this metric's value in the best evaluation
             best = state.best_metrics.get(self.metric, best)
         if math.isfinite(value) and (best is None or (value > best if self.higher_is_better else value < best)):
             state.best, state.best_step, state.evaluations_since_best = value, state.step, 0
@@ -54,10 +54,10 @@ class ModelSelection:
 
 
 class SelectionWithTies(ModelSelection):
-    """Of evaluations with the same main metric, the one with the lowest ``loss`` is the best.
+    """Among evaluations with the same main metric, the one with the lowest ``loss`` is the best.
 
-    Without this, the earliest of them would be, which for a hundred held-out labels is often a model that has hardly
-    begun to learn.
+    Without this rule the earliest of them would be chosen. With a hundred held-out labels this is often a model that
+    has learnt almost nothing yet.
     """
 
     def observe(self, metrics: Mapping[str, float], state: TrainState) -> bool:
@@ -70,12 +70,12 @@ class SelectionWithTies(ModelSelection):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Validation:
-    """How a learner is measured on held-out data while it is trained.
+    """How a learner is evaluated on held-out data during training.
 
     Attributes:
-        measure: gives the numbers, which are logged as ``validation/<name>``.
-        every: steps between evaluations; None evaluates at the end only.
-        selection: which evaluation is best, and when to stop for lack of a better one; None saves no ``best``.
+        measure: returns the numbers, which are logged as ``validation/<name>``.
+        every: steps between evaluations; None: evaluate only at the end.
+        selection: chooses the best evaluation, and stops early; None: no checkpoint ``best`` is saved.
     """
 
     measure: Callable[[], dict[str, float]]

@@ -1,4 +1,4 @@
-"""How a learner is trained, whatever it is: the settings of the one loop."""
+"""The settings of the training loop, for any learner."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ class Plan:
 
     Attributes:
         budget: how long to train.
-        until: the share of the budget at which training ends; less than 1 where another training goes on from there.
+        until: share of the budget at which training ends; less than 1 if another training continues from there.
         schedule: factor on the learning rates.
-        seed: of the run; seeds dropout by micro-batch.
-        device: where the learner lives.
+        seed: seed of the run; it seeds dropout for each micro-batch.
+        device: device of the learner.
         precision: number format.
-        max_grad_norm: the gradient's norm is clipped to this; None leaves it.
+        max_grad_norm: the norm of the gradient is clipped to this; None: no clipping.
         save_every: steps between saves of ``last``, which is also saved at the end and when interrupted.
         log_every: steps between records; evaluations are always logged.
-        max_bad_steps: steps in a row whose loss is not finite before training gives up.
+        max_bad_steps: training fails after this many steps in a row whose loss is not finite.
     """
 
     budget: Budget

@@ -1,7 +1,7 @@
-"""Number formats: bfloat16 autocast where the hardware has it, float16 with a loss scale on older GPUs, float32.
+"""Number formats: bfloat16 autocast if the hardware supports it, float16 with a loss scale on older GPUs, float32.
 
-A format that a CPU only emulates is slower than float32 by a factor of four and more, so the choice is made from
-what the hardware has, once, and used for autocast, Newton-Schulz, frozen features and evaluation alike.
+If a CPU only emulates a format, it is at least four times slower than float32. Therefore the format is chosen once,
+from the abilities of the hardware, and then used for autocast, Newton-Schulz, frozen features and evaluation.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ PrecisionName = Literal["bf16", "fp16", "fp32"]
 
 
 class Precision:
-    """The format of the matrix products; weights, their gradients and the optimiser's state stay as they are.
+    """The number format of matrix products; weights, gradients and optimiser state keep their format.
 
     Args:
-        name: ``bf16``, ``fp16`` or ``fp32`` (no autocast: the weights' own format).
-        device: where the learner lives.
-        init_scale: first loss scale; only fp16 uses one.
+        name: ``bf16``, ``fp16`` or ``fp32`` (no autocast: the format of the weights).
+        device: device of the learner.
+        init_scale: first loss scale; only fp16 uses a loss scale.
     """
 
     def __init__(
@@ -36,31 +36,31 @@ class Precision:
         self.scaler = LossScale(init_scale=init_scale) if name == "fp16" else None
 
     def autocast(self) -> AbstractContextManager:
-        """The context of a forward pass."""
+        """The autocast context for a forward pass."""
         if self.dtype is torch.float32:
             return nullcontext()
         return torch.autocast(self.device_type, dtype=self.dtype)
 
     @property
     def optimizer_dtype(self) -> torch.dtype:
-        """The format of an optimiser's own products: float32 beside float16, whose range is too small for them."""
+        """The format of the products in an optimiser: float32 with fp16, because the range of float16 is too small."""
         return torch.float32 if self.dtype is torch.float16 else self.dtype
 
     @property
     def scale(self) -> float:
-        """What the loss is multiplied by before the backward pass; 1 except in float16."""
+        """The factor on the loss before the backward pass; 1 except in float16."""
         return 1.0 if self.scaler is None else self.scaler.scale
 
 
 class LossScale:
     """Keeps float16 gradients in range (Micikevicius et al. 2018, section 3.2).
 
-    The loss is multiplied by ``scale`` and the gradients are divided by it. Gradients that overflow skip the step and
-    halve the scale; ``growth_interval`` good steps in a row double it.
+    The loss is multiplied by ``scale`` and the gradients are divided by it. If gradients overflow, the step is skipped
+    and the scale is halved. After ``growth_interval`` good steps in a row the scale is doubled.
 
     Args:
         init_scale: the first scale.
-        growth_interval: good steps before the scale is doubled.
+        growth_interval: number of good steps before the scale is doubled.
     """
 
     def __init__(self, *, init_scale: float = 2.0**16, growth_interval: int = 2000) -> None:
@@ -69,7 +69,7 @@ class LossScale:
         self.good_steps = 0
 
     def update(self, *, overflowed: bool) -> None:
-        """Take note of one step."""
+        """Adjust the scale after one step."""
         if overflowed:
             self.scale /= 2
             self.good_steps = 0
@@ -80,7 +80,7 @@ class LossScale:
             self.good_steps = 0
 
     def state_dict(self) -> dict[str, float]:
-        """Plain numbers."""
+        """The state as plain numbers."""
         return {"scale": self.scale, "good_steps": self.good_steps}
 
     def load_state_dict(self, state: dict[str, float]) -> None:
@@ -91,30 +91,30 @@ class LossScale:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A number format, and why it was chosen."""
+    """A number format, and the reason for it."""
 
     name: PrecisionName
     reason: str
 
 
-#: CPU flags by which Linux tells that bfloat16 is multiplied in hardware: x86 and ARM.
+#: CPU flags with which Linux reports that the hardware multiplies bfloat16, on x86 and ARM.
 CPU_BF16 = {"amx_bf16": "AMX", "avx512_bf16": "AVX512-BF16", "bf16": "ARM's bfloat16 instructions"}
 
-#: By the smallest CUDA compute capability. Earlier GPUs than 7.0 have no tensor cores; most multiply float16 slowly.
+#: Formats by minimum CUDA compute capability. GPUs below 7.0 have no tensor cores; most of them multiply float16 slowly.
 CUDA_FORMATS: tuple[tuple[tuple[int, int], PrecisionName, str], ...] = (
     ((8, 0), "bf16", "tensor cores for bfloat16"),
     ((7, 0), "fp16", "tensor cores for float16 alone"),
     ((0, 0), "fp32", "no tensor cores"),
 )
 
-#: Ceilings that a user may set for the CPU's matrix products under which bfloat16 is emulated (oneDNN's documentation,
-#: "CPU dispatcher control").
+#: Environment variables that limit the CPU instruction set for matrix products. With the limits in ``_WITHOUT_BF16``
+#: bfloat16 is emulated (oneDNN documentation, "CPU dispatcher control").
 _CEILINGS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
 _WITHOUT_BF16 = {"SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX2_VNNI_2", "AVX512_CORE", "AVX512_CORE_VNNI"}
 
 
 def fastest_format(device: torch.device) -> Format:
-    """The format to multiply in on a device, and why."""
+    """The fastest number format of a device, and the reason."""
     if device.type == "cuda":
         return cuda_format(torch.cuda.get_device_capability(device))
     if device.type == "cpu":
@@ -132,8 +132,9 @@ def cpu_format(flags: frozenset[str], environment: Mapping[str, str]) -> Format:
     """The format of a CPU.
 
     Args:
-        flags: its features, as Linux names them; empty where it does not say (float32: slower perhaps, never wrong).
-        environment: where a ceiling on instruction sets may stand.
+        flags: its features, as Linux names them; empty if unknown (the result is then float32, which may be slower but
+            is always correct).
+        environment: environment variables, which may limit the instruction set.
     """
     ceiling = next((environment[name].upper() for name in _CEILINGS if environment.get(name)), None)
     if ceiling in _WITHOUT_BF16:
@@ -143,7 +144,7 @@ def cpu_format(flags: frozenset[str], environment: Mapping[str, str]) -> Format:
 
 
 def cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
-    """The CPU's features ("flags" on x86, "Features" on ARM); empty where there is no such file."""
+    """The features of the CPU ("flags" on x86, "Features" on ARM); empty if the file does not exist."""
     try:
         with cpuinfo.open(encoding="ascii", errors="replace") as file:
             line = next((line for line in file if line.startswith(("flags", "Features"))), "")

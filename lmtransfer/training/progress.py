@@ -1,4 +1,4 @@
-"""One calm line that says how training goes: live on a terminal, now and then where output is a file."""
+"""One line that shows the progress of training: live on a terminal, every few seconds if the output is a file."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _PLAIN_EVERY_SECONDS = 10.0
 
 
 class Progress:
-    """Shows step, share of the budget, losses, learning rate, real tokens/s, memory and the time left, on rank 0.
+    """Shows step, share of the budget, losses, learning rate, real tokens/s, memory and remaining time, on rank 0.
 
     Args:
-        quiet: show nothing but notes.
-        flops_per_token: of training, to show the share of a GPU's peak (MFU); omitted if None.
-        peak_flops: the device's dense peak in the training precision, FLOP/s.
+        quiet: show only notes.
+        flops_per_token: FLOP per token of training, to show the share of the peak of a GPU (MFU); None: not shown.
+        peak_flops: dense peak of the device in the training precision, FLOP/s.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class Progress:
         self.shown_at = -_PLAIN_EVERY_SECONDS
 
     def __enter__(self) -> Self:
-        """Start the live line where there is a terminal."""
+        """Start the live line if the output is a terminal."""
         if not self.quiet and sys.stderr.isatty():
             from rich.console import Console
             from rich.live import Live
@@ -57,9 +57,9 @@ class Progress:
         """Show the record of one step.
 
         Args:
-            record: as it is logged.
-            fraction: share of the budget used after it.
-            last: no step follows, so it is shown whatever was shown before.
+            record: the record as it is logged.
+            fraction: share of the budget that is used up after the step.
+            last: show the record in any case, because no step follows.
         """
         if self.quiet:
             return
@@ -70,7 +70,7 @@ class Progress:
             print(self.line(record, fraction=fraction), file=sys.stderr, flush=True)
 
     def note(self, text: str) -> None:
-        """Print a line of its own, above the live one."""
+        """Print a separate line, above the live line."""
         if not distributed.is_main():
             return
         if self.live is not None:
@@ -99,9 +99,9 @@ class Progress:
 
 
 def _named(record: Mapping[str, Any], prefix: str, *, total: float | None) -> list[str]:
-    """The numbers under a prefix, after their total unless it is one of them."""
+    """The numbers under a prefix; their total comes first, unless it equals one of them."""
     found = {key.removeprefix(prefix): value for key, value in record.items() if key.startswith(prefix)}
-    found = {name: value for name, value in found.items() if "/" not in name}  # of a part of the text: in the records
+    found = {name: value for name, value in found.items() if "/" not in name}  # numbers of parts of the text are only in the records
     total = found.pop("loss", total)
     if total is not None and total not in found.values():
         found = {"loss": total, **found}
@@ -115,7 +115,7 @@ def _duration(seconds: float) -> str:
 
 
 def _memory_in_use() -> int:
-    """Bytes of the GPU's memory reserved by this process, or of the process itself where there is no GPU in use."""
+    """Bytes of GPU memory reserved by this process, or bytes of memory of the process if no GPU is in use."""
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         return torch.cuda.max_memory_reserved()
     statm = Path("/proc/self/statm")
@@ -123,4 +123,4 @@ def _memory_in_use() -> int:
         return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     import resource
 
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # bytes on macOS, the one system that comes here
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # in bytes on macOS, the only system that reaches this line

@@ -1,4 +1,4 @@
-"""A learner's recurrent state (of LSTMs, or Transformer-XL's memory): nested tensors, to detach and to save."""
+"""The recurrent state of a learner (LSTM states, Transformer-XL memory): nested tensors to detach and to save."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lmtransfer.errors import TrainingError
 
 
 def map_tensors(recurrent_state: Any, function: Callable[[Tensor], Tensor]) -> Any:
-    """The same nest with ``function`` of each tensor; anything that is no nest and no tensor stays."""
+    """Apply ``function`` to each tensor of a nested structure; values other than tensors stay unchanged."""
     if isinstance(recurrent_state, Tensor):
         return function(recurrent_state)
     if isinstance(recurrent_state, tuple | list):
@@ -23,16 +23,16 @@ def map_tensors(recurrent_state: Any, function: Callable[[Tensor], Tensor]) -> A
 
 
 def redistribute(recurrent_states: Mapping[int, Any], sizes: Sequence[int]) -> dict[int, Any]:
-    """The recurrent states of a step's micro-batches, for another cut of the same rows into micro-batches.
+    """Redistribute the recurrent states of the micro-batches of a step to another split of the same rows.
 
-    Each tensor has a row a sequence, first dimension first.
+    The first dimension of each tensor is the sequences.
 
     Args:
-        recurrent_states: by place in the step; those of places that the step does not have are of no use any more.
-        sizes: sequences of each micro-batch of the step to come.
+        recurrent_states: recurrent states by place in the step.
+        sizes: number of sequences of each micro-batch of the next step.
 
     Raises:
-        TrainingError: they are recurrent states of another number of rows.
+        TrainingError: the recurrent states have another number of rows.
     """
     places = sorted(recurrent_states)
     rows = [_num_rows(recurrent_states[place]) for place in places]
@@ -58,21 +58,21 @@ def redistribute(recurrent_states: Mapping[int, Any], sizes: Sequence[int]) -> d
 
 
 def _num_rows(recurrent_state: Any) -> int | None:
-    """Rows of the tensors of a nest; None where it has none."""
+    """The number of rows of the tensors of a nested structure; None if it has no tensors with rows."""
     tensors, _ = flatten(recurrent_state)
     return next((len(tensor) for tensor in tensors.values() if tensor.ndim), None)
 
 
 def detached(recurrent_state: Any) -> Any:
-    """The same values without their history, so that no gradient flows into an earlier step."""
+    """The same values, detached, so that no gradient flows into an earlier step."""
     return map_tensors(recurrent_state, Tensor.detach)
 
 
 def flatten(recurrent_state: Any, prefix: str = "carry") -> tuple[dict[str, Tensor], Any]:
-    """The tensors of a nest by name, and its structure as JSON-able values.
+    """The tensors of a nested structure by name, and the structure as values that JSON can hold.
 
     Raises:
-        TypeError: it holds something else than tensors, plain numbers, strings, None, tuples, lists and dicts.
+        TypeError: it holds something other than tensors, plain numbers, strings, None, tuples, lists and dicts.
     """
     if isinstance(recurrent_state, Tensor):
         return {prefix: recurrent_state}, {"tensor": prefix}

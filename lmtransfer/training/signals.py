@@ -1,7 +1,7 @@
-"""A signal while a model is trained asks for a stop, which comes at a step's boundary, with everything saved.
+"""Signals during training request a stop: training finishes the current step and saves everything.
 
-So do SIGTERM, SIGHUP (the terminal was closed), Ctrl-C, however often, and a reader of standard output or error that
-has left.
+Such requests are SIGTERM, SIGHUP (the terminal was closed), Ctrl-C (once or several times), and the loss of the reader
+of standard output or standard error.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ _requested: signal.Signals | None = None
 
 
 class StopDuringEvaluation(Exception):
-    """A stop was asked for while evaluating: the loop saves, and evaluates again when the run is resumed."""
+    """A stop was requested during an evaluation: the loop saves, and evaluates again when the run is resumed."""
 
 
 def stop_requested() -> str | None:
-    """The name of the signal that asked this process to stop, or None."""
+    """The name of the signal that requested this process to stop, or None."""
     return None if _requested is None else _requested.name
 
 
 def agreed_stop() -> str | None:
-    """The name of a signal that asked *any* rank to stop; the same answer on all of them."""
+    """The name of a signal that requested *any* rank to stop, or None; the result is the same on all ranks."""
     return next((name for name in distributed.gather(stop_requested()) if name), None)
 
 
@@ -45,14 +45,14 @@ def _handle(number: int, frame: FrameType | None) -> None:
     _request(signal.Signals(number))
     what = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
     again = " (Ctrl-\\ quits at once, without saving)" if number == signal.SIGINT else ""
-    # Past Python's streams, which may be at a write of their own, and whose reader may have left.
+    # Write directly to file descriptor 2: Python's streams may be in the middle of a write, or have lost their reader.
     with contextlib.suppress(OSError):
         os.write(2, f"\n{what}: {'' if first else 'still '}finishing this step, then saving{again}\n".encode())
 
 
 @contextmanager
 def stop_on_signals() -> Iterator[None]:
-    """Catch what asks for a stop while the block lasts; elsewhere than in the main thread, do nothing."""
+    """Catch requests to stop inside the block; does nothing outside the main thread."""
     global _requested
     _requested = None
     if threading.current_thread() is not threading.main_thread():
@@ -67,7 +67,7 @@ def stop_on_signals() -> Iterator[None]:
     try:
         with lost_readers(_request):
             yield
-        missed = stop_requested()  # it came after the last step, when nobody asked any more
+        missed = stop_requested()  # a signal after the last step, which the loop no longer checked
     except Interrupted:
         decide()
         raise

@@ -1,4 +1,4 @@
-"""What a checkpoint holds, taken from the parts of a run and put back into them."""
+"""Collect the content of a checkpoint from the parts of a run, and restore the parts from a checkpoint."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class Snapshot:
     """The parts of a run whose state is saved.
 
     Args:
-        updater: of the learner with its weights and buffers, part by part, the optimiser with its moments; its carries,
-            and the loss scale.
-        state: where the run stands; restored in place.
-        callbacks: what they remember.
-        average: of the weights, if there is one: once it has begun it is the model that is saved, and the weights that
-            are trained lie beside it, as "raw".
+        updater: the updater, with the learner (weights and buffers, part by part), the optimiser (moments), the
+            recurrent states and the loss scale.
+        state: the state of the run; it is restored in place.
+        callbacks: the callbacks, whose states are saved.
+        average: the average of the weights, or None. Once the average has begun, it is saved as the model, and the
+            trained weights are saved as "raw".
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Snapshot:
         self.average = average
 
     def take(self) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
-        """Tensors by file, and plain values; to be called on every rank, since each has recurrent states of its own."""
+        """Tensors by file, and plain values; every rank must call this, because each has its own recurrent states."""
         recurrent_states = distributed.gather(
             map_tensors(self.updater.recurrent_states, lambda tensor: tensor.cpu().clone())
         )
@@ -77,7 +77,7 @@ class Snapshot:
         return tensors, state | {"files": [name for name, content in tensors.items() if content]}
 
     def num_bytes(self) -> int:
-        """About the size of a checkpoint: weights and two moments; with an average, the weights twice."""
+        """The approximate size of a checkpoint: weights and two moments; with an average, the weights twice."""
         parameters = sum(p.numel() * p.element_size() for p in self.optimizer.parameters)
         parts = self.learner.parts()
         model = weights(parts["model"]) if self.average is not None else {}
@@ -85,11 +85,11 @@ class Snapshot:
         return 2 * parameters + sum(t.numel() * t.element_size() for tensors in saved for t in tensors.values())
 
     def restore(self, checkpoint: Checkpoint) -> list[str]:
-        """Put a checkpoint back; what the user should be told about it.
+        """Restore a checkpoint; returns messages for the user.
 
         Raises:
-            CheckpointError: it is of another model, optimiser or precision, or its recurrent state is of another world
-                size.
+            CheckpointError: the checkpoint has another model, optimiser or precision, or its recurrent state is from
+                another number of ranks.
         """
         saved = checkpoint.state
         lost = [name for name in saved.get("files", ()) if not (checkpoint.folder / f"{name}.safetensors").is_file()]
@@ -123,7 +123,7 @@ class Snapshot:
             )
         for name, part in self.learner.parts().items():
             tensors = checkpoint.tensors(name)
-            if tensors or name == "model":  # a run that is done keeps its model alone
+            if tensors or name == "model":  # a finished run keeps only its model
                 load_weights(part, tensors, source=str(checkpoint.folder))
         if self.average is not None and saved.get("averaged"):
             self.average.restore(saved["averaged"])
@@ -150,10 +150,10 @@ class Snapshot:
         return notes
 
     def _restore_observers(self, checkpoint: Checkpoint) -> None:
-        """Put back the loss scale, and what the watchers remember.
+        """Restore the loss scale and the states of the callbacks.
 
         Raises:
-            CheckpointError: it is not what they have saved.
+            CheckpointError: a saved state is not valid.
         """
         saved, scaler = checkpoint.state, self.updater.precision.scaler
         remembered_by = saved.get("watchers") or {}

@@ -1,4 +1,4 @@
-"""Where a run stands: everything but weights, optimiser state and recurrent state, as plain numbers."""
+"""The state of a run except weights, optimiser state and recurrent state, as plain values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lmtransfer.untrusted.schema import Anything, Entries, Fields, Flag, Items, 
 
 _METRICS = Entries(Real(finite=False))
 
-#: One of the phases of a run that has any: its name, and where the run stood when it began.
+#: One phase of a run with phases: its name, and the state of the run when the phase began.
 PHASE_BEGUN = Fields(
     {
         "name": Text(),
@@ -18,7 +18,7 @@ PHASE_BEGUN = Fields(
     }
 )
 
-#: What ``state.json`` of a checkpoint may hold; one that was not saved in training has the step alone.
+#: The allowed content of ``state.json`` in a checkpoint; a checkpoint that was not saved by training has only the step.
 SAVED_STATE = Fields(
     {"step": Whole()},
     optional={
@@ -44,25 +44,25 @@ SAVED_STATE = Fields(
 
 @dataclass(slots=True)
 class TrainState:
-    """Saved in every checkpoint.
+    """The state of a run, saved in every checkpoint.
 
     Attributes:
-        step: optimiser steps taken from the stream; batch ``step`` is the next one.
-        skipped: those of them that made no update (a loss that was not finite, an fp16 overflow).
+        step: number of optimiser steps taken from the stream; batch ``step`` is the next one.
+        skipped: number of these steps without an update (a loss that was not finite, an fp16 overflow).
         tokens: real tokens of the updates, over all ranks.
-        seconds: time trained, evaluation and saving included.
-        prepared: those of the seconds that went before the first step, on counting.
-        epoch: epochs seen, with fraction.
+        seconds: training time, evaluation and saving included.
+        prepared: the part of ``seconds`` before the first step, which was spent on counting.
+        epoch: number of epochs seen, with fraction.
         metrics: the latest evaluation.
         best_metrics: the best evaluation.
         best: best value of the main metric, or None before the first evaluation.
-        best_step: the step it was reached at.
-        evaluations_since_best: evaluations that did not reach it, for early stopping.
+        best_step: the step with the best value.
+        evaluations_since_best: number of evaluations since the best one, for early stopping.
         finished: why training ended ("budget" or "patience"), or None.
-        record: the latest step's line of ``metrics.jsonl`` as far as it is known.
-        evaluation_due: the latest step's evaluation was interrupted and comes first when the run is resumed.
-        shares_used: shares of a budget in seconds at each step since the latest line, to be logged with the next.
-        phases: the phases that have begun, of a run that has any: see ``PHASE_BEGUN``.
+        record: the line of ``metrics.jsonl`` of the latest step, as far as it is known.
+        evaluation_due: the evaluation of the latest step was interrupted; a resumed run evaluates first.
+        shares_used: shares of a budget in seconds at each step since the latest logged line, to log with the next line.
+        phases: the phases that have begun, for a run with phases; see ``PHASE_BEGUN``.
     """
 
     step: int = 0
@@ -84,20 +84,20 @@ class TrainState:
 
     @property
     def updates(self) -> int:
-        """Updates made."""
+        """The number of updates made."""
         return self.step - self.skipped
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """The state as plain values."""
         return asdict(self)
 
     @classmethod
     def of(cls, values: dict[str, Any]) -> TrainState:
-        """The reverse of ``state_dict``; other keys are left alone. Older runs lack the younger ones."""
+        """The reverse of ``state_dict``; other keys are ignored. Older runs lack the newer keys."""
         younger = ("phases", "prepared")
         return cls(**{f.name: values[f.name] for f in fields(cls) if f.name in values or f.name not in younger})
 
     def update(self, other: TrainState) -> None:
-        """Take over every value of ``other``."""
+        """Copy every value of ``other``."""
         for f in fields(self):
             setattr(self, f.name, getattr(other, f.name))

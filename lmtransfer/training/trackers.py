@@ -1,4 +1,4 @@
-"""Where the numbers of a run go: ``metrics.jsonl`` always, TensorBoard on request."""
+"""Trackers write the numbers of a run: always to ``metrics.jsonl``, on request also to TensorBoard."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ _RECORD = Fields({"step": Whole()})
 
 
 class Tracker(Protocol):
-    """Receives one record a logged step, on rank 0 only."""
+    """Receives one record per logged step, on rank 0 only."""
 
     def rewind(self, step: int) -> None:
-        """Forget what was logged after ``step``: the run goes on from there."""
+        """Remove the records after ``step``, from which the run resumes."""
         ...
 
     def log(self, record: Mapping[str, Any]) -> None:
-        """Take note of one record; it holds at least ``step``."""
+        """Write one record; it contains at least ``step``."""
         ...
 
     def close(self) -> None:
-        """Write what is still to be written."""
+        """Write all pending records."""
         ...
 
 
 class Jsonl:
-    """One JSON object a line, flushed at once; a number that is not finite is written as null.
+    """Writes one JSON object per line and flushes it at once; numbers that are not finite become null.
 
     Args:
         folder: the run directory; lines are appended to its ``metrics.jsonl``.
@@ -45,10 +45,10 @@ class Jsonl:
         self.path = Path(folder) / "metrics.jsonl"
 
     def rewind(self, step: int) -> None:
-        """Cut the file back to the lines up to ``step``; a last line that a crash has torn goes too.
+        """Cut the file back to the lines up to ``step``; also removes a last line that a crash left incomplete.
 
         Raises:
-            RunDirectoryError: a line before those is none of ours, or the file cannot be read.
+            RunDirectoryError: a line before ``step`` is not a valid record, or the file cannot be read.
         """
         if not self.path.exists():
             return
@@ -73,14 +73,14 @@ class Jsonl:
             file.write(json.dumps(plain) + "\n")
 
     def close(self) -> None:
-        """Nothing is held back."""
+        """Do nothing: every line is already written."""
 
 
 class TensorBoard:
-    """Scalars for TensorBoard, beside ``metrics.jsonl``.
+    """Writes scalars for TensorBoard, in addition to ``metrics.jsonl``.
 
     Args:
-        folder: the run directory; event files go to its ``tensorboard``.
+        folder: the run directory; event files go to its folder ``tensorboard``.
 
     Raises:
         TrainingError: the package tensorboard is not installed.
@@ -95,7 +95,7 @@ class TensorBoard:
         self.writer: Any = None
 
     def rewind(self, step: int) -> None:
-        """Hide what was logged after ``step``."""
+        """Hide the records after ``step``."""
         self.purge_step = step + 1
 
     def log(self, record: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""One optimiser step: every micro-batch forward and backward, then one update with the mean over all of them."""
+"""One optimiser step: forward and backward for every micro-batch, then one update with the mean over all of them."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from lmtransfer.training.precision import Precision
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one step did.
+    """The result of one step.
 
     Attributes:
-        losses: mean of each named loss over the whole step (all micro-batches and ranks), as it was before the update;
-            a loss that counted nothing is left out.
-        loss: their weighted total.
+        losses: mean of each named loss over the whole step (all micro-batches and ranks), before the update; losses
+            with a count of 0 are omitted.
+        loss: weighted total of the losses.
         tokens: real tokens of the step over all ranks.
-        gradient_norm: before clipping.
-        factor: of the peak learning rates.
+        gradient_norm: norm of the gradient before clipping.
+        factor: factor on the peak learning rates.
         updated: whether the weights changed.
         overflowed: the float16 gradients overflowed, and only the loss scale changed.
-        loss_scale: after the step; 1 except in float16.
-        bad_keys: keys of this rank's micro-batches whose loss was not finite.
+        loss_scale: loss scale after the step; 1 except in float16.
+        bad_keys: keys of the micro-batches of this rank whose loss was not finite.
     """
 
     losses: dict[str, float]
@@ -48,16 +48,16 @@ class Outcome:
 class Updater:
     """Makes optimiser steps.
 
-    A learner's recurrent state belongs to a place in the step: micro-batch j of step k continues micro-batch j of step
-    k - 1.
+    The recurrent state of a learner belongs to a place in the step: micro-batch j of step k continues micro-batch j of
+    step k - 1.
 
     Args:
-        learner: gives the losses.
-        optimizer: of its parameters.
-        seed: of the run; seeds dropout.
-        device: where the learner lives.
+        learner: computes the losses.
+        optimizer: optimiser of its parameters.
+        seed: seed of the run; it seeds dropout.
+        device: device of the learner.
         precision: number format.
-        max_grad_norm: the gradient's norm is clipped to this; None leaves it.
+        max_grad_norm: the norm of the gradient is clipped to this; None: no clipping.
     """
 
     def __init__(
@@ -80,17 +80,17 @@ class Updater:
         optimizer.multiply_in(precision.optimizer_dtype)
 
     def step(self, step: Step, *, factor: Callable[[int], float]) -> Outcome:
-        """Learn from one step's data.
+        """Train on the data of one step.
 
-        A loss or gradient that is not finite leaves weights and optimiser state as they were.
+        If a loss or the gradient is not finite, weights and optimiser state do not change.
 
         Args:
-            step: this rank's share of it.
-            factor: of the peak learning rates, as a function of the step's real tokens over all ranks; called on
-                every rank once the gradients are there.
+            step: the share of this rank in the step.
+            factor: factor on the peak learning rates, as a function of the real tokens of the step over all ranks; it
+                is called on every rank after the gradients are computed.
 
         Raises:
-            OutOfDeviceMemory: everything is as it was before the step.
+            OutOfDeviceMemory: the memory of a device did not suffice; nothing has changed.
         """
         try:
             passed = accumulate(
@@ -140,10 +140,11 @@ class Updater:
 def _read(
     losses: Sequence[dict[str, Loss]], norm: Tensor
 ) -> tuple[list[dict[str, float]], list[dict[str, float]], float]:
-    """The step's one wait for the device.
+    """Read all numbers of the step from the device, in a single wait.
 
     Returns:
-        The loss sums of each micro-batch; of it, the counts of metrics that the pass has found; and the norm.
+        The loss sums of each micro-batch; the counts of each micro-batch that the pass computed (for metrics); and the
+        gradient norm.
     """
     counts = [{n: loss.count for n, loss in of_batch.items() if isinstance(loss.count, Tensor)} for of_batch in losses]
     tensors = [loss.sum for of_batch in losses for loss in of_batch.values()]
@@ -186,7 +187,7 @@ def _bad_keys(micro_batches: Sequence[Any], sums: Sequence[dict[str, float]]) ->
 
 @torch.no_grad()
 def _gradient_norm(parameters: Sequence[nn.Parameter]) -> Tensor:
-    """Euclidean norm over all gradients, a scalar on their device; not finite if any of them is not."""
+    """Euclidean norm over all gradients, a scalar on their device; not finite if any gradient is not finite."""
     gradients = [p.grad for p in parameters if p.grad is not None]
     if not gradients:
         return torch.zeros(())
@@ -195,11 +196,11 @@ def _gradient_norm(parameters: Sequence[nn.Parameter]) -> Tensor:
 
 @torch.no_grad()
 def _scale_gradients(parameters: Sequence[nn.Parameter], factor: float) -> None:
-    """Multiply all gradients by ``factor``, in place; nothing is touched where it is 1."""
+    """Multiply all gradients by ``factor``, in place; does nothing if ``factor`` is 1."""
     if factor != 1:
         torch._foreach_mul_([p.grad for p in parameters if p.grad is not None], factor)
 
 
 def _clip_factor(norm: float, max_norm: float | None) -> float:
-    """What brings a gradient of norm ``norm`` to at most ``max_norm``; 1 if it is there already, or None."""
+    """The factor that clips a gradient of norm ``norm`` to ``max_norm``; 1 if it is smaller or there is no limit."""
     return 1.0 if max_norm is None or norm <= max_norm else max_norm / norm

@@ -1,4 +1,4 @@
-"""A module's weights as safetensors: stable names, tied tensors stored once, and the tie kept on loading."""
+"""The weights of a module as safetensors: stable names, tied tensors stored once, ties kept on loading."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from lmtransfer.training.checkpoint import STATE, open_checkpoint
 
 
 def _entries(module: nn.Module) -> dict[str, Tensor]:
-    """Every persistent parameter and buffer by name, each of its names where it is shared."""
+    """Every persistent parameter and buffer by name; a shared tensor appears under each of its names."""
     return dict(module.state_dict(keep_vars=True))
 
 
 def weights(module: nn.Module) -> dict[str, Tensor]:
-    """The module's parameters and persistent buffers by name; one that is shared under its first name only."""
+    """The parameters and persistent buffers of a module by name; a shared tensor only under its first name."""
     seen: set[int] = set()
     kept = {}
     for name, tensor in _entries(module).items():
@@ -29,13 +29,13 @@ def weights(module: nn.Module) -> dict[str, Tensor]:
 
 
 def num_parameters(module: nn.Module) -> int:
-    """The numbers in a module's parameters, each once; a working copy that is not saved is none of them."""
+    """The number of entries in the parameters of a module, each counted once; copies that are not saved do not count."""
     entries = {id(tensor): tensor for tensor in _entries(module).values()}
     return sum(tensor.numel() for tensor in entries.values() if isinstance(tensor, nn.Parameter))
 
 
 def aliases(module: nn.Module) -> dict[str, str]:
-    """The other names of shared tensors, each with the name it is saved under."""
+    """The other names of shared tensors, each with the name under which the tensor is saved."""
     first: dict[int, str] = {}
     return {
         name: first[id(tensor)]
@@ -46,34 +46,35 @@ def aliases(module: nn.Module) -> dict[str, str]:
 
 @torch.no_grad()
 def load_weights(module: nn.Module, saved: Mapping[str, Tensor], *, source: str = "the checkpoint") -> None:
-    """Copy saved weights into the module, in place, so that what is tied stays tied.
+    """Copy saved weights into the module, in place, so that tied tensors stay tied.
 
     Args:
-        module: where they go.
-        saved: tensors by name; a shared tensor may come under any of its names.
-        source: what to call them in messages.
+        module: the module that receives the weights.
+        saved: tensors by name; a shared tensor may have any of its names.
+        source: name of the source in messages.
 
     Raises:
-        CheckpointError: a tensor is missing, left over, or of another shape; the first of them are named.
+        CheckpointError: a tensor is missing, is not in the module, or has another shape; the message names the first
+            of them.
     """
     for target, value in _fitting(module, saved, source):
         target.copy_(value)
 
 
 def check_weights(module: nn.Module, saved: Mapping[str, Tensor], *, source: str = "the checkpoint") -> None:
-    """Hold saved weights against a module, which may be on the device ``meta``, and take no memory by itself.
+    """Check that saved weights fit a module; the module may be on the device ``meta``, so that it needs no memory.
 
     Raises:
-        CheckpointError: as ``load_weights``.
+        CheckpointError: as in ``load_weights``.
     """
     _fitting(module, saved, source)
 
 
 def _fitting(module: nn.Module, saved: Mapping[str, Tensor], source: str) -> list[tuple[Tensor, Tensor]]:
-    """Each tensor of a module with the one that was saved of it.
+    """Pairs of each tensor of a module and its saved tensor.
 
     Raises:
-        CheckpointError: a tensor is missing, left over, or of another shape.
+        CheckpointError: a tensor is missing, is not in the module, or has another shape.
     """
     names: dict[int, list[str]] = {}
     tensors: dict[int, Tensor] = {}
@@ -99,14 +100,14 @@ def _fitting(module: nn.Module, saved: Mapping[str, Tensor], source: str) -> lis
 
 
 def read_weights(folder: Path, *, prefix: str = "") -> dict[str, Tensor]:
-    """The weights in a checkpoint's folder, under all their names, whose names start with ``prefix``, which is cut off.
+    """The weights of a checkpoint whose names start with ``prefix``, under all their names, without the prefix.
 
     Args:
-        folder: such as ``<run>/checkpoints/best``; its hashes are verified.
-        prefix: such as ``"encoder."``.
+        folder: folder of the checkpoint, such as ``<run>/checkpoints/best``; its hashes are verified.
+        prefix: the prefix, such as ``"encoder."``.
 
     Raises:
-        CheckpointError: the checkpoint is torn, or holds nothing under ``prefix``.
+        CheckpointError: the checkpoint is damaged, or holds no weights under ``prefix``.
     """
     checkpoint = open_checkpoint(Path(folder))
     saved = checkpoint.tensors("model")

@@ -1,1 +1,1 @@
-"""From a pretrained encoder to a task: layers, pooling, freezing, heads; the experiment over seeds and conditions."""
+"""Transfer of a pretrained encoder to a task: layers, pooling, freezing, heads; experiments over seeds."""

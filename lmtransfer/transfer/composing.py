@@ -1,9 +1,9 @@
-"""What a head sees of the encoder's tokens: one vector a sequence, or one a token.
+"""Compose the encoder's tokens to the input of a head: one vector a sequence, or one a token.
 
-Of a sequence: its first or last token, mean, maximum, a BiLSTM, or attention pooling.
+The vector of a sequence is its first or last token, the mean, the maximum, a BiLSTM, or attention pooling.
 
-All of it works on packed sequences; no padding exists that could be pooled by mistake. What can be said of padded rows
-too has ``of_rows``, for exported graphs.
+All compositions work on packed sequences, so there is no padding that could be pooled by mistake. Compositions that
+also support padded rows have ``of_rows``, for exported graphs.
 
 Shape legend: T tokens of a packed batch, B sequences, L slots of a padded row, D width, E width of the result.
 """
@@ -17,20 +17,20 @@ from torch import Tensor, nn
 
 from lmtransfer.transfer.segments import lstm_states, segment_sum
 
-#: Which tokens a composition looks at: the first of each sequence, the last, or all.
+#: Which tokens a composition uses: the first of each sequence, the last, or all.
 Tokens = Literal["first", "last", "all"]
 
 
 class Composition(nn.Module):
-    """Tokens in, one vector a sequence out, or one a token: the base class of what composes.
+    """The base class of compositions: tokens in, one vector a sequence or one a token out.
 
     Args:
         output_dim: E.
 
     Attributes:
-        tokens: which tokens it looks at; an encoder may leave out the others in its last layer.
-        reads_padded: it defines ``of_rows``.
-        of_pairs: it is given both texts of each pair as sequences of their own, first, second, first and so on.
+        tokens: which tokens it uses; an encoder may skip the others in its last layer.
+        reads_padded: whether it defines ``of_rows``.
+        of_pairs: whether it gets the texts of each pair as two sequences: first, second, first and so on.
     """
 
     tokens: Tokens = "all"
@@ -45,7 +45,7 @@ class Composition(nn.Module):
         """Compose.
 
         Args:
-            hidden: (T, D), or (B, D) where ``tokens`` names one token a sequence.
+            hidden: (T, D), or (B, D) if ``tokens`` is one token a sequence.
             lengths: tokens of each sequence, int64, shape (B,).
 
         Returns:
@@ -54,12 +54,12 @@ class Composition(nn.Module):
         raise NotImplementedError
 
     def of_rows(self, hidden_BLD: Tensor, real_BL: Tensor) -> Tensor:
-        """The same of padded rows, for exported graphs: (B, L, D) -> (B, E), or (B, L, E)."""
+        """The same for padded rows, for exported graphs: (B, L, D) -> (B, E), or (B, L, E)."""
         raise NotImplementedError
 
 
 class OneToken(Composition):
-    """The vector of a sequence's first token ([CLS]) or last one ([SEP]: all that a causal encoder can use).
+    """The vector of a sequence's first token ([CLS]) or last token ([SEP]; causal encoders need this one).
 
     Args:
         dim: D.
@@ -75,7 +75,7 @@ class OneToken(Composition):
         return hidden.float()
 
     def of_rows(self, hidden_BLD: Tensor, real_BL: Tensor) -> Tensor:
-        """The same of padded rows, (B, L, D) -> (B, D)."""
+        """The same for padded rows, (B, L, D) -> (B, D)."""
         if self.tokens == "first":
             return hidden_BLD[:, 0].float()
         last_B = (real_BL * torch.arange(real_BL.shape[1], device=real_BL.device)).amax(1)
@@ -98,7 +98,7 @@ class Mean(Composition):
         return segment_sum(hidden.float(), lengths) / lengths[:, None]
 
     def of_rows(self, hidden_BLD: Tensor, real_BL: Tensor) -> Tensor:
-        """The same of padded rows, (B, L, D) -> (B, D)."""
+        """The same for padded rows, (B, L, D) -> (B, D)."""
         total_BD = hidden_BLD.float().masked_fill(~real_BL[:, :, None], 0.0).sum(1)
         return total_BD / real_BL.sum(1, keepdim=True)
 
@@ -118,7 +118,7 @@ class Max(Composition):
         return torch.segment_reduce(hidden.float(), "max", lengths=lengths, axis=0)
 
     def of_rows(self, hidden_BLD: Tensor, real_BL: Tensor) -> Tensor:
-        """The same of padded rows, (B, L, D) -> (B, D)."""
+        """The same for padded rows, (B, L, D) -> (B, D)."""
         return hidden_BLD.float().masked_fill(~real_BL[:, :, None], float("-inf")).amax(1)
 
 
@@ -145,7 +145,7 @@ class AttentionPooling(Composition):
         return segment_sum(weights_T[:, None] * hidden_TD, lengths) / total_B
 
     def of_rows(self, hidden_BLD: Tensor, real_BL: Tensor) -> Tensor:
-        """The same of padded rows, (B, L, D) -> (B, D)."""
+        """The same for padded rows, (B, L, D) -> (B, D)."""
         hidden_BLD = hidden_BLD.float()
         scores_BL = self.score(torch.tanh(self.project(hidden_BLD))).squeeze(2)
         weights_BL = scores_BL.masked_fill(~real_BL, float("-inf")).softmax(1)
@@ -173,10 +173,10 @@ class BiLstm(Composition):
 
 
 class Compared(Composition):
-    """Two texts as ``[u, v, |u - v|, u * v]``, each read and composed by itself (Conneau et al. 2017, section 3.1).
+    """Two texts as ``[u, v, |u - v|, u * v]``, read and composed separately (Conneau et al. 2017, section 3.1).
 
     Args:
-        each: composes each text; of all its tokens.
+        each: the composition of each text; it must use all tokens.
     """
 
     reads_padded, of_pairs = False, True
@@ -192,7 +192,7 @@ class Compared(Composition):
 
 
 class EveryToken(Composition):
-    """Each token's vector as it is.
+    """Each token's vector, unchanged.
 
     Args:
         dim: D.
@@ -206,7 +206,7 @@ class EveryToken(Composition):
         return hidden.float()
 
     def of_rows(self, hidden_BLD: Tensor, real_BL: Tensor) -> Tensor:
-        """The same of padded rows, (B, L, D) -> (B, L, D)."""
+        """The same for padded rows, (B, L, D) -> (B, L, D)."""
         return hidden_BLD.float()
 
 

@@ -1,8 +1,9 @@
-"""How far below the head each parameter of an encoder lies: what layer-wise rates and gradual unfreezing go by.
+"""The depth of each parameter of an encoder below the head, for layer-wise learning rates and gradual unfreezing.
 
-A parameter belongs to the lowest layer whose values depend on it. That is read off the graph of one forward pass, so it
-holds for every encoder, however its modules are named or shared. A block is one, and lies where the topmost of its
-parameters does: an encoder may mention some of them early, at no weight, so that they always have a gradient.
+A parameter belongs to the lowest layer whose values depend on it. This is computed from the autograd graph of one
+forward pass, so it works for every encoder, for any names and sharing of modules. All parameters of a block have the
+layer of the block's topmost parameter, because an encoder may use some of them earlier with weight 0, so that they
+always have a gradient.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ from lmtransfer.models.base import Encoder
 
 
 def depths_below_head(encoder: Encoder, sample: PackedBatch, *, read: Collection[int]) -> dict[str, int]:
-    """The depth of each parameter of an encoder by its name: 1 for the topmost layer that is read, most for embeddings.
+    """The depth of each parameter of an encoder by name: 1 for the topmost layer that is read, most for the embeddings.
 
-    Only layers with parameters of their own are counted, so layers that share theirs count as one (ALBERT: Lan et al.
-    2020), and what comes after the topmost block, such as a last norm, belongs to it. Parameters that no layer up to
-    the topmost read one depends on have no depth: poolers, the layers above, what only pretraining uses.
+    Only layers with their own parameters are counted, so layers that share parameters count as one (ALBERT: Lan et al.
+    2020). Parameters after the topmost block, such as a last norm, belong to this block. Parameters that no read layer
+    depends on have no depth: poolers, higher layers, and parameters that only pretraining uses.
 
     Args:
-        encoder: an encoder; its mode, flags and gradients are left as they were.
+        encoder: an encoder; its mode, flags and gradients are restored afterwards.
         sample: any batch that it can read, on its device.
-        read: the layers that are read, of 0 (embeddings) to its ``num_layers``.
+        read: the layers that are read, from 0 (embeddings) to its ``num_layers``.
     """
     named = dict(encoder.named_parameters())
     flags, was_training = {name: parameter.requires_grad for name, parameter in named.items()}, encoder.training
@@ -57,7 +58,7 @@ def depths_below_head(encoder: Encoder, sample: PackedBatch, *, read: Collection
 
 
 def _new_leaves(output: Tensor, seen: set[Any]) -> list[Tensor]:
-    """The leaves that ``output`` was computed from, as far as no walk that shares ``seen`` came by them before."""
+    """The leaves of the autograd graph of ``output``, without those found by earlier calls with the same ``seen``."""
     leaves, ahead = [], [output.grad_fn]
     while ahead:
         node: Any = ahead.pop()
@@ -74,8 +75,8 @@ def rate_scales(depths: Mapping[str, int], *, decay: float, gap: bool = False) -
     """Factors on the learning rate by parameter name: ``decay`` to the power of the depth.
 
     Args:
-        depths: as ``depths_below_head`` tells them.
-        decay: rate of a layer over that of the layer above it.
-        gap: leave one more factor between the head and the topmost layer, as the published ELECTRA code does.
+        depths: depths by parameter name, from ``depths_below_head``.
+        decay: ratio of the rate of a layer to that of the layer above it.
+        gap: put one more factor between the head and the topmost layer, as the published ELECTRA code does.
     """
     return {name: decay ** (depth + gap) for name, depth in depths.items()}

@@ -1,4 +1,4 @@
-"""Scoring a learner on examples: sorted by length, packed, answered, put back into order.
+"""Score a learner on examples: sort by length, pack, run the head, and restore the order.
 
 Shape legend: S sequences, R rows of targets, K columns of a head's outputs.
 """
@@ -23,7 +23,7 @@ from lmtransfer.tasks.source import TaskSource
 from lmtransfer.training import distributed
 from lmtransfer.transfer.learner import TaskLearner
 
-#: Tokens of an evaluation batch: large enough to keep two cores busy, small enough for a laptop's memory.
+#: Tokens of an evaluation batch: enough to keep two cores busy, few enough for a laptop's memory.
 EVALUATION_TOKENS = 4096
 
 Autocast = Callable[[], AbstractContextManager[object]]
@@ -31,11 +31,11 @@ Autocast = Callable[[], AbstractContextManager[object]]
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """What a head gives for a whole set.
+    """The outputs of a head for a set of examples.
 
     Attributes:
         values: float32, shape (R, K), in the order of the targets.
-        loss: mean over what the head counts, in nats (squared error for regression); None where gold is hidden.
+        loss: the loss divided by the head's count, in nats (squared error for regression); None without gold answers.
     """
 
     values: np.ndarray
@@ -44,13 +44,13 @@ class Outputs:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """What a learner scores.
+    """The scores of a learner.
 
     Attributes:
-        metrics: value of each metric, the main one first; ``loss`` last.
-        outputs: what the head gave, float32, shape (R, K).
-        collapsed: every label (or score) is the same although the gold ones are not.
-        answers: what was said of each example; None where that was not asked for, or is not to be kept.
+        metrics: value of each metric, the main metric first; ``loss`` last.
+        outputs: outputs of the head, float32, shape (R, K).
+        collapsed: whether all predicted labels (or scores) are the same although the gold ones are not.
+        answers: the answer to each example; None if not requested, or if it cannot be kept.
     """
 
     metrics: dict[str, float]
@@ -67,15 +67,15 @@ def run_head(
     autocast: Autocast = nullcontext,
     max_tokens: int = EVALUATION_TOKENS,
 ) -> Outputs:
-    """Read every sequence once, whatever the number of ranks.
+    """Run the head on every sequence once, for any number of ranks.
 
-    Memory does not grow with the set but for the outputs themselves; the result does not depend on the batch sizes.
-    Ranks share the batches, and each returns the whole.
+    Only the outputs need memory that grows with the set. The result does not depend on the batch sizes. Each rank
+    computes a share of the batches and returns all outputs.
 
     Args:
-        learner: its mode is put back afterwards.
+        learner: the learner; its mode is restored afterwards.
         source: the examples.
-        device: where the learner is.
+        device: device of the learner.
         autocast: makes the context of the forward pass (precision).
         max_tokens: most tokens of a batch.
     """
@@ -120,13 +120,13 @@ def evaluate(
     """Score every example once by the task's official metrics; see ``run_head``.
 
     Args:
-        learner: what is scored.
-        task: whose head the learner has.
-        source: the examples, with every gold answer.
-        device: where the learner is.
+        learner: the learner to score.
+        task: the task; its head is the learner's.
+        source: the examples, all with gold answers.
+        device: device of the learner.
         autocast: makes the context of the forward pass (precision).
         max_tokens: most tokens of a batch.
-        keep: also give the answers example by example, where the task can and they are not too many.
+        keep: also return the answer to each example, if the task supports it and there are not too many examples.
 
     Raises:
         DataError: examples without a gold answer (published test sets).
@@ -154,12 +154,12 @@ def evaluate(
 
 
 def is_collapsed(head: HeadSpec, outputs: np.ndarray, targets: Targets[np.ndarray]) -> bool:
-    """Whether all answers are one and the same though the gold ones are not; never said of spans.
+    """Whether all answers are the same although the gold answers are not; always False for spans.
 
     Args:
-        head: what gave them.
-        outputs: what it gave, shape (R, K).
-        targets: what was asked.
+        head: the kind of head.
+        outputs: outputs of the head, shape (R, K).
+        targets: the targets with the gold answers.
     """
     said, gold = head.said(outputs), head.gold(targets)
     if said is None or gold is None or len(said) == 0:
@@ -169,7 +169,7 @@ def is_collapsed(head: HeadSpec, outputs: np.ndarray, targets: Targets[np.ndarra
 
 @contextmanager
 def evaluation_mode(module: nn.Module) -> Iterator[None]:
-    """A context in which a module is in evaluation mode; its mode is put back afterwards."""
+    """A context in which a module is in evaluation mode; its mode is restored afterwards."""
     was_training = module.training
     module.eval()
     try:

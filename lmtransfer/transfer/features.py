@@ -1,7 +1,7 @@
-"""What heads see, computed before training: all that a frozen encoder gives, and a sample of what one that learns does.
+"""Inputs of heads, computed before training: all features of a frozen encoder, or a sample for a trained encoder.
 
-Of a frozen encoder it is kept, so that an epoch of probing costs the head alone. Only what the reading needs is kept:
-what the head sees where neither reading nor composition has parameters, else the layers that are read, for each token.
+The features of a frozen encoder are kept, so that an epoch of probing only computes the head. If neither reading nor
+composition has parameters, the inputs of the head are kept. Otherwise the layers that are read are kept for each token.
 
 Shape legend: S sequences, R rows (sequences or tokens), D width, E width of a composed vector.
 """
@@ -25,10 +25,10 @@ from lmtransfer.tasks.source import TaskSource
 from lmtransfer.transfer.evaluation import EVALUATION_TOKENS, evaluation_mode
 from lmtransfer.transfer.learner import TaskLearner
 
-#: Features beyond this go to a memory-mapped file.
+#: Larger features go to a memory-mapped file.
 MAX_BYTES_IN_MEMORY = 512 * 2**20
 
-#: Examples that mean and deviation of what a head sees are taken of, where the encoder learns.
+#: Most examples to compute mean and deviation of the head's inputs, if the encoder is trained.
 MOST_SAMPLED = 4096
 
 
@@ -45,7 +45,7 @@ class FeatureTable:
         self.values, self.starts, self.lengths = values, starts, lengths
 
     def rows(self, row_ids: np.ndarray) -> Tensor:
-        """The features of these sequences, laid end to end, in this order."""
+        """The features of these sequences, end to end, in this order."""
         lengths = self.lengths[row_ids]
         first = np.cumsum(lengths) - lengths
         where = np.repeat(self.starts[row_ids] - first, lengths) + np.arange(lengths.sum())
@@ -55,7 +55,7 @@ class FeatureTable:
         """The features of all sequences, end to end, a few sequences at a time.
 
         Args:
-            most_rows: of a part, unless a single sequence has more.
+            most_rows: most rows of a part, unless a single sequence has more.
         """
         start, rows = 0, 0
         for stop, length in enumerate(self.lengths):
@@ -66,7 +66,7 @@ class FeatureTable:
         yield self.rows(np.arange(start, len(self.lengths)))
 
     def select(self, indices: np.ndarray) -> FeatureTable:
-        """The sequences at ``indices``, in that order, over the same values."""
+        """The sequences at ``indices``, in that order; shares the values."""
         return FeatureTable(self.values, self.starts[indices], self.lengths[indices])
 
 
@@ -83,14 +83,14 @@ def compute_features(
     """Run the frozen encoder over every sequence once.
 
     Args:
-        learner: with a frozen encoder.
+        learner: a learner with a frozen encoder.
         source: the examples.
-        folder: where a memory-mapped file may be made if the features are large; it has no name, so it goes
-            with the process. None: always in memory.
-        device: where the learner is.
+        folder: folder for a memory-mapped file if the features are large; the file has no name, so it is deleted when
+            the process ends. None: always in memory.
+        device: device of the learner.
         autocast: makes the context of the forward pass (precision).
         max_tokens: most tokens of a batch.
-        max_bytes_in_memory: features beyond this go to the file.
+        max_bytes_in_memory: larger features go to the file.
 
     Raises:
         ValueError: the encoder is not frozen, or there are no examples.
@@ -128,18 +128,18 @@ def sampled_features(
     most_examples: int = MOST_SAMPLED,
     max_tokens: int = EVALUATION_TOKENS,
 ) -> Iterator[Tensor]:
-    """What the head of a learner sees as it is now, of its training examples or a part of them; the same on each rank.
+    """The current inputs of a learner's head for its training examples or a sample of them; the same on each rank.
 
     Args:
-        learner: in whatever mode; it is run in evaluation mode, without gradients.
-        source: the examples; of more than ``most_examples``, so many at even distances.
-        device: where the learner is.
+        learner: the learner, in any mode; it is run in evaluation mode, without gradients.
+        source: the examples; if there are more than ``most_examples``, a sample at equal distances is used.
+        device: device of the learner.
         autocast: makes the context of the forward pass (precision).
         most_examples: see ``source``.
         max_tokens: most tokens of a batch.
 
     Yields:
-        (B, E), or (T, E) where the head sees tokens; sequences by length.
+        (B, E), or (T, E) if the head reads tokens; sequences sorted by length.
     """
     num = len(source.encoded.examples)
     places = np.linspace(0, num - 1, min(num, most_examples)).astype(np.int64)
@@ -155,7 +155,7 @@ def _allocate(shape: tuple[int, ...], folder: Path | None, max_bytes_in_memory: 
     if folder is None or 4 * int(np.prod(shape)) <= max_bytes_in_memory:
         return np.empty(shape, dtype=np.float32)
     folder.mkdir(parents=True, exist_ok=True)
-    with naming(folder), tempfile.TemporaryFile(dir=folder) as file:  # nameless: it goes with the last array mapping it
-        if hasattr(os, "posix_fallocate"):  # where the disk were found full later, the system would end the process
+    with naming(folder), tempfile.TemporaryFile(dir=folder) as file:  # no name: freed with the last array that maps it
+        if hasattr(os, "posix_fallocate"):  # otherwise a full disk would kill the process later
             os.posix_fallocate(file.fileno(), 0, 4 * math.prod(shape))
         return np.memmap(file, dtype=np.float32, mode="w+", shape=shape)

@@ -1,7 +1,7 @@
-"""How much of the encoder learns.
+"""Which parts of the encoder are trained.
 
-Every way of transfer that lets parts of an encoder learn is a ``Freezing``: it prepares the encoder once, says in which
-mode it runs while the rest of the learner trains, and which of its layers learn at which time.
+Every rule is a ``Freezing``. It prepares the encoder once, sets the encoder's mode while the rest of the learner is
+trained, and decides which layers are trained at which time.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from lmtransfer.errors import ConfigError
 
 
 class Freezing(Protocol):
-    """A rule about which parameters of an encoder learn.
+    """A rule that decides which parameters of an encoder are trained.
 
     Attributes:
-        frozen: nothing of the encoder ever changes, so its features may be computed once and kept.
+        frozen: whether the encoder never changes, so that its features can be computed once and kept.
     """
 
     frozen: bool
@@ -27,14 +27,14 @@ class Freezing(Protocol):
         ...
 
     def set_mode(self, encoder: nn.Module, training: bool) -> None:
-        """Put the encoder into the mode that it has while the learner is in training (or not)."""
+        """Set the encoder's mode for a learner in training mode or in evaluation mode."""
         ...
 
     def learns(self, depth: int, *, deepest: int, fraction: float) -> bool:
-        """Whether a layer learns in the next step; one that does not at the end of the budget never does.
+        """Whether a layer is trained in the next step; if not at the end of the budget, it is never trained.
 
         Args:
-            depth: of the layer below the head: 1 is the topmost.
+            depth: depth of the layer below the head; 1 is the topmost layer.
             deepest: depth of the lowest layer, the embeddings.
             fraction: share of the budget that is used up, in [0, 1].
         """
@@ -42,7 +42,7 @@ class Freezing(Protocol):
 
 
 class Frozen:
-    """The encoder is a fixed function: no gradient, no dropout, no buffer that moves."""
+    """The encoder is a fixed function: no gradients, no dropout, no changes of buffers."""
 
     frozen = True
 
@@ -51,16 +51,16 @@ class Frozen:
         encoder.requires_grad_(False)
 
     def set_mode(self, encoder: nn.Module, training: bool) -> None:
-        """Evaluation mode, always."""
+        """Set evaluation mode, always."""
         encoder.eval()
 
     def learns(self, depth: int, *, deepest: int, fraction: float) -> bool:
-        """Never."""
+        """Always False."""
         return False
 
 
 class Full:
-    """Everything learns."""
+    """The whole encoder is trained."""
 
     frozen = False
 
@@ -73,21 +73,22 @@ class Full:
         encoder.train(training)
 
     def learns(self, depth: int, *, deepest: int, fraction: float) -> bool:
-        """Always."""
+        """Always True."""
         return True
 
 
 class Gradual:
-    """Gradual unfreezing (Howard & Ruder 2018, section 3.3): first the head alone, then one layer more at a time.
+    """Gradual unfreezing (Howard & Ruder 2018, section 3.3): first only the head, then one more layer at a time.
 
-    The layers join at even intervals, the topmost first and the embeddings last. Until then a layer gets no gradient,
-    so no optimiser touches it: neither weight decay nor an old momentum moves it.
+    The layers are unfrozen at equal intervals, the topmost first and the embeddings last. A frozen layer gets no
+    gradient, so no optimiser changes it, neither by weight decay nor by momentum.
 
-    Where we differ: the paper adds a layer an epoch; here the intervals are shares of the budget, whatever its kind and
-    the number of layers (its schedule over 3 layers and embeddings in 5 epochs is ``share=0.8``).
+    Difference from the paper: the paper unfreezes one layer each epoch. Here the intervals are shares of the budget,
+    for any kind of budget and number of layers. (The paper's schedule over 3 layers and embeddings in 5 epochs is
+    ``share=0.8``.)
 
     Args:
-        share: share of the budget after which everything learns.
+        share: share of the budget after which everything is trained.
 
     Raises:
         ConfigError: ``share`` is not between 0 and 1.
@@ -104,7 +105,7 @@ class Gradual:
         self.share = share
 
     def prepare(self, encoder: nn.Module) -> None:
-        """Turn on all gradients, so that an optimiser knows what will learn; ``learns`` says when."""
+        """Turn on all gradients, so that the optimiser gets all parameters; ``learns`` decides when they train."""
         encoder.requires_grad_(True)
 
     def set_mode(self, encoder: nn.Module, training: bool) -> None:
@@ -112,17 +113,17 @@ class Gradual:
         encoder.train(training)
 
     def learns(self, depth: int, *, deepest: int, fraction: float) -> bool:
-        """From ``share * depth / deepest`` of the budget on."""
+        """True from ``share * depth / deepest`` of the budget on."""
         return fraction >= self.share * depth / deepest - 1e-9
 
 
 class FixedEmbeddings:
-    """Another rule, but that the embedding layer never learns: everything that layer 0 depends on stays as it is.
+    """Another rule with a frozen embedding layer: everything that layer 0 depends on never changes.
 
-    No gradient is computed for it, and no optimiser knows it.
+    These parameters get no gradient, and the optimiser does not get them.
 
     Args:
-        rule: of the layers above.
+        rule: the rule for the layers above.
     """
 
     frozen = False
@@ -131,13 +132,13 @@ class FixedEmbeddings:
         self.rule = rule
 
     def prepare(self, encoder: nn.Module) -> None:
-        """As the rule says; which parameters the embeddings are is known once the layers are told apart."""
+        """Apply the rule; the embedding parameters are known only later, from the depths of the parameters."""
         self.rule.prepare(encoder)
 
     def set_mode(self, encoder: nn.Module, training: bool) -> None:
-        """As the rule says."""
+        """Set the mode of the rule."""
         self.rule.set_mode(encoder, training)
 
     def learns(self, depth: int, *, deepest: int, fraction: float) -> bool:
-        """Never the lowest layer; the others as the rule says."""
+        """False for the lowest layer; the rule decides for the other layers."""
         return depth < deepest and self.rule.learns(depth, deepest=deepest, fraction=fraction)

@@ -1,4 +1,4 @@
-"""A task over an encoder, as the training loop sees it.
+"""The learner of a task with an encoder, for the training loop.
 
 Shape legend: T tokens of a packed batch, B sequences, D width, E width of a composed vector, C logits, L layers.
 """
@@ -26,22 +26,23 @@ from lmtransfer.transfer.standardising import Standardising
 class TaskLearner(Learner):
     """Encoder, reading, composition and head.
 
-    A frozen encoder is run under ``no_grad``; what it gives for an example never changes, so a batch may carry it
-    (``TaskBatch.features``), and then only what learns is computed: see ``fixed`` and ``head_of``.
+    A frozen encoder is run under ``no_grad``. Its features of an example never change, so a batch can carry them
+    (``TaskBatch.features``). Then only the trained modules are computed: see ``fixed`` and ``head_of``.
 
     Args:
-        encoder: gives the layers.
-        reading: which layers are read.
-        composition: what the head sees: one vector a sequence, or one a token.
-        head: what it sees, (B, E) or (T, E), to logits.
-        freezing: what of the encoder learns.
+        encoder: the encoder.
+        reading: reads the layers.
+        composition: turns tokens into the head's input: one vector a sequence, or one a token.
+        head: turns its input, (B, E) or (T, E), into logits.
+        freezing: decides which parameters of the encoder are trained.
         use_pooler: put the encoder's own pooler between composition and head (the family's published head).
-        standardise: put what the head sees on one scale, that of the learner as it begins. Over a frozen encoder only
-            where all below the head is fixed.
+        standardise: standardise the head's input, with mean and deviation from before training. With a frozen encoder
+            this is done only if everything below the head is fixed.
 
     Attributes:
-        standardising: does so, once it is fitted to the training part; None: the head sees vectors as they are.
-        depths: how far below the head each parameter of the encoder lies, by its name there; known once arranged.
+        standardising: the module that standardises, after ``fit`` on the training part; None: the head's input is not
+            standardised.
+        depths: depth of each parameter of the encoder below the head, by its name in the encoder; set by ``arrange``.
     """
 
     def __init__(
@@ -65,28 +66,28 @@ class TaskLearner(Learner):
         freezing.prepare(encoder)
         pooler = encoder.pooler
         if pooler is not None and not use_pooler:
-            pooler.requires_grad_(False)  # nothing reads it, so it would never get a gradient
+            pooler.requires_grad_(False)  # it is not used, so it would never get a gradient
         standardise = standardise and (self.composes_once or not freezing.frozen)
         self.standardising = Standardising(dim=composition.output_dim) if standardise else None
         self.train()
 
     @property
     def composes_once(self) -> bool:
-        """Whether everything below the head is fixed, so that what the head sees is all that need be kept."""
+        """Whether everything below the head is fixed, so that only the head's inputs have to be kept."""
         above = [*self.reading.parameters(), *self.composition.parameters()]
         return self.freezing.frozen and not above
 
     @property
     def keeps_tokens(self) -> bool:
-        """Whether ``fixed`` has a row a token; else it has a row a sequence."""
+        """Whether ``fixed`` has one row for each token; otherwise it has one row for each sequence."""
         every_token = self.composition.tokens == "all"
         return every_token and (self.head.per == "token" or not self.composes_once)
 
     def arrange(self, sample: TaskBatch) -> None:
-        """Tell the encoder's layers apart, before an optimiser is made; a frozen encoder needs none of it.
+        """Compute the depths of the encoder's parameters, before an optimiser is built; does nothing if it is frozen.
 
-        What nothing reads is turned off: layers above those that are read, and what only pretraining uses; and so is
-        what never learns.
+        Gradients are turned off for parameters that are not used (layers above the read layers, parameters that only
+        pretraining uses) and for parameters that are never trained.
 
         Args:
             sample: any batch of the task, on the learner's device.
@@ -103,13 +104,13 @@ class TaskLearner(Learner):
         self._learning = []
 
     def on_progress(self, fraction: float) -> None:
-        """Let those layers learn whose time has come; see ``training.learner.Learner``.
+        """Turn on gradients of the layers that are trained from now on; see ``training.learner.Learner``.
 
         Args:
             fraction: share of the budget that is used up, in [0, 1].
         """
         learning = self._learning_at(fraction)
-        if learning == self._learning:  # of nearly every step
+        if learning == self._learning:  # true at nearly every step
             return
         self._learning = learning
         for name, parameter in self.encoder.named_parameters():
@@ -117,7 +118,7 @@ class TaskLearner(Learner):
                 parameter.requires_grad_(learning[self.depths[name]])
 
     def _learning_at(self, fraction: float) -> list[bool]:
-        """By depth, whether a layer learns where so much of the budget is used up; what has no depth (0) does not."""
+        """By depth, whether a layer is trained at this share of the budget; index 0 (no depth) is always False."""
         deepest = max(self.depths.values(), default=0)
         layers = range(1, deepest + 1)
         return [False, *(self.freezing.learns(depth, deepest=deepest, fraction=fraction) for depth in layers)]
@@ -129,15 +130,15 @@ class TaskLearner(Learner):
         return self
 
     def counts(self, batch: TaskBatch) -> dict[str, int]:
-        """What the head counts: examples, or words."""
+        """The head's count: examples, or words."""
         return {self.head.loss_name: self.head.count(batch)}
 
     def losses(self, batch: TaskBatch, recurrent_state: Any = None) -> tuple[dict[str, Loss], None]:
-        """The head's loss; needs every gold answer."""
+        """The head's loss; all examples need gold answers."""
         return {self.head.loss_name: self.head.loss(self.logits(batch), batch)}, None
 
     def logits(self, batch: TaskBatch) -> Tensor:
-        """The head's logits, from tokens or from the features where the batch carries them."""
+        """The head's logits, from the batch's features if it has them, else from its tokens."""
         if batch.features is not None:
             return self.head_of(batch.features, batch)
         if self.freezing.frozen:
@@ -146,48 +147,48 @@ class TaskLearner(Learner):
 
     @torch.no_grad()
     def predict(self, batch: TaskBatch) -> Tensor:
-        """What the head answers, float32, (R, K); call in evaluation mode."""
+        """The head's outputs, float32, (R, K); call it in evaluation mode."""
         return self.head.outputs(self.logits(batch), batch)
 
     @torch.no_grad()
     def fixed(self, batch: TaskBatch) -> Tensor:
-        """What a frozen encoder has to say about a batch: all that does not change while the rest learns.
+        """The features of a batch from a frozen encoder: everything that does not change during training.
 
         Returns:
-            What the head sees, (B, E) or (T, E), if neither reading nor composition has parameters, else the layers
-            that the reading needs, (T or B, layers, D): B where the composition looks at one token a sequence.
+            If neither reading nor composition has parameters, the head's input, (B, E) or (T, E). Otherwise the layers
+            that the reading needs, (T or B, layers, D): B if the composition uses one token a sequence.
         """
         if self.composes_once:
             return self.composed(batch)
         return torch.stack([layer.float() for layer in self._layers(batch)], dim=1)
 
     def head_of(self, fixed: Tensor, batch: TaskBatch) -> Tensor:
-        """Logits from what ``fixed`` gave for the same batch."""
+        """Logits from the result of ``fixed`` for the same batch."""
         if not self.composes_once:
             fixed = self._pooled(self._compose(fixed.unbind(1), batch))
         return self._answer(fixed)
 
     def composed(self, batch: TaskBatch) -> Tensor:
-        """What the head sees, (B, E) or (T, E), before it is standardised."""
+        """The head's input, (B, E) or (T, E), before it is standardised."""
         return self._pooled(self._compose(self._layers(batch), batch))
 
     def _answer(self, composed: Tensor) -> Tensor:
         return self.head(composed if self.standardising is None else self.standardising(composed))
 
     def fold_standardising(self) -> None:
-        """Put mean and deviation into the head's first layer, which then says the same of vectors as they are."""
+        """Fold mean and deviation into the head's first layer, which then reads unstandardised vectors."""
         if self.standardising is not None:
             self.head.fold(self.standardising)
             self.standardising = None
 
     def _read(self, batch: TaskBatch) -> PackedBatch:
-        """The sequences as the encoder reads them: the texts of a pair apart, where the composition compares them."""
+        """The sequences that the encoder reads; a composition of pairs gets the two texts as two sequences."""
         if not self.composition.of_pairs or batch.first_lengths is None:
             return batch.packed
         return batch.packed.halved(batch.first_lengths)
 
     def _layers(self, batch: TaskBatch) -> Sequence[Tensor]:
-        """The layers that the reading needs, at the real tokens that the composition looks at."""
+        """The layers that the reading needs, at the real tokens that the composition uses."""
         encoder = self.encoder
         indices = self.reading.indices
         tokens = self.composition.tokens

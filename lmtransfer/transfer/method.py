@@ -1,4 +1,4 @@
-"""The way of transfer that a configuration names: what learns, what is read, how it is composed."""
+"""The method of transfer in a config: which parameters are trained, which layers are read, and how they are pooled."""
 
 from __future__ import annotations
 
@@ -31,66 +31,68 @@ from lmtransfer.transfer.learner import TaskLearner
 from lmtransfer.transfer.reading import OneLayer, Reading, ScalarMix, SideBySide
 
 Pooling = Literal["family", "cls", "last_token", "mean", "max", "bilstm", "attention"]
-#: The same with the family's settled.
+#: The same with "family" resolved.
 Composed = Literal["cls", "last_token", "mean", "max", "bilstm", "attention"]
 
 
 class TransferMethod:
-    """Builds the learner of a task over an encoder.
+    """Builds the learner of a task for an encoder.
 
     ``pooling=family`` is the encoder family's published classification head (``encoder.family_head``): BERT's own tanh
     pooler over [CLS] (Devlin et al. 2019), a new dense layer over the first token with tanh (RoBERTa: Liu et al.
     2019), GELU (ELECTRA: Clark et al. 2020) or ReLU (DistilBERT), the last token of a causal model (Radford et al.
-    2018), and so on. A new dense layer has dropout before and after it, as published with RoBERTa; where we differ:
-    for XLNet too, whose own has it after only.
+    2018), and so on. A new dense layer has dropout before and after it, as published with RoBERTa. This differs from
+    the published XLNet head, which has dropout only after it.
 
-    A pooler learns as part of the head: at the full rate, from the first step on.
+    A pooler is trained as part of the head: at the full rate, from the first step on.
 
-    Tags and spans are told of tokens: nothing is pooled then, and of ``pooling`` only ``bilstm`` means something,
-    which puts the states of the LSTM between encoder and head.
+    Tagging and spans need one vector for each token, so nothing is pooled. Of the values of ``pooling`` only ``bilstm``
+    has an effect then: the states of the LSTM are between encoder and head.
 
     Args:
-        freeze: "frozen" trains the head (and what mixes and composes) only; "full" trains everything; "gradual" lets
-            one layer more learn at a time, from the top (Howard & Ruder 2018, section 3.3); "joint" trains everything,
-            on text beside the labels (Yao et al. 2021).
-        layers: ``last``, the number of a layer (0: embeddings), a list of such, whose vectors the head sees side by
-            side (``[0, last]``: words by themselves beside words in context), or ``mix`` for ELMo's scalar mix of all.
+        freeze: "frozen" trains only the head (with scalar mix and pooling layers); "full" trains everything; "gradual"
+            unfreezes one layer at a time, from the top (Howard & Ruder 2018, section 3.3); "joint" trains everything,
+            on labels and text (Yao et al. 2021).
+        layers: ``last``, the number of a layer (0: embeddings), a list of layers, whose vectors are concatenated
+            (``[0, last]``: word vectors without and with context), or ``mix`` for ELMo's scalar mix of all layers.
         pooling: how the tokens of a sequence become one vector.
-        pairs: how two texts are read: "together", as one sequence with one vector (Devlin et al. 2019), or "apart",
-            each by itself, and the head sees both vectors, how they differ and their product (Conneau et al. 2017,
-            section 3.1). "auto" reads apart where all tokens are pooled: little pretraining teaches no comparison of
-            tokens across texts.
+        pairs: how two texts are read. "together": as one sequence with one vector (Devlin et al. 2019). "apart": as two
+            sequences; the head gets both vectors, their absolute difference and their product (Conneau et al. 2017,
+            section 3.1). "auto": "apart" if all tokens are pooled, because a short pretraining does not teach the
+            encoder to compare tokens across texts.
         pieces: how a word's tokens become one vector, for tagging: its "first" token (Devlin et al. 2019, section 5.3),
-            its "last", or their "mean". "auto" takes one that has seen the whole word: the last of causal encoders,
-            the mean of static word vectors, else the first.
-        head_hidden_dim: width of a hidden layer in the head, tanh unless the family says otherwise; null: a linear
-            head, or the family's.
-        dropout: in the head.
+            its "last" token, or their "mean". "auto" takes a vector that has seen the whole word: the last token in
+            causal encoders, the mean for static word vectors, else the first token.
+        head_hidden_dim: width of a hidden layer in the head, with tanh unless the family has another activation; null:
+            a linear head, or the family's head.
+        dropout: dropout in the head.
         mix_layer_norm: normalise layers before mixing them.
         lstm_dim: units of each direction with ``pooling=bilstm``.
         attention_dim: width of the scoring layer with ``pooling=attention``.
-        layer_decay: learning rate of each layer over that of the layer above it, the head's being the optimiser's own:
-            the topmost layer learns at ``layer_decay`` times that rate, the embeddings of L layers at
-            ``layer_decay ** (L + 1)`` times (Howard & Ruder 2018, section 3.2; Clark et al. 2020).
-        layer_decay_gap: one more factor between head and topmost layer: a quirk of the published ELECTRA code, which
-            its author calls a mistake (google-research/electra, issues 51 and 64).
-        embedding_rate: factor on the learning rate of the embedding layer, which is all that layer 0 depends on (tables
-            of tokens, positions and segments, their norm and projection), on top of ``layer_decay``; 0 freezes it.
-        head_rate: factor on the learning rate of what is new: the head, and what mixes and composes. A pooler is not.
-        standardise: put each feature that the head sees to mean 0 and deviation 1 over the training part, so that the
-            head does not depend on the scale of an encoder's vectors. Where the encoder learns, mean and deviation are
-            those before the first step, and stay so. With ``freeze=frozen`` it is for features that do not change:
-            ``layers=mix``, which learns a scale of its own, ``pooling=bilstm`` and ``pooling=attention`` read vectors
-            as they are.
-        unfreeze_share: with ``freeze=gradual``, the share of the budget after which everything learns.
-        attention: which tokens a token may see, in an encoder that can be read in more than one way: "bidirectional" or
-            "causal"; "auto": as it was pretrained last.
-        text_weight: with ``freeze=joint``, of the pretraining objective's loss beside the task's.
+        layer_decay: ratio of the learning rate of each layer to that of the layer above it. The head has the
+            optimiser's learning rate, the topmost layer ``layer_decay`` times that rate, and the embeddings of an
+            encoder with L layers ``layer_decay ** (L + 1)`` times (Howard & Ruder 2018, section 3.2; Clark et al.
+            2020).
+        layer_decay_gap: one more factor between head and topmost layer, as in the published ELECTRA code; its author
+            calls this a mistake (google-research/electra, issues 51 and 64).
+        embedding_rate: factor on the learning rate of the embedding layer, in addition to ``layer_decay``; 0 freezes
+            it. The embedding layer is everything that layer 0 depends on (tables of tokens, positions and segments,
+            their norm and projection).
+        head_rate: factor on the learning rate of new parameters: the head, scalar mix and pooling layers. The encoder's
+            own pooler is not new.
+        standardise: scale each input feature of the head to mean 0 and deviation 1 over the training part, so that the
+            head does not depend on the scale of the encoder's vectors. If the encoder is trained, mean and deviation
+            are computed before the first step and stay fixed. With ``freeze=frozen`` this applies to fixed features
+            only: with ``layers=mix`` (which learns its own scale), ``pooling=bilstm`` and ``pooling=attention`` vectors
+            are not scaled.
+        unfreeze_share: with ``freeze=gradual``, the share of the budget after which everything is trained.
+        attention: "bidirectional" or "causal", for encoders that support both; "auto": as in the last pretraining.
+        text_weight: with ``freeze=joint``, weight of the pretraining objective's loss relative to the task's loss.
         text_tokens: with ``freeze=joint``, tokens of text in each step.
-        text_until: with ``freeze=joint``, the share of the budget after which labels alone count.
+        text_until: with ``freeze=joint``, the share of the budget after which only labels are used.
 
     Attributes:
-        text: how much of a step is text; None where labels alone are learnt from.
+        text: weight, amount and duration of text; None if only labels are used.
     """
 
     def __init__(
@@ -164,10 +166,10 @@ class TransferMethod:
         self.attention: Direction | Literal["auto"] = attention
 
     def attend(self, encoder: Encoder) -> None:
-        """Set the encoder's attention, where the method names one.
+        """Set the encoder's attention, unless it is "auto".
 
         Raises:
-            ConfigError: the encoder cannot have it.
+            ConfigError: the encoder does not support this attention.
         """
         if self.attention == "auto":
             return
@@ -182,11 +184,12 @@ class TransferMethod:
         return str(self.layers) if isinstance(self.layers, int | str) else f"[{','.join(map(str, self.layers))}]"
 
     def resolved_pooling(self, encoder: Encoder) -> Composed:
-        """How the tokens of a sequence become one vector with this encoder.
+        """The pooling for this encoder, with "family" resolved.
 
         Raises:
-            ConfigError: a token that has seen nothing but itself, which is the first of a causal encoder and the last
-                of a backward one; or a family's pooler over anything but the last layer.
+            ConfigError: pooling of a token that has seen only itself (the first of a causal encoder, the last of a
+                backward encoder, any token of static word vectors); or a family's pooler with another layer than the
+                last.
         """
         if encoder.attention == "none" and self.pooling in ("cls", "last_token"):
             raise ConfigError(
@@ -212,13 +215,13 @@ class TransferMethod:
             )
         token = encoder.family_head.token
         if token == "last" and encoder.attention == "backward":
-            return "cls"  # the last token that it reads
+            return "cls"  # a backward encoder reads the first token last
         if token == "first" and encoder.attention == "causal":
             return "last_token"
         return "cls" if token == "first" else "last_token" if token == "last" else "mean"
 
     def resolved_pieces(self, encoder: Encoder) -> Pieces:
-        """Which tokens of a word speak for it with this encoder, for tagging."""
+        """Which tokens of a word give its label with this encoder, for tagging."""
         if self.pieces != "auto":
             return self.pieces
         return "last" if encoder.attention == "causal" else "mean" if encoder.attention == "none" else "first"
@@ -228,11 +231,11 @@ class TransferMethod:
         return self.pooling == "family" and encoder.family_head.pooled and encoder.pooler is not None
 
     def learner(self, encoder: Encoder, *, head: HeadSpec, seed: int) -> TaskLearner:
-        """The task's learner; new parameters depend on ``seed`` alone, and torch's generator is left as it was.
+        """Build the task's learner; new parameters depend on ``seed`` only, and torch's generator does not change.
 
         Args:
-            encoder: what is transferred; becomes part of the learner.
-            head: what the task needs.
+            encoder: the encoder; becomes part of the learner.
+            head: the head that the task needs.
             seed: the run's seed.
 
         Raises:
@@ -258,10 +261,10 @@ class TransferMethod:
             )
 
     def lr_scales(self, learner: TaskLearner) -> dict[str, float]:
-        """Factors on the learning rate by the learner's parameter names, 1 for those that are left out.
+        """Factors on the learning rate by the learner's parameter names; parameters without an entry have 1.
 
         Args:
-            learner: made by this method, and arranged.
+            learner: a learner of this method, after ``arrange``.
         """
         layers = rate_scales(learner.depths, decay=self.layer_decay, gap=self.layer_decay_gap)
         lowest = max(learner.depths.values(), default=0)
@@ -293,10 +296,10 @@ class TransferMethod:
         return Mean(dim=dim) if pooling == "mean" else Max(dim=dim)
 
     def _reads_apart(self, composition: Composition) -> bool:
-        """Whether each text of a pair is to be read by itself.
+        """Whether the texts of a pair are read as two sequences.
 
         Raises:
-            ConfigError: it is to, and one token stands for both.
+            ConfigError: ``pairs=apart`` with a pooling that takes one token for both texts.
         """
         pools = composition.tokens == "all"
         if self.pairs == "apart" and not pools:

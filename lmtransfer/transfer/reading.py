@@ -1,4 +1,4 @@
-"""What is read from an encoder's layers: the last one, any one, several side by side, or a learnt mixture.
+"""Read an encoder's layers: the last layer, any layer, several layers concatenated, or a scalar mix.
 
 Shape legend: T tokens of a packed batch, D width, L layers above the embedding layer, R layers that are read.
 """
@@ -16,14 +16,14 @@ from lmtransfer.transfer.segments import owners, segment_sum
 
 
 class Reading(nn.Module):
-    """Layers in, one vector a token out: the base class of what reads an encoder.
+    """The base class of readings: layers in, one vector a token out.
 
     Args:
-        indices: which layers it needs, of 0 (embeddings) to L.
-        widths: how many times the encoder's width what it gives is wide.
+        indices: the layers it needs, from 0 (embeddings) to L.
+        widths: width of the result in multiples of the encoder's width.
 
     Attributes:
-        reads_padded: it reads padded rows as it reads packed sequences, token by token, as an exported graph must.
+        reads_padded: whether it works token by token, so that it can also read padded rows; exported graphs need this.
     """
 
     reads_padded: bool = True
@@ -38,12 +38,12 @@ class Reading(nn.Module):
         raise NotImplementedError
 
     def learnt(self) -> dict[str, Any] | None:
-        """What it has learnt, as plain numbers; None: it learns nothing."""
+        """Its trained parameters as plain numbers; None if it has no parameters."""
         return None
 
 
 class OneLayer(Reading):
-    """A single layer as it is.
+    """A single layer, unchanged.
 
     Args:
         index: 0 is the embedding layer, L the last; negative numbers count from the end.
@@ -62,15 +62,15 @@ class OneLayer(Reading):
 
 
 class SideBySide(Reading):
-    """Several layers, one behind the other in each token's vector: what words are by themselves beside what they mean.
+    """Several layers, concatenated in each token's vector, such as word embeddings and vectors in context.
 
     Args:
-        indices: 0 is the embedding layer, L the last; negative numbers count from the end. A layer that is named twice,
-            as 0 and the last of word vectors, is read once.
+        indices: 0 is the embedding layer, L the last; negative numbers count from the end. A layer that is given twice,
+            such as 0 and the last of word vectors, is read once.
         num_layers: L of the encoder.
 
     Raises:
-        ConfigError: no layer, or one that the encoder has not.
+        ConfigError: the list is empty, or the encoder has no such layer.
     """
 
     def __init__(self, *, indices: Sequence[int], num_layers: int) -> None:
@@ -86,12 +86,12 @@ class SideBySide(Reading):
 
 
 def layer_number(index: int, *, num_layers: int, given: str) -> int:
-    """The number of a layer, 0 to L, that may have been counted from the end.
+    """The number of a layer, 0 to L, for an index that may count from the end.
 
     Args:
         index: -L - 1 to L.
         num_layers: L of the encoder.
-        given: what the user gave, for messages.
+        given: the user's input, for messages.
 
     Raises:
         ConfigError: the encoder has no such layer.
@@ -109,13 +109,13 @@ class ScalarMix(Reading):
 
     The scalars start at 0 (equal weights) and gamma at 1.
 
-    Where we differ: the optional layer norm without parameters takes its mean and variance over the positions and
-    features of each sequence, not of all real positions of the batch, so that a sentence's vector does not depend on
-    its batch mates.
+    Difference from the paper: the optional layer norm without parameters has its mean and variance over the positions
+    and features of each sequence, not over all real positions of the batch. Therefore a sentence's vector does not
+    depend on the other sentences of the batch.
 
     Args:
         num_layers: L of the encoder.
-        layer_norm: normalise each layer first; helps where layers differ much in scale (pre-norm encoders).
+        layer_norm: normalise each layer first; helps if the scales of the layers differ much (pre-norm encoders).
     """
 
     def __init__(self, *, num_layers: int, layer_norm: bool = False) -> None:
@@ -139,7 +139,7 @@ class ScalarMix(Reading):
 
 
 def normalise_sequences(hidden_TD: Tensor, lengths: Tensor, epsilon: float = 1e-12) -> Tensor:
-    """Each sequence shifted and scaled to mean 0 and variance 1 over its positions and features, (T, D) -> (T, D).
+    """Normalise each sequence to mean 0 and variance 1 over its positions and features, (T, D) -> (T, D).
 
     Args:
         hidden_TD: packed sequences.

@@ -1,4 +1,4 @@
-"""Sums and orders over the sequences of a packed batch.
+"""Sums and token orders over the sequences of a packed batch.
 
 Shape legend: T tokens of a packed batch, B sequences, D width, E width of the result.
 """
@@ -26,22 +26,22 @@ def owners(lengths: Tensor, *, num_tokens: int) -> Tensor:
 
     Args:
         lengths: tokens of each sequence, int64, shape (B,).
-        num_tokens: their sum, so that no device is asked for it.
+        num_tokens: the sum of ``lengths``, given so that no device synchronisation is needed.
     """
     sequences = torch.arange(len(lengths), device=lengths.device)
     return torch.repeat_interleave(sequences, lengths, output_size=num_tokens)
 
 
 def time_major_order(lengths: Tensor, *, num_tokens: int) -> tuple[Tensor, Tensor]:
-    """The order in which PyTorch's LSTMs want packed tokens: first all first tokens, longest sequence first.
+    """The order of packed tokens for PyTorch's LSTMs: first all first tokens, with the longest sequence first.
 
     Args:
         lengths: tokens of each sequence, int64, shape (B,).
         num_tokens: their sum.
 
     Returns:
-        The token at each place of that order, int64, shape (T,); and how many sequences have a token at each
-        position, int64 on the host.
+        The token at each index of that order, int64, shape (T,); and the number of sequences with a token at each
+        position, int64, on the CPU.
     """
     owner_T = owners(lengths, num_tokens=num_tokens)
     starts_B = lengths.cumsum(0) - lengths
@@ -52,12 +52,12 @@ def time_major_order(lengths: Tensor, *, num_tokens: int) -> tuple[Tensor, Tenso
 
 
 def lstm_states(lstm: nn.LSTM, hidden_TD: Tensor, lengths: Tensor) -> Tensor:
-    """The states of an LSTM over packed sequences, (T, D) -> (T, E), in float32 whatever the precision.
+    """The states of an LSTM over packed sequences, (T, D) -> (T, E), always in float32.
 
-    Its recurrence adds up rounding errors.
+    In lower precision, rounding errors would accumulate over the recurrence.
 
     Args:
-        lstm: of input width D.
+        lstm: an LSTM with input width D.
         hidden_TD: packed sequences.
         lengths: their lengths, int64, shape (B,).
     """

@@ -1,6 +1,6 @@
-"""What a head sees on one scale, so that it does not depend on the size of the vectors that an encoder gives.
+"""Standardise the inputs of a head, so that the head does not depend on the scale of the encoder's vectors.
 
-Shape legend: N sequences or tokens, E width of what a head sees, C logits.
+Shape legend: N sequences or tokens, E width of a head's input, C logits.
 """
 
 from __future__ import annotations
@@ -10,14 +10,15 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-#: A feature that deviates by less than this share of its mean is taken for constant: the rest is rounding.
+#: A feature whose deviation is less than this share of its mean is treated as constant; smaller values are rounding.
 _LEAST_DEVIATION = 1e-4
 
 
 class Standardising(nn.Module):
-    """Each feature less its mean, over its deviation, both of the training part (as in scikit-learn's StandardScaler).
+    """Subtracts each feature's mean and divides by its deviation over the training part (scikit-learn: StandardScaler).
 
-    The two are buffers, saved with a checkpoint. A new one changes nothing until it is fitted.
+    Mean and deviation are buffers, which are saved with a checkpoint. Before ``fit`` the module does not change its
+    input.
 
     Args:
         dim: E.
@@ -37,10 +38,10 @@ class Standardising(nn.Module):
 
     @torch.no_grad()
     def fit(self, parts: Iterable[Tensor]) -> None:
-        """Take mean and deviation (n in the denominator) of all rows; a constant feature becomes 0.
+        """Compute mean and deviation (n in the denominator) of all rows; a constant feature becomes 0.
 
         Args:
-            parts: features, (N, E) each; the parts are added up in float64.
+            parts: features, (N, E) each; sums over the parts are in float64.
 
         Raises:
             ValueError: there are no rows.
@@ -52,7 +53,7 @@ class Standardising(nn.Module):
                 continue
             shift = rows.mean(0) - mean
             total = count + len(rows)
-            # Chan, Golub and LeVeque 1983, equation 2.1: no difference of large sums
+            # Chan, Golub and LeVeque 1983, equation 2.1: avoids differences of large sums
             squares = squares.to(mean) + (rows - rows.mean(0)).square().sum(0) + shift**2 * count * len(rows) / total
             mean, count = mean + shift * len(rows) / total, total
         if count == 0:
@@ -64,13 +65,13 @@ class Standardising(nn.Module):
 
     @torch.no_grad()
     def fold_into(self, layer: nn.Linear) -> float:
-        """Let a layer that reads these features read them as they were: W / d and b - W m / d, in float64.
+        """Change a layer so that it reads unstandardised features: W / d and b - W m / d, in float64.
 
         Args:
-            layer: E inputs, with a bias.
+            layer: the layer, with E inputs and a bias.
 
         Returns:
-            The largest of its outputs' sums of |W m / d|, which cancel with the new bias.
+            The maximum over its outputs of the sum of |W m / d|; these sums cancel with the new bias.
         """
         weight_CE = layer.weight.double() / self.deviation.double()
         bias_C = layer.bias.double() - weight_CE @ self.mean.double()

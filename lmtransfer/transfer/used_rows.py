@@ -1,8 +1,9 @@
-"""Finetuning the rows of a word table that the training examples use, and no others.
+"""Finetune only those rows of the token embeddings that the training examples use.
 
-A row whose word never occurs gets a gradient of zero at every step; without decay, an update of zero leaves it as it
-was. So only the rows that occur need gradients, moments and updates: with 4,000 sentences of SST-2 and a vocabulary of
-30,522, a third of them, which is a tenth of a step on two cores, and of a vocabulary of 250,000 nearly all memory.
+A row whose token never occurs gets a zero gradient at every step, and without weight decay it never changes. Therefore
+only the rows that occur need gradients, moments and updates. With 4,000 sentences of SST-2 and a vocabulary of 30,522
+these are a third of the rows. This saves a tenth of the time of a step on two cores. With a vocabulary of 250,000 it
+saves nearly all of the memory for them.
 
 Shape legend: V rows of the table, U of them in use, D width, T tokens.
 """
@@ -17,19 +18,19 @@ from torch import Tensor, nn
 
 from lmtransfer.models.base import Encoder
 
-#: Above this share of rows in use, nothing is gained.
+#: If the share of used rows is higher than this, the method is not worth it.
 _WORTH_IT = 0.8
 
 
 class UsedRows(nn.Embedding):
-    """An embedding whose rows in use are a parameter of their own, ``rows``.
+    """An embedding whose used rows are a separate parameter, ``rows``.
 
-    Wherever gradients are recorded, rows in use are looked up, and any other id is an error. Elsewhere the whole table
-    is: it takes over what ``rows`` has learnt when it is next read, or saved, and it alone is saved.
+    With gradients enabled, ids are looked up in ``rows``; other ids raise an error. Without gradients, ids are looked
+    up in the whole table. The trained rows are copied to the table before it is read or saved. Only the table is saved.
 
     Args:
-        table: what it takes the place of; its weights are shared, and learn no more by themselves.
-        used_U: ids of the rows in use, ascending, int64.
+        table: the embedding to replace; its weights are shared, and are no longer trained.
+        used_U: ids of the used rows, ascending, int64.
     """
 
     used_U: Tensor
@@ -57,7 +58,7 @@ class UsedRows(nn.Embedding):
 
     @torch.no_grad()
     def settle(self) -> None:
-        """Put what ``rows`` has learnt into the table."""
+        """Copy the trained ``rows`` to the table."""
         self._follow()
         if self._learnt:
             self.weight[self.used_U] = self.rows
@@ -65,7 +66,7 @@ class UsedRows(nn.Embedding):
 
     @torch.no_grad()
     def _follow(self) -> None:
-        """Take the rows from a table that was written to: weights were loaded."""
+        """Copy the rows from the table if the table was changed, because weights were loaded."""
         if self.weight._version != self._version:
             self.rows.copy_(self.weight[self.used_U])
             self._learnt, self._version = False, self.weight._version
@@ -77,16 +78,16 @@ class UsedRows(nn.Embedding):
 
 
 def learn_used_rows(encoder: Encoder, tokens: np.ndarray) -> bool:
-    """Let only those rows of an encoder's word table learn that occur; tell whether that is worth it, and was done.
+    """Train only those rows of an encoder's token embeddings that occur; returns whether the encoder was changed.
 
     Args:
-        encoder: whose table it is; left as it was where words are spelt, or most rows occur.
-        tokens: every token id of the training examples.
+        encoder: the encoder; not changed if it reads characters, if its table is not trained, or if most rows occur.
+        tokens: all token ids of the training examples.
     """
     table = encoder.token_embedding
     if table is None or not table.weight.requires_grad:
         return False
-    used_U = np.union1d(tokens, [0])  # 0 fills batches up
+    used_U = np.union1d(tokens, [0])  # 0 is the id of filler
     if len(used_U) > _WORTH_IT * table.num_embeddings:
         return False
     replacement = UsedRows(table, torch.from_numpy(used_U.astype(np.int64)))

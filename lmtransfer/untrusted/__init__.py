@@ -1,1 +1,1 @@
-"""Files of others, read within limits and held against a schema."""
+"""Reading files of others with limits, and checking them against a schema."""

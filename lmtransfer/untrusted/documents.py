@@ -1,8 +1,8 @@
-"""Documents that somebody else may have written (JSON, YAML, JSON lines), held against a schema as they are read.
+"""Documents (JSON, YAML, JSON lines) that another person may have written; they are checked against a schema.
 
-Whatever is in them, reading one ends soon, and with plain values that fit its schema or with one message that names
-file and field: files that are none or too large (see ``files``), text that is damaged, nesting without end, YAML's
-aliases, which can stand for as much as one likes, and numbers that are not finite or fit no computer's.
+Reading always ends soon, either with plain values that fit the schema or with one message that names file and field.
+Refused are: irregular or too large files (see ``files``), damaged text, too deep nesting, aliases of YAML, which can
+expand to any size, and numbers that are not finite or too large for 64 bits.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from lmtransfer.errors import LmtransferError
 from lmtransfer.untrusted.files import DOCUMENT_BYTES, LARGEST_BYTES, read_bytes
 from lmtransfer.untrusted.schema import LARGEST_WHOLE, Anything, Kind, join, shown
 
-#: Mappings and lists within one another.
+#: Highest nesting depth of mappings and lists.
 DEEPEST = 100
-#: A configuration of a few kilobytes is usual, and reading YAML is slow.
+#: Highest size of a YAML file: a configuration usually has a few kilobytes, and reading YAML is slow.
 YAML_BYTES = 1 << 22
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -29,7 +29,7 @@ _ANY = Anything()
 
 
 class _Refused(Exception):
-    """A document that is not read; the message goes behind the name of its file."""
+    """A document that is refused; the message is appended to the file name."""
 
 
 def read_json(
@@ -40,14 +40,14 @@ def read_json(
     finite: bool = True,
     most: int = DOCUMENT_BYTES,
 ) -> Any:
-    """The content of a JSON file.
+    """Read a JSON file and check it.
 
     Args:
-        path: the file.
-        schema: what it must hold.
-        error: what to raise.
-        finite: whether every number must be finite and fit into 64 bits; else its schema says which.
-        most: bytes it may have.
+        path: path of the file.
+        schema: the schema of its content.
+        error: class of the error to raise.
+        finite: whether every number must be finite and fit into 64 bits; otherwise the schema decides.
+        most: maximum size in bytes.
 
     Raises:
         LmtransferError: of the class ``error``, with file and field.
@@ -60,7 +60,7 @@ def read_json(
 
 
 def read_yaml(path: Path, schema: Kind = _ANY, *, error: type[LmtransferError]) -> Any:
-    """The content of a YAML file; see ``read_json``."""
+    """Read a YAML file and check it; see ``read_json``."""
     raw = read_bytes(path, error=error, most=YAML_BYTES)
     try:
         return _checked(_yaml(raw), schema, finite=True)
@@ -71,17 +71,17 @@ def read_yaml(path: Path, schema: Kind = _ANY, *, error: type[LmtransferError]) 
 def read_json_lines(
     path: Path, schema: Kind = _ANY, *, error: type[LmtransferError], finite: bool = True
 ) -> Iterator[tuple[int, bytes, Any, str | None]]:
-    """The lines of a file of JSON lines, blank ones left out.
+    """Read a file of JSON lines and check each line; blank lines are skipped.
 
     Args:
-        path: the file.
-        schema: what a line must hold.
-        error: what to raise where the file itself cannot be read.
+        path: path of the file.
+        schema: the schema of a line.
+        error: class of the error to raise if the file itself cannot be read.
         finite: whether every number must be finite.
 
     Yields:
-        The number of the line, from 1; the line as it is, with its end; its value, and what is wrong with it: one of
-        the two is None, but where the value is null.
+        The number of the line, from 1; the line as it is, with its line end; its value; its problem. Either the value
+        or the problem is None, except that a valid line may hold null.
     """
     for number, line in enumerate(read_bytes(path, error=error, most=LARGEST_BYTES).splitlines(keepends=True), start=1):
         if not line.strip():
@@ -93,13 +93,13 @@ def read_json_lines(
 
 
 def parse_json(raw: bytes, *, path: Path, what: str, error: type[LmtransferError]) -> Any:
-    """The value of JSON that is a part of a file.
+    """Parse JSON that is a part of a file.
 
     Args:
-        raw: the JSON.
-        path: the file.
-        what: the part, for messages.
-        error: what to raise.
+        raw: bytes of the JSON.
+        path: path of the file.
+        what: name of the part, for messages.
+        error: class of the error to raise.
 
     Raises:
         LmtransferError: of the class ``error``, with file and field.
@@ -111,11 +111,11 @@ def parse_json(raw: bytes, *, path: Path, what: str, error: type[LmtransferError
 
 
 def texts(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
-    """Dotted key and text of each, such as ``model.dim`` and ``corpus.path[0]``.
+    """Dotted key and value of every string inside plain data, such as ``model.dim`` and ``corpus.path[0]``.
 
     Args:
         value: plain values.
-        key: of ``value`` itself.
+        key: key of ``value`` itself.
     """
     if isinstance(value, str):
         yield key, value
@@ -128,7 +128,7 @@ def texts(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
 
 
 def interpolations(value: Any) -> Iterator[tuple[str, str]]:
-    """The texts that OmegaConf would replace by something else, with their keys."""
+    """Key and value of every string in which OmegaConf would resolve an interpolation."""
     return ((key, text) for key, text in texts(value) if "${" in text)
 
 
@@ -157,12 +157,12 @@ def _yaml(raw: bytes) -> Any:
         place = "" if mark is None else f"line {mark.line + 1}: "
         raise _Refused(f"is damaged, or no YAML ({place}{getattr(error, 'problem', None) or first_line(error)})"
                        ) from None  # fmt: skip
-    except (ValueError, TypeError, OverflowError, RecursionError) as error:  # dates and keys that are none
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:  # invalid dates and keys
         raise _Refused(f"is damaged, or no YAML of plain values ({first_line(error)})") from None
 
 
 def _checked(document: Any, schema: Kind, finite: bool) -> Any:
-    """The document, of plain values that fit the schema."""
+    """Check that a document consists of plain values and fits the schema; return it."""
     if not _is_plain(document, finite):
         raise _Refused(_what_is_not_plain(document, finite))
     problem = schema.problem(document, "")
@@ -172,12 +172,12 @@ def _checked(document: Any, schema: Kind, finite: bool) -> Any:
 
 
 def first_line(error: Exception) -> str:
-    """What a library says of an error, in one line."""
+    """The message of a library's error, as one line."""
     return (str(error).splitlines() or [type(error).__name__])[0][:200]
 
 
 def _is_plain(document: Any, finite: bool) -> bool:
-    """Whether all in it is plain, at bearable depth, level by level."""
+    """Whether a document holds only plain values within the nesting limit, checked level by level."""
     level = [document]
     for _ in range(DEEPEST + 1):
         below: list[Any] = []
@@ -198,7 +198,7 @@ def _is_plain(document: Any, finite: bool) -> bool:
 
 
 def _what_is_not_plain(document: Any, finite: bool) -> str:
-    """What keeps a document from being plain, with the first field that does."""
+    """The first problem that makes a document not plain, with its field."""
     level = [(document, "")]
     for _ in range(DEEPEST + 1):
         below: list[tuple[Any, str]] = []
@@ -217,7 +217,7 @@ def _what_is_not_plain(document: Any, finite: bool) -> str:
 
 
 def _what_is_wrong(value: Any, finite: bool) -> str | None:
-    """What is wrong with a value that holds no others."""
+    """The problem of a single value; None if there is none."""
     if value is None or isinstance(value, str | bool):
         return None
     if isinstance(value, float):

@@ -1,4 +1,4 @@
-"""The bytes of a file that somebody else may have written: of a regular file, and no more of them than are expected."""
+"""Reading files that another person may have written: only regular files, and at most the expected number of bytes."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import BinaryIO
 
 from lmtransfer.errors import LmtransferError
 
-#: Most bytes of a document: a configuration, a state, a result.
+#: Highest size in bytes of a document: a configuration, a state, a result.
 DOCUMENT_BYTES = 1 << 26
-#: Most bytes of a file that is read line by line, or of a tokenizer's model.
+#: Highest size in bytes of a file that is read line by line, or of a tokenizer's model.
 LARGEST_BYTES = 1 << 31
 
 _KINDS = (
@@ -26,10 +26,10 @@ _KINDS = (
 
 
 def not_regular(path: Path) -> str | None:
-    """What is wrong with a file that reading may never come to the end of; None where nothing is.
+    """The problem of a file that is not regular, so that reading might never end; None if it is regular.
 
     Args:
-        path: the file; where it is a link, what that leads to.
+        path: path of the file; links are followed.
     """
     try:
         return _not_regular(path.stat().st_mode)
@@ -39,20 +39,20 @@ def not_regular(path: Path) -> str | None:
 
 @contextmanager
 def opened(path: Path, *, error: type[LmtransferError]) -> Iterator[tuple[BinaryIO, int]]:
-    """A regular file, open for reading, and its size in bytes.
+    """Open a regular file for reading; gives the file and its size in bytes.
 
     Args:
-        path: the file; where it is a link, what that leads to.
-        error: what to raise.
+        path: path of the file; links are followed.
+        error: class of the error to raise.
 
     Raises:
-        LmtransferError: of the class ``error``: it is missing, cannot be read, or is no regular file.
+        LmtransferError: of the class ``error``: it is missing, cannot be read, or is not a regular file.
     """
     problem = not_regular(path)
     if problem is not None:
         raise error(f"{path}: {problem}")
     try:
-        # By now it may be a pipe, whose writer is not waited for.
+        # It may be a pipe by now; do not wait for its writer.
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
             status = os.fstat(file.fileno())
             problem = _not_regular(status.st_mode)
@@ -64,12 +64,12 @@ def opened(path: Path, *, error: type[LmtransferError]) -> Iterator[tuple[Binary
 
 
 def read_bytes(path: Path, *, error: type[LmtransferError], most: int = DOCUMENT_BYTES) -> bytes:
-    """All of a file.
+    """Read a whole file.
 
     Args:
-        path: the file; where it is a link, what that leads to.
-        error: what to raise.
-        most: bytes it may have.
+        path: path of the file; links are followed.
+        error: class of the error to raise.
+        most: maximum size in bytes.
 
     Raises:
         LmtransferError: of the class ``error``: see ``opened``; or it is larger than ``most``.
@@ -87,4 +87,4 @@ def _not_regular(mode: int) -> str | None:
 
 
 def _reason(fault: OSError | ValueError) -> str:
-    return getattr(fault, "strerror", None) or str(fault)  # a ValueError: a NUL in its name
+    return getattr(fault, "strerror", None) or str(fault)  # a ValueError: its name contains a NUL

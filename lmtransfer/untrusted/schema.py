@@ -1,4 +1,4 @@
-"""What a document may hold: small kinds that say what is wrong with a value, and in which field it is."""
+"""Schemas of documents: small classes that check a value and name the field that is wrong."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _SHOWN = 40
 
 
 class Kind(Protocol):
-    """What a value must be."""
+    """The schema of a value."""
 
     def problem(self, value: Any, where: str) -> str | None:
-        """What is wrong with a value, to be read after the name of its file; None where nothing is.
+        """The problem of a value, in words that follow the file name; None if the value is valid.
 
         Args:
             value: plain data.
@@ -26,7 +26,7 @@ class Kind(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Anything:
-    """Any plain value."""
+    """Any value of plain data."""
 
     def problem(self, value: Any, where: str) -> str | None:
         """See ``Kind``."""
@@ -35,7 +35,7 @@ class Anything:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A text; one of ``among`` where those are given."""
+    """A string; one of ``among`` if given."""
 
     among: tuple[str, ...] = ()
 
@@ -48,7 +48,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """True or false."""
+    """A boolean."""
 
     def problem(self, value: Any, where: str) -> str | None:
         """See ``Kind``."""
@@ -72,7 +72,7 @@ class Whole:
 
 @dataclass(frozen=True, slots=True)
 class Real:
-    """A number of at least ``least``; finite, unless that does not matter."""
+    """A number of at least ``least``; finite, unless ``finite`` is false."""
 
     least: float = -math.inf
     finite: bool = True
@@ -88,7 +88,7 @@ class Real:
 
 @dataclass(frozen=True, slots=True)
 class OrNull:
-    """A value of a kind, or null."""
+    """A value of the given kind, or null."""
 
     kind: Kind
 
@@ -113,7 +113,7 @@ class Items:
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """A mapping from any names to values of one kind, ``least`` of them or more."""
+    """A mapping with arbitrary names and at least ``least`` values of one kind."""
 
     kind: Kind
     least: int = 0
@@ -128,7 +128,7 @@ class Entries:
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """A mapping with fields of their own kinds; what it has besides is left alone."""
+    """A mapping whose fields each have a kind; further fields are ignored."""
 
     required: Mapping[str, Kind] = field(default_factory=dict)
     optional: Mapping[str, Kind] = field(default_factory=dict)
@@ -147,23 +147,23 @@ class Fields:
         return None
 
 
-#: A node that names a class and its arguments.
+#: A component node: a class and its arguments.
 COMPONENT = Fields({"_target_": Text()})
 
 
 def join(where: str, name: object) -> str:
-    """The field ``name`` of what is at ``where``."""
+    """The field ``name`` of the value at ``where``."""
     shown = str(name)[:_SHOWN]
     return f"{where}.{shown}" if where else shown
 
 
 def misfit(value: Any, where: str, wanted: str) -> str:
-    """``step is 'x', and must be a whole number from 0``."""
+    """The message for a wrong value, such as ``step is 'x', and must be a whole number from 0``."""
     return f"{where or 'its content'} is {shown(value)}, and must be {wanted}"
 
 
 def shown(value: Any) -> str:
-    """A value of plain data in a few characters."""
+    """A short text for a value of plain data."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, dict | list):
@@ -171,6 +171,6 @@ def shown(value: Any) -> str:
         return f"a {what} of {len(value)}" if value else f"an empty {what}"
     try:
         text = repr(value)
-    except ValueError:  # a whole number of thousands of digits
+    except ValueError:  # a whole number with thousands of digits
         return "a number beyond all measure"
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

@@ -1,7 +1,7 @@
-"""The header of a safetensors file, held against the file before anything is read or allocated by it.
+"""The header of a safetensors file, checked against the file before tensors are read or memory is allocated.
 
-https://github.com/huggingface/safetensors: eight bytes with the header's length, the header in JSON, which gives each
-tensor's type, shape and place, and the tensors, one behind the other.
+https://github.com/huggingface/safetensors: eight bytes with the length of the header; the header in JSON with the
+type, shape and place of each tensor; then the tensors, one after the other.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from lmtransfer.untrusted.documents import parse_json
 from lmtransfer.untrusted.files import opened
 from lmtransfer.untrusted.schema import Entries, Fields, Items, Text, Whole
 
-#: As the library has it.
+#: The same limit as in the library.
 LONGEST_HEADER = 100_000_000
 
 _BITS = {
@@ -30,11 +30,11 @@ _HEADER = Entries(
 
 
 def check_tensor_file(path: Path, *, error: type[LmtransferError]) -> None:
-    """See that a safetensors file holds what its header says.
+    """Check that a safetensors file matches its header.
 
     Raises:
-        LmtransferError: of the class ``error``: the file cannot be read, its header is none, or says of a tensor what
-            cannot be; the message names file and tensor.
+        LmtransferError: of the class ``error``: the file cannot be read, it has no valid header, or the header
+            describes an impossible tensor; the message names file and tensor.
     """
     with opened(path, error=error) as (file, size):
         length = int.from_bytes(file.read(8), "little")

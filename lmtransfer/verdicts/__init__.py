@@ -1,1 +1,1 @@
-"""When a difference is one: intervals, tests, power."""
+"""Verdicts on differences: intervals, tests, power."""

@@ -1,6 +1,6 @@
-"""What is compared: the scores of a condition, each with its seeds, and what each example contributed to them.
+"""The conditions that are compared: their scores, the seeds of each score, and the contribution of each example.
 
-Shape letters: ``S`` scores (training runs) of a condition, ``N`` examples that were scored.
+Shape letters: ``S`` scores (training runs) of a condition, ``N`` scored examples.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from lmtransfer.verdicts.spread import Spread, spread
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """One training run of a task, scored.
+    """The score of one training run of a task.
 
     Attributes:
         value: the metric, in its own unit (an accuracy is a fraction).
-        seed: of finetuning or of the probe: it decides subset, order and the head's first weights. Two scores of
-            different conditions with one seed are a pair (see ``Condition.design``).
-        pretraining: which pretraining the weights are of, such as ``runs/pretrain/imdb/seed-1``; equal strings are one
-            checkpoint. None: random initialisation, drawn anew with each seed.
+        seed: seed of finetuning or of the probe. It decides subset, order and the first weights of the head. Two scores
+            of different conditions with the same seed form a pair (see ``Condition.design``).
+        pretraining: which pretraining the weights come from, such as ``runs/pretrain/imdb/seed-1``; equal strings mean
+            the same checkpoint. None: random initialisation, drawn anew with each seed.
     """
 
     value: float
@@ -32,15 +32,15 @@ class Score:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Examples:
-    """What each example contributed to each score of a condition.
+    """The contribution of each example to each score of a condition.
 
     Attributes:
         scores: float, shape (S, N), rows in the order of ``Condition.scores``. The mean of a row is the score: 0 and 1
-            for an accuracy, an example's F1 for an F1 that is their mean. Of another metric (Matthews, F1 of chunks)
-            there are none, or the pseudo-values of a jackknife, whose mean is the score to within 0.001.
-        ids: which example each column is, shape (N,), each once; columns of two conditions are matched by it.
-        clusters: the passage or dialogue of each example, shape (N,), where examples share one; None where each stands
-            for itself.
+            for an accuracy, the F1 of an example for an F1 that is a mean of them. For other metrics (Matthews, F1 of
+            chunks) there are none, or the pseudo-values of a jackknife, whose mean is the score to within 0.001.
+        ids: the example of each column, shape (N,), each once; columns of two conditions are matched by it.
+        clusters: the passage or dialogue of each example, shape (N,), if examples share one; None if each is
+            independent.
     """
 
     scores: np.ndarray
@@ -60,11 +60,12 @@ class Condition:
     """One side of a comparison.
 
     Attributes:
-        scores: of all its training runs, in any order; no two of one pretraining and one seed.
-        examples: their examples, where predictions were kept.
-        collapsed: how many of the scores come from answering one and the same label throughout.
-        design: what, beside the seed, fixes subset, order and head, such as task and settings in one string. Arms of
-            one design are paired by their seeds; of different ones they count as independent, as does one of None.
+        scores: scores of all its training runs, in any order; no two with the same pretraining and the same seed.
+        examples: the contribution of each example, if predictions were kept.
+        collapsed: number of scores whose run answers every example with the same label.
+        design: what fixes subset, order and head besides the seed, such as task and settings in one string. Conditions
+            of the same design are paired by their seeds. Conditions of different designs, or with None, are
+            independent.
     """
 
     scores: tuple[Score, ...]
@@ -87,18 +88,18 @@ class Condition:
 
     @property
     def pretrainings(self) -> tuple[str | None, ...]:
-        """Its checkpoints, each once, in the order in which they come."""
+        """Its checkpoints, each once, in the order of first appearance."""
         return tuple(dict.fromkeys(score.pretraining for score in self.scores))
 
 
 def condition(
     values: Sequence[float], *, seeds: Sequence[int | str] | None = None, pretraining: str | None = None
 ) -> Condition:
-    """A condition of one checkpoint.
+    """Make a condition of one checkpoint.
 
     Args:
-        values: one score a seed.
-        seeds: of finetuning; 0, 1, ... by default.
+        values: one score for each seed.
+        seeds: seeds of finetuning; 0, 1, ... by default.
         pretraining: the checkpoint; None for random initialisation.
     """
     names = range(len(values)) if seeds is None else seeds
@@ -106,14 +107,15 @@ def condition(
 
 
 def condition_of_summary(summary: Spread, *, pretraining: str | None = None, collapsed: int = 0) -> Condition:
-    """A condition of which no more than mean, deviation and number of seeds are known: it is never paired.
+    """Make a condition from mean, deviation and number of seeds alone; it is never paired.
 
-    Evenly spaced stand-ins have the same mean and deviation, which is all that an unpaired comparison looks at.
+    Evenly spaced values replace the unknown scores. They have the same mean and deviation, and an unpaired comparison
+    uses nothing else.
 
     Args:
-        summary: of the scores.
+        summary: mean, deviation and number of the scores.
         pretraining: the checkpoint; None for random initialisation.
-        collapsed: how many of the scores come from answering one and the same label throughout.
+        collapsed: number of scores whose run answers every example with the same label.
     """
     n = summary.n if summary.deviation is not None else 1
     steps = np.arange(n) - (n - 1) / 2

@@ -1,4 +1,4 @@
-"""The difference of two conditions, what it comes to, and of what that may be said."""
+"""The difference of two conditions, its interval and its verdict."""
 
 from __future__ import annotations
 
@@ -26,42 +26,42 @@ Verdict = Literal[
 ]
 Scope = Literal["this checkpoint", "these checkpoints", "this recipe"]
 
-#: Verdicts of a comparison that was judged.
+#: Verdicts of a comparison that could be judged.
 JUDGED: tuple[Verdict, ...] = ("better", "worse", "no difference shown")
-#: Verdicts that are none: with another learning rate or more training there might be one.
+#: Reasons for no verdict: another learning rate or more training might allow one.
 NO_VERDICT: tuple[Verdict, ...] = ("collapsed", "control collapsed", "seeds all alike")
-#: The share of false findings that is borne: for one comparison, or for all in a column together.
+#: The accepted share of false findings: for one comparison, or for all comparisons of a column together.
 LEVEL = 0.05
-#: The chance to find what is there, for which the smallest detectable difference and the seeds needed are given.
+#: The power for which the smallest detectable difference and the number of seeds are given.
 POWER = 0.8
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A condition against another, the control.
+    """The difference of a condition and its control.
 
     Attributes:
         delta: mean of the condition minus mean of the control, in the metric's unit.
-        verdict: "better" or "worse" only where the corrected interval excludes 0 and nothing below speaks against it;
-            "no difference shown" where it does not. The others are no verdict at all: "one seed, no spread";
-            "collapsed" and "control collapsed" where every seed of a side answers one label or scores what the majority
-            label does; "seeds all alike" where a side, or the paired differences, do not vary; "settings differ" where
-            more than the weights is different.
-        scope: what it may be said of: "this checkpoint" with one pretraining seed on a side, "these checkpoints" with
-            two, "this recipe" from three on.
+        verdict: "better" or "worse" only if the corrected interval excludes 0 and no reason below prevents it; "no
+            difference shown" if the interval includes 0. The other values mean that there is no verdict: "one seed, no
+            spread"; "collapsed" and "control collapsed" if every seed of a side answers only one label or scores the
+            same as the majority label; "seeds all alike" if a side, or the paired differences, do not vary; "settings
+            differ" if more than the weights differs.
+        scope: what the verdict is about: "this checkpoint" with one pretraining seed on a side, "these checkpoints"
+            with two, "this recipe" from three on.
         standard_error: of ``delta``; None with one seed on a side.
-        degrees_of_freedom: of the standard error, by Satterthwaite; None where that is.
-        p_value: two-sided, of this comparison alone; None where there is nothing to judge by.
-        paired: whether the two conditions' seeds were paired.
-        num_seeds: how many seeds of the condition and of the control were used: pretraining seeds where each has
-            finetuning seeds of its own, finetuning seeds otherwise.
-        num_pretrainings: how many checkpoints of the condition and of the control; 0 for random initialisation.
-        parts: where the variance of ``delta`` comes from: pretraining, finetuning, examples.
-        notes: what could not be counted, or was left out, one line each.
+        degrees_of_freedom: of the standard error, after Satterthwaite; None if there is no standard error.
+        p_value: two-sided, of this comparison alone; None if it cannot be computed.
+        paired: whether the seeds of the two conditions were paired.
+        num_seeds: number of seeds of the condition and of the control that were used: pretraining seeds if each has its
+            own finetuning seeds, otherwise finetuning seeds.
+        num_pretrainings: number of checkpoints of the condition and of the control; 0 for random initialisation.
+        parts: the sources of the variance of ``delta``: pretraining, finetuning, examples.
+        notes: what could not be counted, or was left out, one line for each.
         higher_is_better: the direction of the metric.
-        num_comparisons: how many comparisons of the column were judged together.
-        level: at which this one was judged: 0.05 alone, less in a column (Holm).
-        corrected_p_value: as Holm corrects it; ``p_value`` where it is alone.
+        num_comparisons: number of comparisons in the column that were judged together.
+        level: level at which this comparison was judged: 0.05 alone, less in a column (Holm).
+        corrected_p_value: the p value corrected by Holm; ``p_value`` for a single comparison.
     """
 
     delta: float
@@ -82,9 +82,9 @@ class Difference:
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """Low and high end of the interval that decides: at ``1 - level``; None where there is nothing to judge by.
+        """Low and high end of the interval at ``1 - level``, which decides; None if it cannot be computed.
 
-        It excludes 0 exactly where Holm's procedure says so. Alone it is the 95 % interval.
+        It excludes 0 exactly when Holm's procedure finds a difference. For a single comparison it is the 95 % interval.
         """
         if self.num_comparisons > 1 and self.p_value is not None:
             half = reach(self.level, self._variances)
@@ -100,12 +100,12 @@ class Difference:
 
     @property
     def counts_examples(self) -> bool:
-        """Whether the luck of the examples that were scored is in the interval."""
+        """Whether the interval includes the variance that comes from the choice of examples."""
         return any(part.source == "examples" for part in self.parts)
 
     @property
     def detectable(self) -> float | None:
-        """The smallest true difference that this design finds in 80 of 100 cases, in the metric's unit."""
+        """The smallest true difference that this design finds with a power of 80 %, in the metric's unit."""
         if self.p_value is None or self.standard_error is None or self.degrees_of_freedom is None:
             return None
         df = self.degrees_of_freedom
@@ -115,9 +115,9 @@ class Difference:
 
     @property
     def seeds_needed(self) -> int | None:
-        """How many seeds a side would show a true difference as large as the observed one in 80 of 100 cases.
+        """Number of seeds for each side that finds a true difference of the observed size with a power of 80 %.
 
-        None where there is nothing to judge by, or where no number up to 1,000 would: the examples are too few for it.
+        None if it cannot be computed, or if no number up to 1,000 is enough because there are too few examples.
         """
         if self.p_value is None:
             return None
@@ -127,7 +127,7 @@ class Difference:
 
     @property
     def tail(self) -> float | None:
-        """The chance that luck alone makes such a difference, as it is judged in a column (see ``mixture``)."""
+        """The probability of such a difference by chance, as judged in a column (see ``mixture``)."""
         return None if self.p_value is None else chance(self.delta, self._variances)
 
     @property
@@ -136,7 +136,7 @@ class Difference:
 
     @classmethod
     def from_values(cls, values: Any) -> Difference | None:
-        """The difference that ``as_values`` wrote; None of anything else, such as what earlier versions wrote."""
+        """Read a difference that ``as_values`` wrote; None for anything else, such as that of earlier versions."""
         if not isinstance(values, Mapping):
             return None
         try:
@@ -195,14 +195,14 @@ def compare_conditions(
     majority: float | None = None,
     settings_differ: bool = False,
 ) -> Difference:
-    """The difference of two conditions and its verdict, alone; ``holm.corrected`` judges those of a column together.
+    """Compare two conditions and give a verdict on them alone; ``holm.corrected`` judges those of a column together.
 
     Args:
-        condition: what was pretrained, or one of two groups.
-        control: the same thing without pretraining, or the other group.
+        condition: the pretrained condition, or one of two groups.
+        control: the same without pretraining, or the other group.
         higher_is_better: the direction of the metric.
-        majority: what always answering the majority label scores, where that is known.
-        settings_differ: whether more than the weights is different.
+        majority: the score of always answering the majority label, if known.
+        settings_differ: whether more than the weights differs.
     """
     found = difference_of(condition, control)
     withheld = _withheld(condition, control, found, majority, settings_differ=settings_differ)
@@ -226,17 +226,17 @@ def compare_conditions(
 
 
 def judged(difference: Difference, *, shown: bool) -> Difference:
-    """The difference with its verdict, given whether one is shown."""
+    """The difference with its verdict, given whether the interval shows one."""
     gain = difference.delta if difference.higher_is_better else -difference.delta
     verdict: Verdict = "no difference shown" if not shown else "better" if gain > 0 else "worse"
     return replace(difference, verdict=verdict)
 
 
 def score_interval(condition: Condition, *, level: float = LEVEL) -> tuple[float, float] | None:
-    """The interval of a condition's mean score at ``1 - level``, over its seeds and, where known, its examples.
+    """The interval of a condition's mean score at ``1 - level``, over its seeds and, if known, its examples.
 
     Returns:
-        Low and high end; None where one seed has no spread.
+        Low and high end; None with a single seed.
     """
     found = score_of(condition)
     return _around(found.value, found.standard_error, found.degrees_of_freedom, level)
@@ -260,7 +260,7 @@ def _p_value(found: Estimate) -> float | None:
 def _withheld(
     condition: Condition, control: Condition, found: Estimate, majority: float | None, *, settings_differ: bool
 ) -> Verdict | None:
-    """Why there is no verdict, the gravest reason first; None where there is one."""
+    """The reason why there is no verdict, the most serious first; None if there is a verdict."""
     if found.standard_error is None:
         return "one seed, no spread"
     if _has_collapsed(condition, majority):
@@ -273,7 +273,7 @@ def _withheld(
 
 
 def _has_collapsed(condition: Condition, majority: float | None) -> bool:
-    """Whether every seed answers one label, or scores exactly what the majority label does."""
+    """Whether every seed answers only one label, or scores exactly the same as the majority label."""
     values = [score.value for score in condition.scores]
     at_majority = majority is not None and all(math.isclose(value, majority, rel_tol=1e-9) for value in values)
     return condition.collapsed >= len(values) or at_majority
@@ -289,7 +289,7 @@ def _num_pretrainings(condition: Condition) -> int:
 
 
 def _scope(condition: Condition, control: Condition) -> Scope:
-    """By the side with fewer checkpoints; random initialisation is drawn anew with each seed and narrows nothing."""
+    """The scope, by the side with fewer checkpoints; random initialisation, drawn with each seed, does not count."""
     fewest = min((num for num in (_num_pretrainings(condition), _num_pretrainings(control)) if num), default=3)
     return "this checkpoint" if fewest == 1 else "these checkpoints" if fewest == 2 else "this recipe"
 

@@ -1,4 +1,4 @@
-"""What the best of several tries may be expected to score: how much of a score is the search."""
+"""The expected score of the best of several tries, which shows how much of a score comes from the search."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ def expected_best(
 ) -> list[float]:
     """The expected score of the best of k tries, for k from 1 to the number of values (Dodge et al. 2019, equation 5).
 
-    The k tries are drawn from the values with replacement: the j-th smallest of n is their maximum with the chance
+    The k tries are drawn from the values with replacement. The j-th smallest of n is their maximum with probability
     (j / n)^k - ((j - 1) / n)^k.
 
     Args:
-        values: of each setting tried, what the best is chosen by.
-        scores: of each, what is expected of the chosen one, such as the score of one seed where ``values`` are means
-            over seeds; ``values`` if omitted.
+        values: for each setting, the value by which the best one is chosen.
+        scores: for each setting, the score to expect if it is chosen, such as the score of one seed if ``values`` are
+            means over seeds; ``values`` by default.
         higher_is_better: the direction of the metric.
     """
     told, n = values if scores is None else scores, len(values)

@@ -1,4 +1,4 @@
-"""Several comparisons in one column of a table, judged together (Holm 1979)."""
+"""Judging the comparisons in one column of a table together (Holm 1979)."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from lmtransfer.verdicts.difference import JUDGED, LEVEL, Difference, judged
 
 
 def corrected(differences: Sequence[Difference]) -> list[Difference]:
-    """The same comparisons, in the same order, with verdicts that hold together.
+    """The same comparisons, in the same order, with corrected verdicts.
 
-    With no true difference at all, at most 5 % of columns hold any "better" or "worse", however the comparisons hang
-    together: the smallest of m p values is judged at 0.05 / m, the next at 0.05 / (m - 1) and so on, up to the first
-    that fails; it and all larger ones are judged at its level. So an interval at ``level`` excludes 0 exactly where
-    Holm's procedure finds a difference. Levels as small as these are judged as ``mixture`` says. Comparisons without
-    anything to judge (one seed, collapsed, ...) are left as they are and do not count.
+    If there is no true difference at all, at most 5 % of columns contain any "better" or "worse", whatever the
+    dependence between comparisons. The smallest of m p values is judged at 0.05 / m, the next at 0.05 / (m - 1) and so
+    on, up to the first that fails; this one and all larger ones are judged at its level. An interval at ``level``
+    therefore excludes 0 exactly when Holm's procedure finds a difference. Such small levels are judged as described in
+    ``mixture``. Comparisons without a p value (one seed, collapsed, ...) are not changed and do not count.
 
     Args:
-        differences: of one column, as from ``compare_conditions``.
+        differences: of one column, as returned by ``compare_conditions``.
     """
     made = list(differences)
     places = [place for place, found in enumerate(made) if found.verdict in JUDGED]

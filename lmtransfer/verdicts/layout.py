@@ -1,4 +1,4 @@
-"""The scores of a condition as independent rows: what one draw of its luck is.
+"""The scores of a condition arranged as independent rows.
 
 Shape letters: ``R`` rows, ``P`` pretrainings, ``F`` finetuning seeds, ``N`` examples.
 """
@@ -19,16 +19,16 @@ Key = frozenset[int | str]
 class Rows:
     """The scores of a condition, row by row.
 
-    With one pretraining, or where each was finetuned with the same seeds, a row is a finetuning seed, in the mean over
-    the pretrainings. Where each pretraining has finetuning seeds of its own, a row is a pretraining.
+    With one pretraining, or if all pretrainings were finetuned with the same seeds, a row is a finetuning seed,
+    averaged over the pretrainings. If each pretraining has its own finetuning seeds, a row is a pretraining.
 
     Attributes:
-        keys: the finetuning seeds in each row; rows of two conditions are paired by it. Length R.
+        keys: the finetuning seeds in each row, by which the rows of two conditions are paired. Length R.
         values: the score of each row, shape (R,).
-        crossed: the scores of pretrainings by finetuning seeds, shape (P, R), where there are several and they share
-            their seeds; else None.
+        crossed: the scores by pretraining and finetuning seed, shape (P, R), if there are several pretrainings with the
+            same seeds; else None.
         nested: whether a row is a pretraining.
-        examples: what each example contributed, shape (R, N); None where that is not known.
+        examples: the contribution of each example, shape (R, N); None if not known.
     """
 
     keys: tuple[Key, ...]
@@ -38,7 +38,7 @@ class Rows:
     examples: np.ndarray | None
 
     def of(self, keys: Sequence[Key]) -> Rows:
-        """Some of the rows, in the order of ``keys``."""
+        """The rows with the given keys, in that order."""
         places = [self.keys.index(key) for key in keys]
         return replace(
             self,
@@ -49,7 +49,7 @@ class Rows:
         )
 
     def grouped(self, keys: Sequence[Key]) -> Rows | None:
-        """Rows of a finetuning seed each, in groups as another condition has them; None where a seed is missing."""
+        """Rows of single finetuning seeds, averaged into the groups of another condition; None if a seed is missing."""
         places = {seed: row for row, key in enumerate(self.keys) for seed in key}
         if self.nested or self.crossed is not None or any(seed not in places for key in keys for seed in key):
             return None
@@ -63,11 +63,11 @@ class Rows:
 
 
 def lay_out(condition: Condition, examples: np.ndarray | None) -> tuple[Rows, list[str]]:
-    """The rows of a condition, and what had to be left out, in words.
+    """The rows of a condition, and notes on what was left out.
 
     Args:
-        condition: its scores.
-        examples: what each example contributed to each score, shape (S, N), or None.
+        condition: the condition with its scores.
+        examples: the contribution of each example to each score, shape (S, N), or None.
     """
     values = np.array([score.value for score in condition.scores])
     place_of = {(score.pretraining, score.seed): place for place, score in enumerate(condition.scores)}
@@ -88,7 +88,7 @@ def lay_out(condition: Condition, examples: np.ndarray | None) -> tuple[Rows, li
     places = np.array([[place_of[name, seed] for seed in common] for name in seeds_of], dtype=np.int64)
     left_out = len(condition.scores) - places.size
     notes = [f"{left_out} scores left out: not every pretraining has their finetuning seed"] if left_out else []
-    if not common:  # seeds that some pretrainings share and others do not: no row is independent of the next
+    if not common:  # only some seeds are shared by pretrainings, so the rows would not be independent
         return Rows((), np.array([values.mean()]), None, False, None), notes
     return Rows(
         keys=tuple(frozenset((seed,)) for seed in common),
@@ -100,13 +100,13 @@ def lay_out(condition: Condition, examples: np.ndarray | None) -> tuple[Rows, li
 
 
 def paired(one: Condition, other: Condition, rows: Rows, others: Rows) -> tuple[Rows, Rows, list[str]] | None:
-    """The rows that two conditions share, each with its partner; None where they are not paired by design.
+    """The rows that two conditions share, in the same order; None if the design does not pair them.
 
     Args:
-        one: a condition.
-        other: the other.
-        rows: of the one.
-        others: of the other.
+        one: the first condition.
+        other: the second condition.
+        rows: the rows of ``one``.
+        others: the rows of ``other``.
     """
     if one.design is None or one.design != other.design:
         return None

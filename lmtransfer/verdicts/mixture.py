@@ -1,10 +1,10 @@
-"""The chance of a difference far out in the tail, where its variance is a sum of estimated parts.
+"""The tail probability of a difference whose variance is a sum of estimated parts.
 
-Satterthwaite's degrees of freedom are good at 5 %, and promise too much at the 0.2 % at which one of 24 comparisons
-is judged: of tables of 24 unpaired comparisons of 5 and 3 seeds with spreads of 1 and 3, 17 % held a false verdict.
-There the parts are kept apart: the difference is held against a sum of independent t variables, each with the
-deviation and the degrees of freedom of its part (Behrens 1929, Fisher 1935), which errs on the safe side (Robinson
-1976). With one part it is Student's distribution itself.
+Satterthwaite's degrees of freedom are good at the 5 % level, but too optimistic at 0.2 %, the level for one of 24
+comparisons: of tables with 24 unpaired comparisons of 5 and 3 seeds with spreads of 1 and 3, 17 % had a false verdict.
+In the tail the parts are therefore kept apart: the difference is compared with a sum of independent t variables, each
+with the deviation and the degrees of freedom of its part (Behrens 1929, Fisher 1935), which is conservative (Robinson
+1976). With one part it is exactly Student's t distribution.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ import numpy as np
 from lmtransfer.verdicts.power import combined, deviations
 from lmtransfer.verdicts.student import critical, two_sided
 
-#: From so many degrees of freedom on the estimate of a part is taken for its variance.
+#: From this many degrees of freedom on, the estimated variance of a part is taken as exact.
 _KNOWN = 200.0
 _NODES = 40
 
 
 def chance(difference: float, parts: Sequence[tuple[float, float]]) -> float:
-    """The chance that luck alone makes a difference of this size or more, on either side.
+    """The two-sided probability that a difference of this size or more arises by chance.
 
     Args:
         difference: in any unit.
-        parts: variance, in that unit squared, and degrees of freedom of each part; one variance is above 0.
+        parts: variance (in that unit squared) and degrees of freedom of each part; at least one variance is above 0.
     """
     kept = sorted(((variance, df) for variance, df in parts if variance > 0), key=lambda part: part[1])
     if len(kept) == 1:
@@ -37,7 +37,7 @@ def chance(difference: float, parts: Sequence[tuple[float, float]]) -> float:
     estimated = [part for part in kept if part[1] < _KNOWN]
     if not estimated:
         return math.erfc(abs(difference) / math.sqrt(2 * known))
-    while len(estimated) > 2:  # the two with the most degrees of freedom become one, by Satterthwaite
+    while len(estimated) > 2:  # merge the two with the most degrees of freedom, after Satterthwaite
         error, df = combined(estimated[-2:])
         estimated[-2:] = [(error**2, df)]
     variances, masses = np.full(1, known), np.ones(1)
@@ -51,7 +51,7 @@ def chance(difference: float, parts: Sequence[tuple[float, float]]) -> float:
 
 @functools.lru_cache(maxsize=1024)
 def reach(level: float, parts: tuple[tuple[float, float], ...]) -> float:
-    """The difference that luck alone exceeds with chance ``level``: half the width of an interval.
+    """The difference that is exceeded by chance with probability ``level``: half the width of an interval.
 
     Args:
         level: above 0 and below 1.
@@ -69,7 +69,7 @@ def reach(level: float, parts: tuple[tuple[float, float], ...]) -> float:
 
 @functools.lru_cache(maxsize=1024)
 def degrees_in_the_tail(level: float, parts: tuple[tuple[float, float], ...]) -> float:
-    """The degrees of freedom of the t distribution that reaches as far at this level, at least 1.
+    """The degrees of freedom, at least 1, of the t distribution that has the same quantile at this level.
 
     Args:
         level: above 0 and below 1.

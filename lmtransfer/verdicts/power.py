@@ -1,4 +1,4 @@
-"""What a design can show: the smallest difference it finds, and how many seeds would settle one."""
+"""The power of a design: the smallest difference that it finds, and the number of seeds that a difference needs."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ import numpy as np
 
 from lmtransfer.verdicts.student import critical
 
-#: A count of seeds beyond which none is asked for.
+#: The highest number of seeds that is considered.
 MOST_SEEDS = 1000
 
 
 def power(shift: float, degrees_of_freedom: float, level: float) -> float:
-    """The chance that a t test finds a true difference, on its right side.
+    """The probability that a t test finds a true difference, with the right sign.
 
-    P(T > critical) of the noncentral t distribution: the normal chance Phi(shift - critical s) in the mean over the
-    estimated deviation s, whose square is chi-squared over its degrees of freedom.
+    P(T > critical) of the noncentral t distribution: the normal probability Phi(shift - critical s), averaged over the
+    estimated deviation s, whose square is chi-squared divided by its degrees of freedom.
 
     Args:
         shift: the true difference in standard errors.
         degrees_of_freedom: of the standard error, at least 1.
-        level: of the two-sided test.
+        level: level of the two-sided test.
     """
     nodes, weights = deviations(degrees_of_freedom)
     reach = critical(level, degrees_of_freedom)
@@ -34,13 +34,13 @@ def power(shift: float, degrees_of_freedom: float, level: float) -> float:
 
 
 def smallest_detectable(standard_error: float, degrees_of_freedom: float, *, level: float, chance: float) -> float:
-    """The true difference that is found with this chance, in the unit of the standard error.
+    """The true difference that is found with this probability, in the unit of the standard error.
 
     Args:
-        standard_error: of the difference.
-        degrees_of_freedom: of the standard error.
-        level: at which it is judged, two-sided.
-        chance: to find it.
+        standard_error: standard error of the difference.
+        degrees_of_freedom: degrees of freedom of the standard error.
+        level: level of the two-sided test.
+        chance: probability to find it.
     """
     return standard_error * _detectable_shift(degrees_of_freedom, level, chance)
 
@@ -54,18 +54,18 @@ def seeds_needed(
     level: float,
     chance: float,
 ) -> int | None:
-    """How many seeds find a true difference of this size with this chance, all else being as it was.
+    """The number of seeds that finds a true difference of this size with this probability, if nothing else changes.
 
     Args:
         difference: its size, in the metric's unit.
-        num_seeds: that there were, at least 2.
-        of_seeds: variance and degrees of freedom of each part of the difference's variance that more seeds lower.
-        fixed: of each part that they do not, the examples'.
-        level: at which it is judged, two-sided.
-        chance: to find it.
+        num_seeds: current number of seeds, at least 2.
+        of_seeds: variance and degrees of freedom of each part of the variance that more seeds reduce.
+        fixed: the same for each part that more seeds do not reduce, that of the examples.
+        level: level of the two-sided test.
+        chance: probability to find it.
 
     Returns:
-        At least 2; None where ``MOST_SEEDS`` would not do.
+        At least 2; None if ``MOST_SEEDS`` would not be enough.
     """
 
     def finds(count: int) -> bool:
@@ -75,7 +75,7 @@ def seeds_needed(
 
     if difference <= 0 or not finds(MOST_SEEDS):
         return None
-    low, high = 1, MOST_SEEDS  # low does not do, high does
+    low, high = 1, MOST_SEEDS  # low is not enough, high is
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if finds(middle) else (middle, high)
@@ -96,7 +96,7 @@ def combined(parts: Sequence[tuple[float, float]]) -> tuple[float, float]:
 
 @functools.lru_cache(maxsize=4096)
 def _detectable_shift(degrees_of_freedom: float, level: float, chance: float) -> float:
-    """How many standard errors a difference is that is found with this chance."""
+    """The difference, in standard errors, that is found with this probability."""
     low, high = 0.0, critical(level, degrees_of_freedom)
     while power(high, degrees_of_freedom, level) < chance:
         low, high = high, 2 * high
@@ -108,18 +108,18 @@ def _detectable_shift(degrees_of_freedom: float, level: float, chance: float) ->
 
 @functools.lru_cache(maxsize=256)
 def deviations(degrees_of_freedom: float, num: int = 96) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Nodes and weights to integrate over the estimated deviation of something whose true one is 1.
+    """Nodes and weights to integrate over the estimated deviation of a variable whose true deviation is 1.
 
-    It is sqrt(chi-squared / df), with a density of s^(df - 1) exp(-df s^2 / 2) / Z.
+    The estimate is sqrt(chi-squared / df), with the density s^(df - 1) exp(-df s^2 / 2) / Z.
 
     Args:
         degrees_of_freedom: at least 1.
-        num: of nodes.
+        num: number of nodes.
     """
     width = 10 / math.sqrt(2 * degrees_of_freedom)
     low, high = max(0.0, 1 - width), 1 + width
     places, weights = np.polynomial.legendre.leggauss(num)
-    roots = (places + 1) / 2  # more nodes near 0, where a small estimate makes a far tail
+    roots = (places + 1) / 2  # more nodes near 0, where a small estimate reaches far into the tail
     nodes = low + (high - low) * roots**2
     log_density = (degrees_of_freedom - 1) * np.log(nodes) - degrees_of_freedom * nodes**2 / 2
     masses = weights * roots * np.exp(log_density - log_density.max())

@@ -16,7 +16,7 @@ class Spread:
         median: the median, in the metric's unit.
         deviation: sample standard deviation (n - 1 in the denominator); None with a single seed.
         n: number of seeds.
-        values: the value of each seed, in the order of the seeds, where they are known one by one.
+        values: the value of each seed, in the order of the seeds, if known.
     """
 
     mean: float
@@ -27,7 +27,7 @@ class Spread:
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """Mean, median and sample deviation of one value a seed.
+    """Mean, median and sample deviation of values, one for each seed.
 
     Args:
         values: at least one value.

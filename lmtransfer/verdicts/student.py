@@ -1,4 +1,4 @@
-"""Student's t distribution with any degrees of freedom, without scipy: what a difference is judged by."""
+"""Student's t distribution with any degrees of freedom, without scipy."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import functools
 import math
 from statistics import NormalDist
 
-#: From so many degrees of freedom on t is the normal distribution to within 1e-8.
+#: From this many degrees of freedom on, t equals the normal distribution to within 1e-8.
 _NORMAL = 1e8
 
 
 def two_sided(t: float, degrees_of_freedom: float) -> float:
-    """The chance of a value further from 0 than ``t``.
+    """The probability of a value further from 0 than ``t``.
 
     It is the regularised incomplete beta function I_x(df / 2, 1 / 2) at x = df / (df + t^2).
 
     Args:
-        t: a statistic; infinity has chance 0.
+        t: a statistic; infinity has probability 0.
         degrees_of_freedom: above 0, not necessarily whole.
     """
     if degrees_of_freedom <= 0:
@@ -31,7 +31,7 @@ def two_sided(t: float, degrees_of_freedom: float) -> float:
 
 @functools.lru_cache(maxsize=4096)
 def critical(level: float, degrees_of_freedom: float) -> float:
-    """The t that is exceeded on either side with chance ``level``: 2.776 for 0.05 and 4 degrees of freedom.
+    """The t that is exceeded on either side with probability ``level``: 2.776 for 0.05 and 4 degrees of freedom.
 
     Args:
         level: above 0 and below 1.
@@ -41,7 +41,7 @@ def critical(level: float, degrees_of_freedom: float) -> float:
         raise ValueError(f"a level of {level}")
     low, high = 0.0, math.inf
     t = max(NormalDist().inv_cdf(1 - level / 2), 1e-9)
-    for _ in range(200):  # Newton's method for log t and the logarithm of the chance, kept inside a bracket
+    for _ in range(200):  # Newton's method for log t and the log of the probability, kept inside a bracket
         found = two_sided(t, degrees_of_freedom)
         low, high = (t, high) if found > level else (low, t)
         slope = 2 * t * _density(t, degrees_of_freedom)

@@ -1,12 +1,12 @@
-"""How far a mean score, or the difference of two, may be from what other seeds and examples would give.
+"""The variance of a mean score, or of the difference of two, over other seeds and examples.
 
-A score is the sum of a true value and of the luck of its pretraining seed, of its finetuning seed (subset, order,
-head), of the examples that happen to be scored, and of their interplay. The variance of each is estimated by the
-method of moments from sums of squares, and their sum has Satterthwaite's degrees of freedom (1946). The luck of the
-examples is the closed form that a bootstrap over examples (or over passages, where examples share one) comes to as
-its draws grow: the scores are means over examples, so nothing need be drawn. What the seeds' spread and the examples'
-both hold, an example's luck in one run, is counted once (Cameron, Gelbach and Miller 2011, with the interplay taken
-by residuals).
+A score is the sum of a true value and of random effects: of its pretraining seed, of its finetuning seed (subset,
+order, head), of the scored examples, and of their interactions. The variance of each effect is estimated by the method
+of moments from sums of squares. Their sum has Satterthwaite's degrees of freedom (1946). The effect of the examples is
+the limit of a bootstrap over examples (or over passages, if examples share one) with many draws; it has a closed form,
+since the scores are means over examples, so nothing is drawn. The effect of an example in one run is part of the
+seeds' spread and of the examples' spread, and is counted once (Cameron, Gelbach and Miller 2011, with the interaction
+computed from residuals).
 
 Shape letters: ``R`` rows (see ``layout``), ``P`` pretrainings, ``F`` finetuning seeds, ``N`` examples, ``G`` clusters.
 """
@@ -26,7 +26,7 @@ from lmtransfer.verdicts.power import combined
 
 Source = Literal["pretraining", "finetuning", "examples"]
 
-#: Said of conditions whose examples are not known.
+#: The note for conditions whose examples are not known.
 NO_PREDICTIONS = "the luck of the examples is not counted: no predictions are kept"
 
 
@@ -35,10 +35,10 @@ class Part:
     """A part of a variance.
 
     Attributes:
-        source: "pretraining" (where each has finetuning seeds of its own, their luck is in it), "finetuning" (with the
-            luck that an example has in one run), or "examples".
-        variance: what it adds to the variance of the mean or difference, in the metric's unit squared.
-        degrees_of_freedom: of its estimate.
+        source: "pretraining" (with the effect of the finetuning seeds, if each pretraining has its own), "finetuning"
+            (with the effect of an example in one run), or "examples".
+        variance: its share of the variance of the mean or difference, in the metric's unit squared.
+        degrees_of_freedom: degrees of freedom of its estimate.
     """
 
     source: Source
@@ -47,12 +47,12 @@ class Part:
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> Part:
-        """The part that was written as a mapping.
+        """Make a part from a mapping of its values.
 
         Raises:
             KeyError: an entry is missing.
-            TypeError: an entry, or the whole, is of another type.
-            ValueError: the source is none, or a number is below 0 or not finite.
+            TypeError: an entry, or the whole mapping, has another type.
+            ValueError: the source is unknown, or a number is below 0 or not finite.
         """
         source, variance, df = values["source"], float(values["variance"]), float(values["degrees_of_freedom"])
         if source not in get_args(Source) or not 0 <= variance < math.inf or not 0 < df < math.inf:
@@ -66,13 +66,13 @@ class Estimate:
 
     Attributes:
         value: in the metric's unit.
-        standard_error: None where a side has a single row.
-        degrees_of_freedom: of the standard error; None where that is.
-        parts: of the variance, which is their sum.
+        standard_error: None if a side has a single row.
+        degrees_of_freedom: of the standard error; None if there is no standard error.
+        parts: the parts of the variance, which is their sum.
         paired: whether the rows of two conditions were paired.
         varies: whether the rows, or the paired differences, have any spread.
-        num_seeds: rows of the condition and of the other.
-        notes: what could not be counted, one line each.
+        num_seeds: number of rows of the condition and of the other.
+        notes: what could not be counted, one line for each.
     """
 
     value: float
@@ -86,7 +86,7 @@ class Estimate:
 
 
 def score_of(condition: Condition) -> Estimate:
-    """A condition's mean score."""
+    """The mean score of a condition."""
     known, notes = _known(condition)
     rows, more = lay_out(condition, None if known is None else known.scores)
     sides = [rows]
@@ -94,7 +94,7 @@ def score_of(condition: Condition) -> Estimate:
 
 
 def difference_of(condition: Condition, control: Condition) -> Estimate:
-    """A condition's mean score minus another's."""
+    """The mean score of a condition minus that of another."""
     one, other, clusters, notes = _matched(condition, control)
     (rows, more), (others, others_more) = lay_out(condition, one), lay_out(control, other)
     notes += [*more, *others_more]
@@ -115,12 +115,12 @@ def difference_of(condition: Condition, control: Condition) -> Estimate:
 def _estimate(
     independent: Sequence[Rows], sides: Sequence[Rows], clusters: np.ndarray | None, notes: list[str], *, paired: bool
 ) -> Estimate:
-    """The first of some independent rows, minus the second where there is one.
+    """The mean of independent rows, minus the mean of the second set if there is one.
 
     Args:
         independent: one set of rows (a condition, or paired differences) or two.
         sides: the conditions themselves.
-        clusters: of the examples, shape (N,), or None.
+        clusters: clusters of the examples, shape (N,), or None.
         notes: what could not be counted.
         paired: whether the rows are paired differences.
     """
@@ -150,7 +150,7 @@ def _estimate(
 
 
 def _of_pretraining(table: np.ndarray) -> Part:
-    """What the luck of pretraining adds, beyond what the finetuning seeds' spread holds of it; ``table`` is (P, F)."""
+    """The part of pretraining that is not in the spread of the finetuning seeds; ``table`` has shape (P, F)."""
     num, seeds = table.shape
     means = table.mean(axis=1)
     residuals = table - means[:, None] - table.mean(axis=0) + table.mean()
@@ -160,12 +160,12 @@ def _of_pretraining(table: np.ndarray) -> Part:
 
 
 def _of_examples(scores: Sequence[np.ndarray], clusters: np.ndarray | None, of_rows: float) -> Part:
-    """What the luck of the examples adds, beyond what the spread of the rows holds of it.
+    """The part of the examples that is not in the spread of the rows.
 
     Args:
         scores: of paired differences, or of each of two conditions, shape (R, N).
-        clusters: of the examples, shape (N,); None where each stands for itself.
-        of_rows: the variance that the spread of the rows comes to.
+        clusters: clusters of the examples, shape (N,); None if the examples are independent.
+        of_rows: the variance from the spread of the rows.
     """
     num = scores[0].shape[1]
     of_each = scores[0].mean(axis=0) - (scores[1].mean(axis=0) if len(scores) == 2 else 0.0)
@@ -195,7 +195,7 @@ def _by_cluster(values: np.ndarray, clusters: np.ndarray | None) -> np.ndarray:
 
 
 def _known(condition: Condition) -> tuple[Examples | None, list[str]]:
-    """The examples of a condition, if their means are its scores, and what there is to say where they are not."""
+    """The examples of a condition, if their means equal its scores, and notes if they do not."""
     if condition.examples is None:
         return None, [NO_PREDICTIONS]
     values = np.array([score.value for score in condition.scores])
@@ -208,7 +208,7 @@ def _known(condition: Condition) -> tuple[Examples | None, list[str]]:
 def _matched(
     condition: Condition, control: Condition
 ) -> tuple[np.ndarray | None, np.ndarray | None, np.ndarray | None, list[str]]:
-    """The examples of two conditions, shape (S, N) each in one order, their clusters (N,), and what there is to say."""
+    """The examples of two conditions in one order, shape (S, N) each, their clusters (N,), and notes."""
     (one, notes), (other, more) = _known(condition), _known(control)
     if one is None or other is None:
         return None, None, None, list(dict.fromkeys([*notes, *more]))

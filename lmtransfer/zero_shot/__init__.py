@@ -1,1 +1,1 @@
-"""What a pretrained run can say without any training: how probable a sentence is, and what stands at a [MASK]."""
+"""Use of pretrained runs without training: the probability of a sentence, and predictions for each [MASK]."""

@@ -1,4 +1,4 @@
-"""What a pretrained model would put at each [MASK] of a text."""
+"""Predict the token at each [MASK] of a text with a pretrained model."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from lmtransfer.zero_shot.pretrained import masked_predictor, open_pretrained
 from lmtransfer.zero_shot.queries import Frame, Query, in_batches, pack_queries
 
 MASK: Final = "[MASK]"
-#: Private characters, of which vocabularies hold no pieces.
+#: Characters for private use, which are in no vocabulary.
 _STAND_INS = [chr(0xE000 + place) for place in range(8)]
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A piece that may stand at a mask.
+    """A predicted piece for a mask.
 
     Attributes:
-        piece: as the vocabulary has it, with its mark where it begins a word.
-        text: as it is written.
-        probability: of the whole vocabulary's.
+        piece: the piece as in the vocabulary, with its mark for the beginning of a word.
+        text: the text of the piece.
+        probability: its probability over the whole vocabulary.
     """
 
     piece: str
@@ -41,12 +41,12 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class FilledMask:
-    """One [MASK].
+    """The predictions for one [MASK].
 
     Attributes:
-        start: its first character in the text.
-        end: one past its last.
-        candidates: the most probable first.
+        start: index of its first character in the text.
+        end: index after its last character.
+        candidates: the candidates, the most probable first.
     """
 
     start: int
@@ -55,19 +55,19 @@ class FilledMask:
 
 
 class MaskFiller:
-    """Fills masks, each by itself: several in one text do not know what is put at the others.
+    """Fills masks independently: the prediction for a mask does not depend on the predictions for other masks.
 
-    Special tokens are no candidates; they keep their share of the probability, which is next to nothing in a trained
-    model, since they are never targets.
+    Special tokens are not candidates. They keep their share of the probability, which is nearly 0 in a trained model,
+    because they are never targets.
 
     Args:
-        predictor: an objective that predicts hidden tokens; see ``masked_predictor``.
-        tokenizer: gives the ids.
-        frame: the marks around a text.
-        top_k: how many candidates a mask has.
-        batch_tokens: tokens that the encoder reads at a time, at most (a longer text is read alone).
-        device: where the encoder is.
-        autocast: makes the context of a forward pass; the softmax is float32 all the same.
+        predictor: an objective that predicts masked tokens; see ``masked_predictor``.
+        tokenizer: the tokenizer of the run.
+        frame: the special tokens around a text.
+        top_k: number of candidates for each mask.
+        batch_tokens: most tokens of a batch (a longer text is read alone).
+        device: device of the encoder.
+        autocast: makes the context of a forward pass; the softmax is always in float32.
 
     Raises:
         ConfigError: ``top_k`` is not between 1 and the number of pieces.
@@ -94,10 +94,10 @@ class MaskFiller:
 
     @torch.inference_mode()
     def fill(self, texts: Sequence[str]) -> list[list[FilledMask]]:
-        """The masks of each text, in order; the encoder must be in eval mode.
+        """The predictions for the masks of each text, in order; the encoder must be in evaluation mode.
 
         Raises:
-            DataError: a text without a [MASK], or a longer one than the encoder can read.
+            DataError: a text has no [MASK], or is longer than the encoder can read.
         """
         queries = [self._query(text, owner) for owner, text in enumerate(texts)]
         found: list[list[FilledMask]] = [[] for _ in texts]
@@ -125,12 +125,12 @@ class MaskFiller:
 
 
 def mask_filler(saved_run: SavedRun, top_k: int, hardware: Hardware) -> MaskFiller:
-    """What fills masks with the pieces that a pretraining run finds most probable.
+    """A mask filler with the model of a pretraining run.
 
     Args:
         saved_run: the run.
-        top_k: candidates of each mask.
-        hardware: where to compute.
+        top_k: number of candidates for each mask.
+        hardware: device and precision.
 
     Raises:
         RunDirectoryError: the run was not pretrained.
@@ -148,19 +148,19 @@ def mask_filler(saved_run: SavedRun, top_k: int, hardware: Hardware) -> MaskFill
 
 
 def filled_line(text: str, masks: Sequence[FilledMask]) -> dict[str, Any]:
-    """A text and what its masks may be, as plain values.
+    """A text and the predictions for its masks, as plain values.
 
     ``{"text": ..., "masks": [{"start", "end", "candidates": [{"piece", "text", "probability"}, ...]}, ...]}``: the
-    characters of each [MASK] in the text, and what may stand there, the most probable first.
+    character span of each [MASK] in the text, and its candidates, the most probable first.
     """
     return {"text": text, "masks": [_plain(mask) for mask in masks]}
 
 
 def encode_with_masks(text: str, tokenizer: Tokenizer) -> np.ndarray:
-    """The ids of a text, each ``[MASK]`` in it the tokenizer's mask id, int64, shape (n,).
+    """The ids of a text, with the tokenizer's mask id for each ``[MASK]``, int64, shape (n,).
 
-    No tokenizer lets a text spell a special token, so what lies between the masks is encoded by itself. What follows a
-    mask without white space goes on with its word (``[MASK].``, ``[MASK]ly``) and gets no mark of a word's beginning.
+    Tokenizers never encode text to a special token, so the parts between the masks are encoded separately. Text after a
+    mask without white space continues its word (``[MASK].``, ``[MASK]ly``) and gets no mark for a word's beginning.
     """
     first, *rest = text.split(MASK)
     parts = [tokenizer.encode(first.rstrip()).ids]
@@ -176,7 +176,7 @@ def _new(part: str, tokenizer: Tokenizer) -> np.ndarray:
 
 
 def _continued(part: str, tokenizer: Tokenizer) -> np.ndarray:
-    """The ids of a text behind a character that is none of them."""
+    """The ids of a text that continues a word: it is encoded after a stand-in character, whose ids are removed."""
     after = np.zeros(0, dtype=np.int64)
     for stand_in in _STAND_INS:
         encoding = tokenizer.encode(stand_in + part.rstrip())
@@ -185,7 +185,7 @@ def _continued(part: str, tokenizer: Tokenizer) -> np.ndarray:
         after = encoding.ids[last + 1 :]
         if last == -1 or encoding.offsets[last, 1] <= 1:
             return after
-    # One [UNK] holds the stand-in and the unknown characters behind it.
+    # One [UNK] covers the stand-in and the unknown characters after it.
     return np.append(tokenizer.unk_id, after)
 
 

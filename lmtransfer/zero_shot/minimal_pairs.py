@@ -1,4 +1,4 @@
-"""Score a pretraining run on minimal pairs of sentences, as it is."""
+"""Score a pretraining run on minimal pairs of sentences, without training."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ from lmtransfer.zero_shot.sentence_log_probability import SentenceScorer, Senten
 
 
 def evaluate_zero_shot(cfg: DictConfig) -> Path:
-    """Score, and leave a run directory behind.
+    """Score a pretraining run on minimal pairs and write a run directory.
 
     Args:
-        cfg: the config of ``evaluate``, checked; its ``run`` is one of pretraining, its ``task`` one of minimal pairs.
+        cfg: the checked config of ``evaluate``; its ``run`` is a pretraining run, its ``task`` has minimal pairs.
 
     Returns:
         The run directory.
 
     Raises:
-        ConfigError: the run's objective gives no probability of a token.
+        ConfigError: the run's objective gives no token probabilities.
     """
     saved = open_saved(cfg.run, key="run", trust=cfg.trust)
     hardware = eager_hardware(cfg)
@@ -110,7 +110,7 @@ def _scores(
     predictor: Objective,
     hardware: Hardware,
 ) -> SentenceScores:
-    """Of the good and the bad sentence of each pair in turn; each rank scores its share of the pairs."""
+    """The scores of the sentences: good and bad of each pair alternate; each rank scores a share of the pairs."""
     scorer = SentenceScorer(
         predictor=predictor,
         tokenizer=saved.tokenizer,
@@ -129,7 +129,7 @@ def _scores(
 
 
 def _method(predictor: Objective, task: MinimalPairs) -> str:
-    """How sentences were scored, in words."""
+    """A description of the scoring method."""
     if predictor.predicts != "masked":
         return f"log-probability by {predictor.name}"
     return f"pseudo-log-likelihood by {predictor.name}, hidden: {task.hidden}"

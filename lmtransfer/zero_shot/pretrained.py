@@ -1,4 +1,4 @@
-"""A pretraining run as it was saved, with the head that scores its sentences or fills its masks."""
+"""Load a saved pretraining run with the head that scores sentences or fills masks."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Pretrained:
     """A pretrained encoder with its objectives.
 
     Attributes:
-        learner: both, with the run's weights, in eval mode on the device.
-        frame: the marks that training put around a text.
+        learner: encoder and objectives with the run's weights, in evaluation mode, on the device.
+        frame: the special tokens around a text, as in training.
     """
 
     learner: PretrainingLearner
@@ -31,15 +31,15 @@ class Pretrained:
 
 
 def open_pretrained(saved: SavedRun, *, hardware: Hardware) -> Pretrained:
-    """Build what a pretraining run has learnt.
+    """Load encoder and objectives of a pretraining run.
 
     Args:
         saved: the run.
-        hardware: where to compute.
+        hardware: device and precision.
 
     Raises:
-        RunDirectoryError: the run was not pretrained, or has no checkpoint.
-        CheckpointError: its checkpoint is torn.
+        RunDirectoryError: the run is not a pretraining run, or has no checkpoint.
+        CheckpointError: its checkpoint is incomplete.
     """
     if "objective" not in saved.config or "task" in saved.config:
         raise RunDirectoryError(
@@ -47,17 +47,17 @@ def open_pretrained(saved: SavedRun, *, hardware: Hardware) -> Pretrained:
             f"pretrain, such as runs/pretrain/<name>"
         )
     config: Any = OmegaConf.create(saved.config)
-    config.init = None  # the weights are the run's own, whatever it began from
+    config.init = None  # the weights come from the run itself, not from its init
     parts, learner = learnt(saved, config)
     frame = Frame(tokenizer=saved.tokenizer, encoder=learner.encoder, rows=parts.rows)
     return Pretrained(learner.to(hardware.device).eval(), frame)
 
 
 def token_predictor(learner: PretrainingLearner) -> Objective:
-    """The first objective that gives tokens of the text a probability.
+    """The first objective that gives probabilities of tokens.
 
     Raises:
-        ConfigError: none does: pairs, replaced tokens and word vectors tell nothing of it.
+        ConfigError: there is none: objectives of pairs, replaced tokens or word vectors give no token probabilities.
     """
     found = [objective for objective in learner.listed() if objective.predicts]
     if not found:
@@ -70,10 +70,10 @@ def token_predictor(learner: PretrainingLearner) -> Objective:
 
 
 def masked_predictor(learner: PretrainingLearner) -> Objective:
-    """The first objective that predicts a hidden token from both sides at once.
+    """The first objective that predicts a masked token from the context on both sides.
 
     Raises:
-        ConfigError: none does.
+        ConfigError: there is none.
     """
     found = [objective for objective in learner.listed() if objective.predicts == "masked"]
     if not found:

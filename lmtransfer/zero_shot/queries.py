@@ -1,6 +1,6 @@
-"""Sequences as an encoder is to read them, with the places at which it is asked, packed within a token budget.
+"""Input sequences with the positions to predict, packed within a token budget.
 
-Shape legend: M places of a batch.
+Shape legend: M positions of a batch.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.rows.base import Rows
 from lmtransfer.tokenizers.base import CharacterTokenizer, Encoding, Tokenizer
 
-#: Batches are filled up to a multiple of this, as kernels are built anew for each shape that they meet.
+#: Batches are filled up to a multiple of this, because kernels are compiled again for each new shape.
 _TOKENS_MULTIPLE = 32
 _SHOWN_CHARACTERS = 60
 
-#: What of a word is hidden with one of its tokens: nothing, or the tokens that follow it.
+#: What is masked: only the predicted token, or also the tokens after it in the same word.
 Hidden = Literal["token", "rest_of_word"]
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One sequence.
+    """One input sequence.
 
     Attributes:
-        tokens: ids as the encoder reads them, marks included, int64, shape (n,).
-        places: which of them are asked for, ascending, int64.
-        ids: what stands there in the text, int64; empty where that is the question.
-        owner: number of the text it is about.
-        characters: character ids of each token, int16, shape (n, 50), where the tokenizer spells words.
+        tokens: ids of the input, special tokens included, int64, shape (n,).
+        places: indices of the tokens to predict, ascending, int64.
+        ids: the true ids at these positions, int64; empty if they are unknown.
+        owner: number of the text that the sequence belongs to.
+        characters: character ids of each token, int16, shape (n, 50), if the tokenizer gives characters; else None.
     """
 
     tokens: np.ndarray
@@ -46,15 +46,15 @@ class Query:
 
 
 class Frame:
-    """The marks that a model is used to seeing around a text, and how long a text may be.
+    """The special tokens around a text, as in pretraining, and the longest text.
 
-    [SEP] comes after it, as after each document in training. Before it comes [CLS], or where training rows have none
-    (``rows.frame=none``) the [SEP] of a document that has ended. Neither is asked for.
+    [SEP] comes after the text, as after each document in training. [CLS] comes before the text. If training rows had no
+    [CLS] (``rows.frame=none``), the [SEP] of a previous document comes before it. Neither is predicted.
 
     Args:
-        tokenizer: names the marks.
-        encoder: says how much it reads.
-        rows: how training rows were cut.
+        tokenizer: has the ids of the special tokens.
+        encoder: has the longest input.
+        rows: the rows of pretraining.
     """
 
     def __init__(self, *, tokenizer: Tokenizer, encoder: Encoder, rows: Rows) -> None:
@@ -65,10 +65,10 @@ class Frame:
         self._spelt = tokenizer.characters if isinstance(tokenizer, CharacterTokenizer) else None
 
     def around(self, ids: np.ndarray, *, text: str) -> np.ndarray:
-        """The ids with their marks, int64, shape (n + 2,).
+        """The ids with the special tokens around them, int64, shape (n + 2,).
 
         Raises:
-            DataError: they are more than the encoder reads; the text is named by its beginning.
+            DataError: the text is longer than the encoder can read; the message has the beginning of the text.
         """
         if len(ids) + 2 > self.max_length:
             shown = text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "..."
@@ -79,7 +79,7 @@ class Frame:
         return np.concatenate([[self.begin_id], ids, [self.end_id]]).astype(np.int64)
 
     def spelling(self, encoding: Encoding) -> np.ndarray | None:
-        """The characters of an encoded text with its marks, (n + 2, 50), where the tokenizer spells words."""
+        """The characters of a text and its special tokens, (n + 2, 50); None if the tokenizer gives no characters."""
         if self._spelt is None or encoding.characters is None:
             return None
         return np.concatenate([self._spelt[[self.begin_id]], encoding.characters, self._spelt[[self.end_id]]])
@@ -88,14 +88,14 @@ class Frame:
 def sentence_queries(
     tokens: np.ndarray, word_starts: np.ndarray, *, owner: int, mask_id: int, hidden: Hidden
 ) -> Iterator[Query]:
-    """One query for each token between the marks, in which that token is hidden.
+    """One query for each token of a text, in which that token is masked.
 
     Args:
-        tokens: ids with marks, int64, shape (n + 2,).
-        word_starts: where words begin, bool, shape (n,).
+        tokens: ids with the special tokens around them, int64, shape (n + 2,).
+        word_starts: True if a token begins a word, bool, shape (n,).
         owner: number of the text.
-        mask_id: what hides a token.
-        hidden: what else of its word is hidden.
+        mask_id: id of the mask token.
+        hidden: which tokens of the same word are masked too.
     """
     ends = np.append(np.flatnonzero(word_starts), len(word_starts)) + 1
     for place in range(1, len(tokens) - 1):
@@ -106,7 +106,7 @@ def sentence_queries(
 
 
 def in_batches(queries: Iterable[Query], *, batch_tokens: int) -> Iterator[list[Query]]:
-    """Queries in order, as many together as have ``batch_tokens`` tokens, one at least."""
+    """Group queries in order into batches of at most ``batch_tokens`` tokens, but at least one query."""
     batch: list[Query] = []
     size = 0
     for query in queries:
@@ -120,7 +120,7 @@ def in_batches(queries: Iterable[Query], *, batch_tokens: int) -> Iterator[list[
 
 
 def pack_queries(queries: Sequence[Query]) -> tuple[PackedBatch, np.ndarray]:
-    """The sequences end to end with filler behind them, and where in all of them the places are, int64 (M,)."""
+    """The sequences packed end to end with filler after them, and the positions to predict in the batch, int64 (M,)."""
     lengths = [len(query.tokens) for query in queries]
     size = sum(lengths)
     capacity = size + -size % _TOKENS_MULTIPLE

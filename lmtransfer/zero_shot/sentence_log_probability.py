@@ -1,4 +1,4 @@
-"""How probable a sentence is to a pretrained model."""
+"""The log-probability of a sentence under a pretrained model."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from lmtransfer.objectives.base import Objective
 from lmtransfer.tokenizers.base import Encoding, Tokenizer
 from lmtransfer.zero_shot.queries import Frame, Hidden, Query, in_batches, pack_queries, sentence_queries
 
-#: Sentences that are encoded at a time, so that memory does not grow with their number.
+#: Number of sentences that are encoded at a time, so that memory does not grow with the number of sentences.
 _BLOCK_SENTENCES = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class SentenceScores:
-    """What a model says of sentences.
+    """Log-probabilities of sentences.
 
     Attributes:
-        log_probabilities: one a sentence, in nats, float64, shape (N,).
-        num_tokens: tokens that the encoder read for them, marks and repetitions included.
+        log_probabilities: one for each sentence, in nats, float64, shape (N,).
+        num_tokens: number of tokens that the encoder read, special tokens and repetitions included.
     """
 
     log_probabilities: np.ndarray
@@ -31,29 +31,29 @@ class SentenceScores:
 
 
 class SentenceScorer:
-    """Log-probabilities of sentences: the sum over tokens of log p(token | what its prediction sees).
+    """Log-probabilities of sentences: the sum over tokens of log p(token | context of its prediction).
 
-    By a language model that is the logarithm of the sentence's probability (chain rule), given the mark before it; the
-    mark after it is not in the sum. By a backward one it is the same from the other end. By two that do not know of one
-    another (bilm) it is the **mean** of both: their sum would rank sentences alike, and the mean is on the scale of a
-    single one, as the loss is.
+    For a language model this is the logarithm of the sentence's probability (chain rule), given the special token
+    before it; the special token after it is not in the sum. For a backward language model it is the same from the other
+    end. For two independent language models (bilm) it is the **mean** of both. Their sum would rank sentences in the
+    same way, but the mean has the scale of a single model, like the loss.
 
-    By a masked or permutation language model it is the pseudo-log-likelihood (Salazar et al. 2020,
-    https://aclanthology.org/2020.acl-main.240): each token is hidden in turn and predicted from all others, which takes
-    a pass over the sentence for each of its tokens. The first pieces of a rare word are then easily guessed from its
-    last ones; with ``hidden="rest_of_word"`` these are hidden too (PLL-word-l2r of Kauf and Ivanova 2023,
-    https://aclanthology.org/2023.acl-short.80).
+    For a masked or permutation language model it is the pseudo-log-likelihood (Salazar et al. 2020,
+    https://aclanthology.org/2020.acl-main.240): each token is masked in turn and predicted from all others. This needs
+    one forward pass over the sentence for each of its tokens. The first pieces of a rare word are then easy to predict
+    from its last pieces. With ``hidden="rest_of_word"`` the later pieces are masked too (PLL-word-l2r of Kauf and
+    Ivanova 2023, https://aclanthology.org/2023.acl-short.80).
 
     A sentence without tokens has the log-probability 0.
 
     Args:
         predictor: the objective whose head predicts tokens; see ``token_predictor``.
-        tokenizer: gives the ids.
-        frame: the marks around a sentence.
-        hidden: what is hidden with a token of a word, where anything is.
-        batch_tokens: tokens that the encoder reads at a time, at most (a longer sentence is read alone).
-        device: where the encoder is.
-        autocast: makes the context of a forward pass; the softmax is float32 all the same.
+        tokenizer: the tokenizer of the run.
+        frame: the special tokens around a sentence.
+        hidden: which tokens of the same word are masked too; used only if the model masks tokens.
+        batch_tokens: most tokens of a batch (a longer sentence is read alone).
+        device: device of the encoder.
+        autocast: makes the context of a forward pass; the softmax is always in float32.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class SentenceScorer:
 
     @torch.inference_mode()
     def score(self, sentences: Sequence[str]) -> SentenceScores:
-        """Score sentences, whatever their order and mates; the encoder must be in eval mode.
+        """Score sentences independently of their order and of each other; the encoder must be in evaluation mode.
 
         Raises:
             DataError: a sentence is longer than the encoder can read.
@@ -85,11 +85,11 @@ class SentenceScorer:
         return SentenceScores(log_probabilities, sum(part.num_tokens for part in parts))
 
     def _score_block(self, sentences: Sequence[str]) -> SentenceScores:
-        """Sentences that are the same to the tokenizer are read once, so that no rounding tells them apart."""
+        """Score one block; sentences with equal ids are read once, so that rounding gives them no different scores."""
         encodings = [self.tokenizer.encode(sentence) for sentence in sentences]
         first_of: dict[bytes, int] = {}
         same = np.array([first_of.setdefault(_content(encoding), i) for i, encoding in enumerate(encodings)])
-        # The shortest first: sequences of one length are attended to together.
+        # The shortest first: attention computes sequences of the same length together.
         order = sorted(first_of.values(), key=lambda owner: len(encodings[owner].ids))
         queries = (
             query
@@ -120,6 +120,6 @@ class SentenceScorer:
 
 
 def _content(encoding: Encoding) -> bytes:
-    """All that a model is given of a text."""
+    """The complete input of a model for a text."""
     spelt = b"" if encoding.characters is None else encoding.characters.tobytes()
     return encoding.ids.tobytes() + spelt

@@ -1,1 +1,1 @@
-"""Training speed of lmtransfer and of Hugging Face transformers, each side in a process of its own."""
+"""Training speed of lmtransfer and of Hugging Face transformers; each side runs in its own process."""

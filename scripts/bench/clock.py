@@ -1,4 +1,4 @@
-"""Real tokens a second from step ``warmup`` on, and the most memory that was in use."""
+"""Real tokens per second after the first ``warmup`` steps, and the peak memory."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import torch
 
 
 class Clock:
-    """Told of every step.
+    """Times the steps of a training.
 
     Args:
-        warmup: steps that are not timed.
-        device: where training runs; a GPU is waited for at both ends of the timed stretch.
+        warmup: number of steps that are not timed.
+        device: device of the training; a GPU is synchronised at both ends of the timed part.
     """
 
     def __init__(self, *, warmup: int, device: str) -> None:
@@ -23,7 +23,7 @@ class Clock:
         self.began = 0.0
 
     def step(self, tokens: int) -> None:
-        """A step of so many real tokens has ended."""
+        """Note the end of a step with this number of real tokens."""
         self.steps += 1
         if self.steps > self.warmup:
             self.tokens += tokens
@@ -32,7 +32,7 @@ class Clock:
             self.began = time.perf_counter()
 
     def result(self) -> dict[str, float]:
-        """Of all steps since the warm-up."""
+        """Speed and memory of all steps after the warm-up."""
         self._wait()
         rate = self.tokens / (time.perf_counter() - self.began)
         if self.device == "cuda":

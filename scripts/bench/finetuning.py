@@ -1,4 +1,4 @@
-"""The labelled rows that both sides train on: of SST-2's, MNLI's and SQuAD's lengths."""
+"""The labelled rows that both sides train on, with the lengths of SST-2, MNLI and SQuAD."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lmtransfer.tokenizers.base import Tokenizer
 
 from .setting import Setting
 
-#: File of the data folder, its text columns, and how many sentences of a corpus stand in for each where it is missing.
+#: File in the data folder, its text columns, and how many corpus sentences replace each column if the file is missing.
 _SOURCES = {
     "finetune": ("sst2/train.tsv", (0,), (1,)),
     "finetune_pairs": ("lingnli/train.tsv", (0, 1), (1, 1)),
@@ -29,7 +29,7 @@ _SOURCES = {
 
 
 def examples_of(setting: Setting, corpus: Corpus, tokenizer: Tokenizer) -> EncodedExamples:
-    """As many examples as the steps need; labels and spans are arbitrary, which changes nothing in the time."""
+    """As many examples as the steps need; labels and spans are arbitrary, which does not affect the time."""
     texts = list(islice(_texts(setting.part, corpus), setting.rows * (setting.steps + setting.warmup)))
     examples = [TextExample(str(i), *sides) for i, sides in enumerate(texts)]
     labels = np.arange(len(examples)) % 2
@@ -38,7 +38,7 @@ def examples_of(setting: Setting, corpus: Corpus, tokenizer: Tokenizer) -> Encod
 
 
 def _texts(part: str, corpus: Corpus) -> Iterator[tuple[str, ...]]:
-    """From the data folder ``LMTRANSFER_DATA`` if it is there, else from sentences of the corpus."""
+    """The texts from the data folder ``LMTRANSFER_DATA`` if it exists, else from sentences of the corpus."""
     name, columns, sentences = _SOURCES[part]
     path = find_file(Path(os.environ.get("LMTRANSFER_DATA", "/nowhere")) / name) if name else None
     if path is not None:
@@ -56,7 +56,7 @@ def _texts(part: str, corpus: Corpus) -> Iterator[tuple[str, ...]]:
 
 
 def _with_spans(encoded: EncodedExamples) -> EncodedExamples:
-    """The same rows with a span of three tokens somewhere in the second text."""
+    """The same rows, each with a span of three tokens in the second text."""
     rows = []
     for start, stop in zip(encoded.offsets[:-1], encoded.offsets[1:], strict=True):
         first, last = int((encoded.segments_T[start:stop] == 0).sum()), int(stop - start) - 1

@@ -1,4 +1,4 @@
-"""Our side: the real trainer over the real stream, whose rows are cut, masked and packed as it goes."""
+"""Our side: the real trainer over the real stream, which cuts, masks and packs rows during training."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from .text import objectives_of, source_of
 
 
 class _Timed:
-    """A callback that tells the clock."""
+    """A callback that passes each step to the clock."""
 
     name = "clock"
 
@@ -49,7 +49,7 @@ class _Timed:
 
 
 def measure(setting: Setting) -> dict[str, Any]:
-    """Train, and time it."""
+    """Train and measure the time."""
     hardware = setup(device=setting.device, threads=setting.threads)
     pretraining = setting.part not in FINETUNING
     capacity = setting.rows * setting.length if hardware.compile and pretraining else None

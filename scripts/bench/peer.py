@@ -1,7 +1,8 @@
-"""The peer's side: ``transformers.Trainer``, and a lean loop around the same model.
+"""The peer's side: ``transformers.Trainer``, or a minimal loop around the same model.
 
-Its rows, masks and labels are those that our stream draws, made before the clock starts: the peer is spared what our
-side does as it goes. It pads to the longest row of a batch; compiled, to a multiple of 32, so that shapes are few.
+Its rows, masks and labels are those that our stream draws. They are made before the clock starts, so the peer does not
+spend time on them, while our side does. The peer pads to the longest row of a batch; if compiled, to a multiple of 32,
+so that there are few shapes.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ Row = dict[str, Tensor]
 
 
 def measure(setting: Setting, flags: Flags, *, lean: bool) -> dict[str, Any]:
-    """Train, and time it."""
+    """Train and measure the time."""
     hardware = setup(device=setting.device, threads=setting.threads, keep_memory=flags.lent)
     source, tokenizer = source_of(setting, capacity=None, few_shapes=False)
     rows = _rows(setting, source)
@@ -71,7 +72,7 @@ def _trainer(
 
     class Timed(transformers.TrainerCallback):
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            clock.step(tokens[state.global_step - 1])  # batches are collated in the order in which they are trained on
+            clock.step(tokens[state.global_step - 1])  # batches are collated in the order of training
 
     with tempfile.TemporaryDirectory() as folder:
         arguments = transformers.TrainingArguments(
@@ -103,7 +104,7 @@ def _trainer(
 def _lean(
     setting: Setting, flags: Flags, hardware: Hardware, model: nn.Module, rows: Sequence[Row], clock: Clock
 ) -> str:
-    """No trainer around it: batches are padded beforehand, and the loss is read once a step, as ours is."""
+    """Train without a trainer: batches are padded beforehand, and the loss is read once per step, as on our side."""
     device = hardware.device
     model.to(device).train()
     optimizer = torch.optim.AdamW(
@@ -126,7 +127,7 @@ def _lean(
 
 
 def _config(setting: Setting, flags: Flags, tokenizer: Tokenizer) -> Any:
-    """The same architecture in the peer's terms."""
+    """The configuration of the same architecture for transformers."""
     return transformers.BertConfig(
         vocab_size=setting.vocab_size or tokenizer.vocab_size,
         hidden_size=setting.dim,
@@ -144,14 +145,14 @@ def _multiple(flags: Flags) -> int:
 
 
 def _rows(setting: Setting, source: Any) -> list[Row]:
-    """The rows of all steps, one by one."""
+    """The rows of all steps, as a list."""
     steps = PlannedStream(source, seed=0, batch_examples=setting.rows).steps()
     batches = (next(steps).micro_batches[0] for _ in range(setting.warmup + setting.steps))
     return [row for batch in batches for row in _unpacked(batch)]
 
 
 def _unpacked(batch: Any) -> Iterator[Row]:
-    """A packed batch's sequences with their labels."""
+    """The sequences of a packed batch with their labels."""
     packed = batch.packed if hasattr(batch, "packed") else batch.inputs
     lengths = list(packed.lengths[: packed.num_real])
     real = sum(lengths)
@@ -174,7 +175,7 @@ def _unpacked(batch: Any) -> Iterator[Row]:
 
 
 def _padded(rows: Sequence[Row], multiple: int) -> Row:
-    """Rows as one padded batch."""
+    """Pad rows to one batch."""
     length = -(-max(len(row["input_ids"]) for row in rows) // multiple) * multiple
     fills = {"input_ids": 0, "token_type_ids": 0, "labels": -100}
     batch = {}

@@ -1,4 +1,4 @@
-"""What is measured: one part of the benchmark, and one combination of the peer's flags."""
+"""What is measured: a part of the benchmark, and a combination of the peer's flags."""
 
 from __future__ import annotations
 
@@ -12,20 +12,22 @@ from lmtransfer.training.flops import training_flops_per_token
 MASK_PROB = 0.15
 LEARNING_RATE = 1e-4
 
-#: The parts that finetune: single sentences (SST-2), pairs of sentences (MNLI), questions over passages (SQuAD).
+#: The finetuning parts: single sentences (SST-2), pairs of sentences (MNLI), questions on passages (SQuAD).
 FINETUNING = ("finetune", "finetune_pairs", "finetune_spans")
 
 
 @dataclass(frozen=True)
 class Flags:
-    """The peer's flags; each side's process gets them, and ours ignores them.
+    """The peer's flags; the processes of both sides get them, and ours ignores them.
 
     Attributes:
         compiled: ``torch_compile``.
         attention: ``attn_implementation``.
-        reduced: bf16 where the hardware has it; False is the peer's default, float32.
-        grouped: batches of like length; False draws them at random, as our side and the peer by default do.
-        lent: with our settings of the memory allocator and of how threads wait, which are none of the peer's own.
+        reduced: whether to use bf16 if the hardware has it; False is the peer's default, float32.
+        grouped: whether batches have rows of similar length; False draws them at random, which is the default of both
+            sides.
+        lent: whether the peer gets our settings of the memory allocator and of thread waiting, which it does not have
+            itself.
     """
 
     compiled: bool = False
@@ -43,20 +45,20 @@ class Flags:
 
 @dataclass(frozen=True)
 class Setting:
-    """One part.
+    """One part of the benchmark.
 
     Attributes:
         part: ``pretrain`` (full rows, masked tokens), ``pairs`` (sentence pairs, masked tokens and next sentence), or
             one of ``FINETUNING``.
         device: ``cpu`` or ``cuda``.
-        dim, num_layers, num_heads, hidden_dim: of BERT.
-        vocab_size: of the model; None: the tokenizer's.
+        dim, num_layers, num_heads, hidden_dim: sizes of BERT.
+        vocab_size: vocabulary size of the model; None: the tokenizer's.
         length: longest row in tokens.
-        rows: of a step.
-        dropout: on both sides; attention dropout is off.
-        steps: timed ones.
-        warmup: steps before the clock starts, which compile.
-        threads: of the CPU.
+        rows: rows of a step.
+        dropout: dropout of both sides; attention dropout is off.
+        steps: number of timed steps.
+        warmup: number of steps before the clock starts, which include compilation.
+        threads: number of CPU threads.
     """
 
     part: str = "pretrain"
@@ -74,11 +76,11 @@ class Setting:
     threads: int = 2
 
     def to_json(self) -> str:
-        """For the command line of a side's process."""
+        """The setting as JSON, for the command line of a side's process."""
         return json.dumps(asdict(self))
 
     def flops_per_token(self, num_vocabulary: int, mean_length: float) -> float:
-        """Arithmetic that masked language modelling needs, whoever does it, a real token, forward and backward."""
+        """Operations that masked language modelling needs for each real token, forward and backward, on either side."""
         layer = 4 * self.dim**2 + 2 * self.dim * self.hidden_dim
         head = self.dim**2 + num_vocabulary * self.dim
         return training_flops_per_token(
@@ -90,5 +92,5 @@ class Setting:
 
 
 def num_parameters(model: nn.Module) -> int:
-    """Entries of all weights, tied ones once."""
+    """Number of weights; tied weights count once."""
     return sum(parameter.numel() for parameter in model.parameters())

@@ -1,4 +1,4 @@
-"""One measurement in a process of its own, so that its peak of memory is its own: ``python -m bench.side ...``."""
+"""One measurement in its own process, so that its peak memory is separate: ``python -m bench.side ...``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def measured(side: str, setting: Setting, flags: Flags, *, timeout: float | None
     """Start a process that measures ``ours``, ``trainer`` or ``lean``.
 
     Raises:
-        RuntimeError: it failed; with the last line of what it said.
+        RuntimeError: it failed; with the last line of its output.
         subprocess.TimeoutExpired: it took longer than ``timeout`` seconds.
     """
     done = subprocess.run(
@@ -41,7 +41,7 @@ def measured(side: str, setting: Setting, flags: Flags, *, timeout: float | None
 
 
 def main() -> None:
-    """Measure, and print the result as JSON."""
+    """Measure and print the result as JSON."""
     side, setting, flags = sys.argv[1], Setting(**json.loads(sys.argv[2])), Flags(**json.loads(sys.argv[3]))
     if side == "ours":
         from . import ours

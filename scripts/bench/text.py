@@ -30,7 +30,7 @@ from .setting import FINETUNING, MASK_PROB, Setting
 
 
 def text() -> tuple[Corpus, Tokenizer]:
-    """The Python documentation, or made-up words where the packages that it is read from are not installed."""
+    """The Python documentation, or generated words if the packages that contain it are not installed."""
     trainer = SentencePieceTrainer(kind="unigram", vocab_size=8192, allow_fewer=True)
     if not os.environ.get("LMTRANSFER_BENCH_SYNTHETIC"):
         try:
@@ -43,7 +43,7 @@ def text() -> tuple[Corpus, Tokenizer]:
 
 
 def _synthetic(num_documents: int = 4000) -> Path:
-    """Documents of random words, frequent ones as in English (Zipf), the same each time."""
+    """Documents of random words with frequencies as in English (Zipf), the same in every run."""
     path = Path(gettempdir()) / f"lmtransfer-bench-{num_documents}.txt"
     if not path.is_file():
         draw = random.Random(0)
@@ -60,12 +60,12 @@ def _synthetic(num_documents: int = 4000) -> Path:
 
 
 def objectives_of(setting: Setting) -> Sequence[Any]:
-    """What is predicted in pretraining."""
+    """The losses of pretraining."""
     return [MaskedLanguageModel(), *([NextSentencePrediction()] if setting.part == "pairs" else [])]
 
 
 def source_of(setting: Setting, *, capacity: int | None, few_shapes: bool) -> tuple[Any, Tokenizer]:
-    """The rows of a part, as the commands read them."""
+    """The rows of a part, read in the same way as by the commands."""
     corpus, tokenizer = text()
     if setting.part in FINETUNING:
         return TaskSource(examples_of(setting, corpus, tokenizer)), tokenizer

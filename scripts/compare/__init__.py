@@ -1,1 +1,1 @@
-"""Finetuning a published encoder with lmtransfer and with transformers.Trainer, each run a process of its own."""
+"""Finetuning a published encoder with lmtransfer and with transformers.Trainer, each run in its own process."""

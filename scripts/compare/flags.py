@@ -1,4 +1,4 @@
-"""The peer's flags, its runs in processes of their own, and which flags serve it best."""
+"""The peer's flags, its runs in their own processes, and the choice of the fastest flags."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ MARK = "measured: "
 
 @dataclass(frozen=True)
 class Flags:
-    """What a user may set for speed; bf16 where the hardware has it and fused AdamW are set in any case.
+    """The speed settings that are tried; bf16, if the hardware has it, and fused AdamW are always set.
 
     Attributes:
         attention: ``attn_implementation``.
-        grouped: batches of like length; otherwise at random, padded to the longest row of each batch.
+        grouped: whether batches have rows of similar length; otherwise random, padded to the longest row of each batch.
         compiled: ``torch_compile``.
     """
 
@@ -40,7 +40,7 @@ def trained(words: Sequence[str], *, folder: Path, flags: Flags) -> Outcome:
     """Train and evaluate the peer.
 
     Raises:
-        SystemExit: it failed.
+        SystemExit: the run failed.
     """
     try:
         result = _measured(words, folder=folder, flags=flags)
@@ -50,21 +50,21 @@ def trained(words: Sequence[str], *, folder: Path, flags: Flags) -> Outcome:
 
 
 def best_flags(words: Sequence[str], *, folder: Path, num_steps: int, trial: int = 40) -> list[Flags]:
-    """The flags with which a whole run would take the least time, told by the first steps of a run with each.
+    """The flags with the shortest estimated time of a whole run, from the first steps of a run with each combination.
 
-    What comes once, such as compiling, lies in the first half of the trial and counts once.
+    One-time costs such as compilation fall into the first half of the trial and are counted once.
 
     Args:
-        words: of our command.
+        words: overrides of our command.
         folder: the published checkpoint.
-        num_steps: of a whole run.
+        num_steps: steps of a whole run.
         trial: steps of a trial.
 
     Returns:
-        The best with random batches, and the best with batches of like length.
+        The best flags with random batches, and the best flags with batches of similar length.
 
     Raises:
-        SystemExit: nothing ran.
+        SystemExit: no combination ran.
     """
     best = []
     for grouped in (False, True):
@@ -82,10 +82,10 @@ def best_flags(words: Sequence[str], *, folder: Path, num_steps: int, trial: int
 def _attempt(
     flags: Flags, whole: dict[Flags, float], words: Sequence[str], folder: Path, num_steps: int, trial: int
 ) -> None:
-    """Note in ``whole`` how many seconds a run with ``flags`` would take, if it runs at all."""
+    """Store in ``whole`` the estimated seconds of a run with ``flags``, if it runs at all."""
     try:
         ended = _measured(words, folder=folder, flags=flags, max_steps=trial)["ended"]
-    except RuntimeError as error:  # a combination that the installed version refuses is no candidate
+    except RuntimeError as error:  # the installed version does not support this combination
         print(f"  Trainer, {flags}: {error}", flush=True)
         return
     half = len(ended) // 2
@@ -95,10 +95,10 @@ def _attempt(
 
 
 def _measured(words: Sequence[str], *, folder: Path, flags: Flags, max_steps: int | None = None) -> dict[str, Any]:
-    """The peer's result from a process of its own.
+    """The peer's result, from its own process.
 
     Raises:
-        RuntimeError: it failed; with the last line of what it said.
+        RuntimeError: it failed; with the last line of its output.
     """
     asked = {"words": list(words), "folder": str(folder), "flags": asdict(flags), "max_steps": max_steps}
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Our side: the command that a user would type."""
+"""Our side: the same command that a user would type."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from .outcome import Outcome
 
 
 def finetuned(words: Sequence[str], *, root: Path, name: str) -> Outcome:
-    """Run ``lmtransfer finetune``, and read the result that it leaves below ``root``.
+    """Run ``lmtransfer finetune`` and read the result that it writes below ``root``.
 
     Raises:
-        SystemExit: it failed, with what it said.
+        SystemExit: it failed; with its output.
     """
     whole = ["finetune", *words, f"name={name}", f"output_root={root}"]
     done = subprocess.run(

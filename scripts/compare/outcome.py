@@ -1,4 +1,4 @@
-"""What one run came to, and two sides side by side."""
+"""The result of one run, and the table of all sides."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from lmtransfer.verdicts.spread import spread
 
 @dataclass(frozen=True)
 class Outcome:
-    """One training run, evaluated.
+    """The result of one training run.
 
     Attributes:
-        accuracy: on the dev sentences, a fraction.
+        accuracy: accuracy on the dev sentences, a fraction.
         tokens: real tokens trained on.
-        seconds: of training, from before the first step to the end of the last.
+        seconds: duration of training, from before the first step to the end of the last.
     """
 
     accuracy: float
@@ -26,7 +26,7 @@ class Outcome:
 
     @property
     def rate(self) -> float:
-        """Real tokens a second."""
+        """Real tokens per second."""
         return self.tokens / self.seconds
 
     def __str__(self) -> str:
@@ -34,7 +34,7 @@ class Outcome:
 
 
 def table(sides: Mapping[str, Sequence[Outcome]]) -> list[str]:
-    """Means over the seeds; then what the first side is ahead of each other, with its 95 % interval, turn by turn."""
+    """The means over the seeds, then the lead of the first side over each other side, with its 95 % interval."""
     lines = [f"{'':40} {'accuracy':>9} {'deviation':>10} {'tokens/s':>9} {'seconds':>8}   seed by seed"]
     for name, outcomes in sides.items():
         accuracy, rate = spread([100 * o.accuracy for o in outcomes]), spread([o.rate for o in outcomes])

@@ -1,11 +1,11 @@
 """The peer's side: ``transformers.Trainer`` over ``AutoModelForSequenceClassification``, from the same folder.
 
-Everything that is set is read from the configuration of our command, so that neither side can be told otherwise: the
-examples of the seed, epochs, batch, rates, decay, clipping, dropout, threads. Where the Trainer's own way differs from
-ours, it is given ours: the learning rate of each update (its decay begins after the warm-up, ours with the first step),
-and attention without dropout. The optimiser is the same fused AdamW; norms and biases do not decay.
+All settings are read from the configuration of our command, so that both sides use the same: the examples of the seed,
+epochs, batch, rates, decay, clipping, dropout, threads. Where the Trainer's default differs from ours, it gets ours:
+the learning rate of each update (its decay begins after the warm-up, ours with the first step), and attention without
+dropout. The optimizer is the same fused AdamW; norms and biases do not decay.
 
-As a process, ``python -m compare.peer <json>``: one run; its last line is the result as JSON.
+Run as ``python -m compare.peer <json>``, it makes one run; its last line is the result as JSON.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from lmtransfer.training.hardware import Hardware, setup
 
 from .flags import MARK, Flags
 
-#: Batches are padded to the longest row; compiled, to a multiple of this, so that shapes are few.
+#: Batches are padded to the longest row; if compiled, to a multiple of this, so that there are few shapes.
 MULTIPLE = 32
 
 
 def measure(cfg: DictConfig, *, folder: str, flags: Flags, max_steps: int | None) -> dict[str, Any]:
-    """Train, timed step by step, and evaluate on the dev split unless ``max_steps`` cuts training short.
+    """Train with timed steps, and evaluate on the dev split unless ``max_steps`` is set.
 
     Args:
-        cfg: of ``lmtransfer finetune``.
+        cfg: configuration of ``lmtransfer finetune``.
         folder: the published checkpoint.
-        flags: the Trainer's.
-        max_steps: for trials; None: all epochs.
+        flags: flags of the Trainer.
+        max_steps: number of steps of a trial; None: all epochs.
     """
     asked = cfg.hardware
     hardware = setup(device=asked.device, precision=asked.precision, threads=asked.threads, keep_memory=False)
@@ -81,19 +81,19 @@ def measure(cfg: DictConfig, *, folder: str, flags: Flags, max_steps: int | None
             dev = task.examples("dev")
             with torch.compiler.set_stance("force_eager"):
                 found = trainer.predict(_rows(dev, tokenizer, cfg.task.max_length))
-            # Not the order of dev: where batches are of like length, the Trainer predicts in the order of lengths.
+            # Not in the order of dev: with batches of similar length, the Trainer predicts in the order of lengths.
             result["accuracy"] = float(np.mean(found.predictions.argmax(-1) == found.label_ids))
     return result
 
 
 class _Peer(transformers.Trainer):
-    """With our learning rates."""
+    """The Trainer with our learning rates."""
 
     schedule: Any
     lr_scheduler: Any
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
-        """Update by update what our command has."""
+        """Set the learning rate of each update as in our command."""
         if self.lr_scheduler is None:
             self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(
                 optimizer or self.optimizer,
@@ -105,7 +105,7 @@ class _Peer(transformers.Trainer):
 
 
 class _Watch(transformers.TrainerCallback):
-    """When each step ended, in seconds since training began, and the real tokens of each batch."""
+    """Records when each step ended, in seconds since training began, and the real tokens of each batch."""
 
     def __init__(self) -> None:
         self.began = 0.0
@@ -152,7 +152,7 @@ def _arguments(cfg: DictConfig, hardware: Hardware, flags: Flags, *, output: str
 
 
 def _rows(examples: Sequence[Any], tokenizer: Any, max_length: int) -> list[dict[str, Any]]:
-    """Token ids and labels, tokenised beforehand, as ours are."""
+    """Token ids and labels, tokenised beforehand, as on our side."""
     texts = [example.text for example in examples]
     encoded = tokenizer(texts, truncation=True, max_length=max_length)
     return [
@@ -162,7 +162,7 @@ def _rows(examples: Sequence[Any], tokenizer: Any, max_length: int) -> list[dict
 
 
 def main() -> None:
-    """One run, as the first argument says."""
+    """Make the run that the first argument describes."""
     asked = json.loads(sys.argv[1])
     with composed("finetune", asked["words"]) as cfg:
         result = measure(cfg, folder=asked["folder"], flags=Flags(**asked["flags"]), max_steps=asked.get("max_steps"))

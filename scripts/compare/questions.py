@@ -1,4 +1,4 @@
-"""A part of a SQuAD file, small enough to be answered several times on a CPU."""
+"""A part of a SQuAD file that is small enough to be answered several times on a CPU."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from lmtransfer.randomness import permutation
 
 
 def write_part(source: Path, target: Path, *, num_questions: int) -> int:
-    """Paragraphs drawn at random, whole and always the same ones, until there are enough questions.
+    """Write whole paragraphs, drawn at random but always the same ones, until there are enough questions.
 
     Args:
-        source: in SQuAD's format; may end in .gz, .xz or .zst on disk.
+        source: file in SQuAD's format; on disk its name may end in .gz, .xz or .zst.
         target: file to write.
-        num_questions: at least so many, if there are.
+        num_questions: the lowest number of questions, if the source has that many.
 
     Returns:
-        How many there are.
+        The number of questions written.
 
     Raises:
-        SystemExit: the source is not there.
+        SystemExit: the source does not exist.
     """
     found = find_file(source)
     if found is None:

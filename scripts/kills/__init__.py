@@ -1,1 +1,1 @@
-"""Killing commands at random moments, going on, and comparing with runs that were left alone."""
+"""Killing commands at random moments, resuming them, and comparing them with undisturbed runs."""

@@ -1,4 +1,4 @@
-"""A model that reads right to left alone, for the objective that needs one: the package has it as a half of others."""
+"""A model that only reads right to left, for the objective that needs one; the package has it as half of another."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ class BackwardLstm(ElmoSubwordEncoder):
     """The backward half of ELMo's LSTMs.
 
     Args:
-        vocab_size: rows of the token embedding.
+        vocab_size: rows of the token embeddings.
         dim: width.
-        num_layers: LSTM layers.
+        num_layers: number of LSTM layers.
         cell_dim: cells of each layer, projected to ``dim``.
         max_length: longest sequence in tokens.
-        dropout: of each layer's input, and of the last one's output.
+        dropout: dropout of the input of each layer and of the output of the last one.
     """
 
     attention: Direction = "backward"

@@ -1,4 +1,4 @@
-"""Whether two folders hold the same, times aside."""
+"""Comparing the content of two folders, except for times."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import Any
 
 from safetensors.torch import load_file
 
-#: Keys of numbers that tell how long something took.
+#: Keys of durations and times.
 _TIMES = frozenset({"seconds", "tokens_per_second", "prepared"})
-#: Columns of tables that do.
+#: Columns of tables that hold durations.
 _TIMED_COLUMNS = ("tokens/s",)
 
 
 def differences(expected: Path, found: Path) -> list[str]:
-    """What is otherwise in ``found`` than in ``expected``: files that are missing, left over or of other content.
+    """The differences of ``found`` from ``expected``: missing files, extra files, files with other content.
 
-    Every file counts but locks, seals (digests of a whole ``config.yaml``, by a drawn key) and the logs of a study; of
-    JSON, CSV and Markdown all but times, of configurations all but whether the run was gone on with, of safetensors
-    every tensor's bits, of all other files every byte.
+    Every file counts except locks, seals (digests of a whole ``config.yaml`` with a random key) and the logs of a
+    study. Of JSON, CSV and Markdown everything except times is compared; of configurations everything except whether
+    the run was resumed; of safetensors every bit of the tensors; of all other files every byte.
     """
     ours, theirs = _files(expected), _files(found)
     said = [f"{name} is missing" for name in sorted(ours - theirs)]
@@ -49,7 +49,7 @@ def _files(folder: Path) -> set[str]:
 
 
 def _tensors(name: str, expected: Path, found: Path) -> list[str]:
-    """The tensors that are not bit for bit the same."""
+    """The tensors that are not equal bit for bit."""
     ours, theirs = load_file(expected), load_file(found)
     if ours.keys() != theirs.keys():
         return [f"{name}: other tensors: {sorted(ours.keys() ^ theirs.keys())[:3]}"]
@@ -62,7 +62,7 @@ def _tensors(name: str, expected: Path, found: Path) -> list[str]:
 
 
 def _content(path: Path) -> Any:
-    """What a file says, without times."""
+    """The content of a file, without times."""
     read: Callable[[str], Any] | None = _READ.get(path.suffix)
     if read is None:
         return path.read_bytes()
@@ -71,7 +71,7 @@ def _content(path: Path) -> Any:
     except ValueError as error:
         return f"cannot be read: {error}"
     if path.name == "manifest.json" and isinstance(content, dict) and "state.json" in content.get("files", {}):
-        del content["files"]["state.json"]  # it holds times
+        del content["files"]["state.json"]  # it contains times
     return content
 
 
@@ -106,7 +106,7 @@ _READ: Mapping[str, Callable[[str], Any]] = {
 
 
 def _first(expected: Any, found: Any, where: str = "") -> str:
-    """The first place at which two contents differ."""
+    """The first place where two contents differ."""
     if isinstance(expected, dict) and isinstance(found, dict):
         for key in expected | found:
             if expected.get(key) != found.get(key):

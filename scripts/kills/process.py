@@ -1,4 +1,4 @@
-"""Commands as processes: started, left alone, watched, and killed with all that they have started."""
+"""Commands as processes: starting, watching, waiting for them, and killing them with all their descendants."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-#: Seconds that any command here may take.
+#: Longest time of a command here, in seconds.
 LIMIT = 600.0
 
 
 def environment(*, cache: Path, temporary: Path | None = None) -> dict[str, str]:
-    """Of a command: one thread, no network, this package, and the model beside this file.
+    """The environment of a command: one thread, no network, this package, and the model beside this file.
 
     Args:
-        cache: where it keeps what it has prepared.
-        temporary: where it puts temporary files; None: where the system has them.
+        cache: its cache folder.
+        temporary: its folder for temporary files; None: the system's.
     """
     scripts = Path(__file__).resolve().parents[1]
     paths = [str(scripts.parent), str(scripts), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -35,12 +35,12 @@ def environment(*, cache: Path, temporary: Path | None = None) -> dict[str, str]
 
 @dataclass(slots=True)
 class Command:
-    """A command that was started.
+    """A started command.
 
     Attributes:
         process: its process, which leads a session.
-        said: the file that its output goes to.
-        began: when, on the monotonic clock.
+        said: file with its output.
+        began: start time on the monotonic clock.
     """
 
     process: subprocess.Popen[Any]
@@ -49,19 +49,19 @@ class Command:
 
     @property
     def seconds(self) -> float:
-        """Time since it began."""
+        """Seconds since the start."""
         return time.monotonic() - self.began
 
     @property
     def ended(self) -> bool:
-        """Whether it has."""
+        """Whether the command has ended."""
         return self.process.poll() is not None
 
     def wait(self) -> int:
-        """Its exit status, once it has ended; minus the number of a signal that ended it.
+        """The exit status after the command has ended; minus the signal's number if a signal ended it.
 
         Raises:
-            TimeoutError: it does not end; it was killed.
+            TimeoutError: it did not end in time, and was killed.
         """
         try:
             return self.process.wait(timeout=LIMIT)
@@ -70,7 +70,7 @@ class Command:
             raise TimeoutError(f"no end after {LIMIT:.0f} s") from None
 
     def kill(self, *, everybody: bool) -> None:
-        """Kill it as a crash does, with all that it has started, or it alone."""
+        """Kill the command alone, or together with all its descendants, as in a crash."""
         others = descendants(self.process.pid) if everybody else []
         self.process.kill()
         for pid in others:
@@ -78,7 +78,7 @@ class Command:
         self.process.wait()
 
     def output(self) -> str:
-        """All that it said."""
+        """The whole output of the command."""
         return self.said.read_text(encoding="utf-8", errors="replace")
 
 
@@ -89,7 +89,7 @@ def start(words: Sequence[str], folder: Path, *, variables: dict[str, str], said
         words: the command line.
         folder: the current folder of the process.
         variables: its environment.
-        said: the file to which its output is added.
+        said: file to which its output is appended.
     """
     with said.open("ab") as output:
         process = subprocess.Popen(
@@ -106,7 +106,7 @@ def start(words: Sequence[str], folder: Path, *, variables: dict[str, str], said
 
 
 def finished(words: Sequence[str], folder: Path, *, cache: Path) -> str:
-    """Run a command to its end; what it said.
+    """Run a command to its end and return its output.
 
     Raises:
         RuntimeError: it failed.
@@ -127,7 +127,7 @@ def finished(words: Sequence[str], folder: Path, *, cache: Path) -> str:
 
 
 def descendants(pid: int) -> list[int]:
-    """The processes that a process has started, with those that they have started."""
+    """All direct and indirect child processes of a process."""
     children: dict[int, list[int]] = {}
     for path in Path("/proc").iterdir():
         if path.name.isdigit() and (parent := _parent(path)) is not None:
@@ -141,7 +141,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def still_there(pids: Sequence[int], *, seconds: float) -> list[int]:
-    """Those of some processes that have not ended after so many seconds."""
+    """The processes that have not ended after this many seconds."""
     until = time.monotonic() + seconds
     left = [pid for pid in pids if _parent(Path("/proc") / str(pid)) is not None]
     while left and time.monotonic() < until:
@@ -151,7 +151,7 @@ def still_there(pids: Sequence[int], *, seconds: float) -> list[int]:
 
 
 def _parent(process: Path) -> int | None:
-    """The parent of an entry of /proc; None where it has ended."""
+    """The parent of an entry of /proc; None if the process has ended."""
     try:
         state, parent = (process / "stat").read_text().rpartition(")")[2].split()[:2]
     except (OSError, ValueError):
@@ -167,6 +167,6 @@ def _signal(pid: int, number: int) -> None:
 
 
 def _heed() -> None:
-    """Signals as a terminal sets them up: this script itself may run under nohup or in a shell's background."""
+    """Reset the signal handling to that of a terminal, since this script may run under nohup or in the background."""
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)

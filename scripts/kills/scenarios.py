@@ -1,4 +1,4 @@
-"""The commands that are killed: every one that writes, and pretraining with every objective."""
+"""The commands to kill: every command that writes files, and pretraining with every objective."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _PAIRS = ("objective.max_length=64",)
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A command that is killed.
+    """A command to kill.
 
     Attributes:
-        name: of it.
+        name: name of the scenario.
         words: its command line.
-        more: further words with which to go on; empty where the same command does.
+        more: additional words to resume it; empty if the same command resumes.
         needs: parts of the world that it reads.
-        own_cache: whether it fills a cache of its own; the others find all prepared.
-        trains: whether it trains, so that a signal makes it save.
+        own_cache: whether it fills its own cache; the others find everything prepared.
+        trains: whether it trains, so that it saves after a signal.
     """
 
     name: str
@@ -38,12 +38,12 @@ class Scenario:
 
 @dataclass(frozen=True, slots=True)
 class _Pretraining:
-    """What an objective is pretrained with.
+    """The settings of pretraining with an objective.
 
     Attributes:
-        words: model, optimiser and other settings.
-        tokenizer: its vocabulary.
-        texts: its corpus.
+        words: model, optimizer and other settings.
+        tokenizer: the tokenizer, which sets the vocabulary.
+        texts: the corpus.
     """
 
     words: tuple[str, ...] = BERT
@@ -51,7 +51,7 @@ class _Pretraining:
     texts: str = "texts"
 
 
-#: By objective; with it all optimisers, carries, several micro-batches and a worker that makes batches.
+#: By objective; together they cover all optimizers, recurrent states, several micro-batches and a worker.
 _OBJECTIVES = {
     "all_tokens_mlm": _Pretraining(
         ("model=electra_laptop", *_DEEP, "model.embedding_dim=16")
@@ -91,10 +91,10 @@ _OBJECTIVES = {
 
 
 def scenarios(world: World) -> dict[str, Scenario]:
-    """All of them by name.
+    """All scenarios by name.
 
     Args:
-        world: what they read.
+        world: the inputs that they read.
     """
     found = [
         *_of_data(world),

@@ -1,4 +1,4 @@
-"""One command, killed once or twice at drawn moments, gone on with, and compared with the one that was left alone."""
+"""A trial: kill a command once or twice at random moments, resume it, and compare with an undisturbed run."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from .process import Command, descendants, environment, start, still_there
 from .scenarios import Scenario
 from .world import World
 
-#: Folders in which a checkpoint is made ready, or kept while another takes its place.
+#: Folders in which a checkpoint is written, or kept while it is replaced.
 _CHANGING = frozenset(f".{name}.{end}" for name in ("last", "best") for end in ("new", "old"))
 _RESUMED = re.compile(r"resuming after step ([\d,]+) from (\S+)")
 _DONE = re.compile("exists already|holds an export already")
 _SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP")
-_DRAWS = 12  # of moments, until one comes before the command's end
+_DRAWS = 12  # draws of a moment, until one is before the end of the command
 
-#: When a kill came.
+#: The moment of a kill.
 BEFORE, SAVING, BETWEEN = "before the first save", "inside a save", "after a save"
 MOMENTS = (BEFORE, SAVING, BETWEEN)
 
@@ -37,11 +37,11 @@ class Kill:
     """One kill.
 
     Attributes:
-        signal: its name.
-        everybody: whether all processes died at once, as in a crash, or the first alone.
+        signal: name of the signal.
+        everybody: whether all processes were killed at once, as in a crash, or only the first.
         after: seconds after the start.
         moment: one of ``MOMENTS``.
-        status: the command's exit status; minus the signal's number where the signal ended it.
+        status: exit status of the command; minus the signal's number if the signal ended it.
     """
 
     signal: str
@@ -53,17 +53,17 @@ class Kill:
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of a trial.
+    """The outcome of a trial.
 
     Attributes:
-        trial: its number.
+        trial: number of the trial.
         scenario: name of the command.
-        kills: those that came before the command's end.
-        different: what is not as in the run that was left alone.
-        lost: checkpoints that were not gone on from.
-        problems: whatever else is wrong: exit statuses, processes that were left behind.
+        kills: the kills before the end of the command.
+        different: differences from the undisturbed run.
+        lost: checkpoints that were not resumed from.
+        problems: other problems: exit statuses, processes left behind.
         temporary: what is left in the folder of temporary files.
-        seconds: that the trial took.
+        seconds: duration of the trial.
     """
 
     trial: int
@@ -77,26 +77,25 @@ class Outcome:
 
     @property
     def is_good(self) -> bool:
-        """Whether nothing is otherwise, lost or wrong."""
+        """Whether nothing is different, lost or wrong."""
         return not (self.different or self.lost or self.problems)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """The outcome as plain values."""
         return asdict(self)
 
 
 class Trials:
-    """Kills one scenario's command as often as one likes; the run that is left alone is made once and kept.
+    """Kills the command of one scenario any number of times; the undisturbed run is made once and kept.
 
-    Everything lies in a folder of the scenario: ``at``, where the command runs, so that its paths are the same in every
-    trial; ``alone``, as the run that was left alone has left that folder; and ``kept-<trial>`` where a trial came out
-    wrong.
+    All files are in a folder of the scenario: ``at``, where the command runs, so that its paths are the same in every
+    trial; ``alone``, the result of the undisturbed run; and ``kept-<trial>`` for a trial that failed.
 
     Args:
-        scenario: the command.
-        world: what it reads.
-        work: where the scenario's folder goes.
-        seed: of all drawn moments.
+        scenario: the scenario.
+        world: the inputs that it reads.
+        work: parent of the scenario's folder.
+        seed: seed of all random moments.
     """
 
     def __init__(self, scenario: Scenario, world: World, work: Path, *, seed: int) -> None:
@@ -107,7 +106,7 @@ class Trials:
         self.running: Command | None = None
 
     def leave_alone(self) -> None:
-        """Make the run to compare with, unless it is there.
+        """Make the undisturbed run, unless it exists.
 
         Raises:
             RuntimeError: it failed.
@@ -129,11 +128,11 @@ class Trials:
         self.first, self.seconds = float(known["first"]), float(known["seconds"])
 
     def trial(self, number: int, *, inside_a_save: bool | None = None) -> Outcome:
-        """Kill the command, go on with it to its end, and compare; no kills where all drawn moments came after its end.
+        """Kill the command, resume it to its end, and compare; no kills if all drawn moments were after its end.
 
         Args:
-            number: of the trial, which decides what is drawn.
-            inside_a_save: whether the kill is to come inside a save; None: as it is drawn.
+            number: number of the trial, which decides what is drawn.
+            inside_a_save: whether the kill must come inside a save; None: as drawn.
         """
         began, outcome = time.monotonic(), Outcome(number, self.scenario.name)
         self.leave_alone()
@@ -159,7 +158,7 @@ class Trials:
         return outcome
 
     def _kill_often(self, outcome: Outcome, rng: random.Random, wanted: int, inside_a_save: bool | None) -> None:
-        """Start the command, kill it so often, and let it end; no kill where its end came first."""
+        """Start the command, kill it ``wanted`` times, and let it end; fewer kills if it ends first."""
         again = False
         while True:
             before, place = unfinished(self.at), self.said.stat().st_size
@@ -170,13 +169,13 @@ class Trials:
             if kill is None:
                 status = command.wait()
                 if status == 2 and again and not self.scenario.trains and _DONE.search(_last_line(command.output())):
-                    return  # the kill came after all was done
+                    return  # the kill came after everything was done
                 if status:
                     outcome.problems.append(f"exit status {status}: {_last_line(command.output())}")
                 elif again:
                     said = command.said.read_bytes()[place:].decode(errors="replace")
                     outcome.lost += self._not_gone_on_from(before, said)
-                else:  # the machine is as fast as it is now
+                else:  # adjust the timing to the current speed of the machine
                     faster = min(1.0, command.seconds / self.seconds)
                     self._time(first=self.first * faster, seconds=command.seconds)
                 return
@@ -187,7 +186,7 @@ class Trials:
             again = True
 
     def _kill(self, command: Command, rng: random.Random, inside_a_save: bool | None, outcome: Outcome) -> Kill | None:
-        """Kill a command at a drawn moment; None where it had ended before."""
+        """Kill a command at a random moment; None if it had ended before."""
         aims_at_save = rng.random() < 0.4 if inside_a_save is None else inside_a_save
         early = rng.random() < 0.1 and not aims_at_save
         moment = rng.uniform(0, self.first) if early else rng.uniform(self.first, self.seconds)
@@ -208,7 +207,7 @@ class Trials:
         elif name == "SIGTERM":
             command.process.terminate()
         else:
-            os.killpg(command.process.pid, getattr(signal, name))  # as a terminal does: all of the group get it
+            os.killpg(command.process.pid, getattr(signal, name))  # as a terminal does: the whole group gets the signal
         status = command.wait()
         if status == 0 or (name == "SIGKILL" and status != -signal.SIGKILL):
             return None
@@ -219,7 +218,7 @@ class Trials:
         return Kill(name, everybody and name == "SIGKILL", after, self._moment(old), status)
 
     def _wrong_status(self, name: str, status: int, after: float) -> Iterator[str]:
-        """What is wrong with the exit status that a signal led to."""
+        """The problem of an exit status after a signal."""
         number = getattr(signal, name)
         if status == 75 and self.scenario.trains:
             saved = unfinished(self.at)
@@ -227,7 +226,7 @@ class Trials:
                 if run in saved and saved[run] < logged:
                     yield f"{name} after {after} s: {run} has logged step {logged} and saved step {saved[run]}"
         elif status == -number and (name == "SIGKILL" or after < self.first):
-            return  # at its start a process knows of no signals yet
+            return  # the process had not installed its signal handlers yet
         elif status != 128 + number:
             yield f"{name} after {after} s: exit status {status}: {_last_line(self.said.read_text(errors='replace'))}"
 
@@ -239,7 +238,7 @@ class Trials:
         return BETWEEN if done else BEFORE
 
     def _not_gone_on_from(self, before: dict[str, int], said: str) -> Iterator[str]:
-        """The checkpoints that a command has not gone on from, though there was nothing newer."""
+        """The checkpoints that a command did not resume from although there was nothing newer."""
         said += "".join(path.read_text(errors="replace") for path in self.at.rglob("logs/*.log"))
         resumed = [(int(step.replace(",", "")), place) for step, place in _RESUMED.findall(said)]
         for run, step in before.items():
@@ -265,7 +264,7 @@ class Trials:
 
 
 def unfinished(folder: Path) -> dict[str, int]:
-    """The runs below a folder that have a complete checkpoint and no result, with the newest one's step."""
+    """The runs below a folder that have a complete checkpoint and no result, with the step of the newest checkpoint."""
     found: dict[str, int] = {}
     for checkpoints in folder.rglob("checkpoints"):
         run = checkpoints.parent
@@ -276,7 +275,7 @@ def unfinished(folder: Path) -> dict[str, int]:
 
 
 def _step(checkpoint: Path) -> int | None:
-    """The step of a checkpoint; None where a file is missing or not what its manifest says."""
+    """The step of a checkpoint; None if a file is missing or does not match the manifest."""
     try:
         files = json.loads((checkpoint / "manifest.json").read_text())["files"]
         for name, expected in files.items():
@@ -299,7 +298,7 @@ def _logged(folder: Path) -> dict[str, int]:
 
 
 def _staged(folder: Path) -> Iterator[str]:
-    """What is being written below a folder: staged files and folders. Quick, since it is asked for in a loop."""
+    """The temporary files and folders below a folder. Must be fast, since it is called in a loop."""
     left = [str(folder)]
     while left:
         try:
@@ -309,7 +308,7 @@ def _staged(folder: Path) -> Iterator[str]:
                         yield entry.path
                     elif entry.is_dir(follow_symlinks=False):
                         left.append(entry.path)
-        except OSError:  # it went meanwhile
+        except OSError:  # it was removed meanwhile
             continue
 
 

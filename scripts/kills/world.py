@@ -1,4 +1,4 @@
-"""What the killed commands read: made-up texts and labels, and small models made from them, all in one folder."""
+"""The inputs of the killed commands: generated texts and labels, and small models made from them, all in one folder."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pathlib import Path
 
 from .process import finished
 
-#: Made-up words of three syllables' worth of letters.
+#: Generated words of three letters.
 WORDS = [f"{start}{middle}{end}" for start in "bdfgk" for middle in "aeiou" for end in "lmnrst"]
 
-#: A tiny BERT, and what all trainings have in common.
+#: A tiny BERT, and the settings that all trainings share.
 BERT = ("model=bert_tiny", "model.dim=32", "model.hidden_dim=64")
 TRAINING = (
     *("experiment=null", "train.save_every=7", "train.eval_every=10"),
@@ -26,10 +26,10 @@ WHOLE_WORDS = ("tokenizer=words", "tokenizer.vocab_size=120")
 
 
 class World:
-    """A folder of inputs, which are made when they are asked for.
+    """A folder of inputs, which are made on request.
 
     Args:
-        folder: where they lie; what is there is kept.
+        folder: path of the folder; existing content is kept.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -48,21 +48,21 @@ class World:
 
     @property
     def cache(self) -> Path:
-        """The cache that runs share, which is full before any of them is killed."""
+        """The cache that runs share; it is filled before any of them is killed."""
         return self.folder / "cache"
 
     def corpus(self, name: str = "texts") -> tuple[str, ...]:
-        """The words for a corpus."""
+        """The overrides for a corpus."""
         return ("corpus=text", f"corpus.path={self.folder / name}", "corpus.boundary=blank_line",
                 "corpus.validation_fraction=0.1")  # fmt: skip
 
     def labels(self) -> tuple[str, ...]:
-        """The words for a task."""
+        """The overrides for a task."""
         return ("task=text_classification", f"task.train={self.folder / 'labels/train.tsv'}",
                 f"task.dev={self.folder / 'labels/dev.tsv'}")  # fmt: skip
 
     def need(self, *names: str) -> None:
-        """Have these parts made, unless they are there."""
+        """Make these parts, unless they exist."""
         with self._lock:
             for name in names:
                 place, staged = self.folder / name, self.folder / f"{name}.half"
@@ -91,7 +91,7 @@ class World:
         )
 
     def _fill_cache(self, folder: Path) -> None:
-        """All tokenizers and tokenised texts that runs read."""
+        """Prepare all tokenizers and tokenised texts that runs read."""
         self.need("texts", "cased")
         for texts, vocabulary in (
             ("texts", VOCABULARY),
@@ -101,24 +101,24 @@ class World:
             finished(["prepare", *self.corpus(texts), *vocabulary, "num_workers=0"], self.folder, cache=folder)
 
     def _train_base(self, folder: Path) -> None:
-        """A pretrained run to go on from, to probe, to finetune and to export."""
+        """A pretrained run, used for further pretraining, probing, finetuning and export."""
         self.need("cache")
         words = ["pretrain", *TRAINING, STEPS, *BERT, "objective=mlm_nsp", *self.corpus(), *VOCABULARY, "name=base"]
         finished([*words, f"output_root={folder}"], self.folder, cache=self.cache)
 
     def _publish(self, folder: Path) -> None:
-        """A published model: our run as transformers has it."""
+        """A published model: our run, exported for transformers."""
         self.need("base")
         finished(["export", f"run={self.base}", f"to={folder / 'bert'}"], self.folder, cache=self.cache)
 
     @property
     def base(self) -> Path:
-        """The pretrained run."""
+        """Path of the pretrained run."""
         return self.folder / "base" / "pretrain" / "base"
 
 
 def _documents(count: int, seed: int) -> list[str]:
-    """Made-up documents of a few sentences, whose words depend on the one before."""
+    """Generated documents of a few sentences; each word depends on the one before."""
     rng = random.Random(seed)
     documents = []
     for _ in range(count):
@@ -139,7 +139,7 @@ def _write_texts(folder: Path) -> None:
 
 
 def _write_many(folder: Path) -> None:
-    """Several blocks of what ``prepare`` does at once."""
+    """Several blocks of the size that ``prepare`` processes at once."""
     for number in range(4):
         (folder / f"{number}.txt").write_text("\n\n".join(_documents(12_000, 10 + number)) + "\n")
 
@@ -154,7 +154,7 @@ def _write_cased(folder: Path) -> None:
 
 
 def _write_labels(folder: Path) -> None:
-    """Texts of two kinds, told apart by the words that are frequent in them."""
+    """Texts of two classes, which differ in their frequent words."""
     rng = random.Random(4)
     for split, count in (("train", 200), ("dev", 60)):
         rows = ["label\ttext"]

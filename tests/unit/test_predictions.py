@@ -83,7 +83,7 @@ def questions(file_format: str, *, no_answer: bool, labels: tuple[str, ...] = ()
         if file_format == "quac":
             gold = gold or (GoldSpan("CANNOTANSWER"),)
         marks = (("source", rng.choice(["news", "books"])),) if file_format == "coqa" else ()
-        examples.append(QuestionExample(f"C_{i // 4}_q#{i}", f"q{i}?", f"passage {i // 4}", gold, marks=marks))
+        examples.append(QuestionExample(f"C_{i // 4}_q#{i}", f"q{i}?", f"passage {i // 4}", gold, metadata=marks))
     answers = []
     for example in examples:
         text = rng.choice([*(gold.text for gold in example.answers or ()), rng.choice(WORDS)])

@@ -230,7 +230,7 @@ def test_a_quiet_progress_still_passes_on_notes(capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().err == "a warning\n"
 
 
-def test_a_carry_comes_back_as_it_was() -> None:
+def test_a_recurrent_state_comes_back_as_it_was() -> None:
     recurrent_state = {
         "lstm": (torch.ones(2, requires_grad=True), [None, torch.zeros(1)]),
         "age": 3,
@@ -244,7 +244,7 @@ def test_a_carry_comes_back_as_it_was() -> None:
     assert isinstance(back["lstm"][1], list)
     assert (back["lstm"][1][0], back["age"], back["on"], back["name"]) == (None, 3, True, "x")
     assert not detached(recurrent_state)["lstm"][0].requires_grad
-    with pytest.raises(TypeError, match="a carry may hold"):
+    with pytest.raises(TypeError, match="a recurrent state may hold"):
         flatten({"thing": object()})
 
 

@@ -1,4 +1,4 @@
-"""Corpora: what every one of them can do (caps, split, fingerprint), and the one that reads local files."""
+"""The base class of corpora (caps, split, fingerprint), and the corpus of local files."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ FEW_DOCUMENTS = 20
 
 
 class BaseCorpus(Corpus):
-    """Caps, split and fingerprint over a source of documents.
+    """Caps, split and fingerprint for a source of documents.
 
     Args:
         name: short name, part of cache folders and of messages.
-        max_documents: read only the first so many documents.
-        max_words: read only the first documents, up to and including the one that reaches so many words.
-        validation_fraction: the part that is held out, 0 (nothing) to below 1.
-        split_unit: ``document``: the hash of a document's text decides on which side it falls, and each side has at
-            least one document where there are two different ones. ``paragraphs``: the last paragraphs of each document
-            are held out, about ``validation_fraction`` of it, for corpora of few, long documents. ``auto``:
-            ``paragraphs`` where there are fewer than 20 documents, else ``document``.
+        max_documents: most documents to read, from the first.
+        max_words: read documents until they have this many words together; the last document is read completely.
+        validation_fraction: share that is held out, 0 (nothing) to below 1.
+        split_unit: ``document``: the hash of a document's text decides its part, and each part has at least one
+            document if there are two different ones. ``paragraphs``: the last paragraphs of each document are held out,
+            about ``validation_fraction`` of it, for corpora of few, long documents. ``auto``: ``paragraphs`` if there
+            are fewer than 20 documents, else ``document``.
     """
 
     def __init__(
@@ -73,10 +73,10 @@ class BaseCorpus(Corpus):
 
     @abstractmethod
     def _content(self) -> dict[str, Any]:
-        """What decides which documents ``_read`` gives: digests of the content, and settings; ready for JSON."""
+        """Digests of the content and settings that determine the documents of ``_read``; ready for JSON."""
 
     def documents(self) -> Iterator[Document]:
-        """The documents, in the source's order; ``notes`` then tells what was odd."""
+        """The documents, in the source's order; afterwards ``notes`` has the irregularities."""
         self.notes.clear()
         self._meter = Meter()
         for document in self._capped(self.notes, self._meter):
@@ -86,7 +86,7 @@ class BaseCorpus(Corpus):
                 yield document
 
     def is_validation(self, document: Document) -> bool:
-        """Whether ``document`` is held out; equal texts always fall on the same side."""
+        """Whether ``document`` is held out; equal texts are always in the same part."""
         if document.held_out is not None:
             return document.held_out
         return text_hash(document.text) < self._threshold
@@ -104,7 +104,7 @@ class BaseCorpus(Corpus):
         return blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=16).hexdigest()
 
     def fraction_read(self) -> float | None:
-        """How much of the source the running pass has read, 0 to 1; None where that is not known."""
+        """Share of the source that the running pass has read, 0 to 1; None if unknown."""
         return min(1.0, self._meter.done / self._meter.total) if self._meter.total else None
 
     def _capped(self, notes: Notes, meter: Meter) -> Iterator[Document]:
@@ -131,25 +131,26 @@ class FileCorpus(BaseCorpus):
     """A corpus of local files: text, JSON lines or parquet, each plain or as .gz, .xz or .zst.
 
     Args:
-        path: a file, a folder (searched at any depth) or a pattern, or a list of them; ``train.txt`` is found where
-            ``train.txt.xz`` lies. Relative paths resolve from where the command was started.
+        path: a file, a folder (searched at any depth) or a pattern, or a list of them; ``train.txt`` also finds
+            ``train.txt.xz``. Relative paths start at the folder where the command was started.
         name: short name, part of cache folders and of messages.
-        format: ``auto`` goes by the suffix (.txt, .jsonl, .parquet; any other is read as text).
-        boundary: what lies between the documents of text files: ``blank_line``, ``file`` (a file is a document),
+        format: ``auto`` decides by the suffix (.txt, .jsonl, .parquet; any other is read as text).
+        boundary: what separates the documents of text files: ``blank_line``, ``file`` (a file is a document),
             ``line`` (a line is a document) or ``heading`` (WikiText's ``= Title =``). ``auto``: ``blank_line`` for a
             single file, ``file`` for a folder, a pattern or a list.
-        text_field: the field or column of JSON lines and parquet that holds the text.
-        line_break: a mark that stands for a line end in JSON lines and parquet, such as ``<br />``.
-        encoding_errors: ``strict`` stops at bytes that are not UTF-8, naming the line; ``replace`` counts them.
+        text_field: the field or column of JSON lines and parquet with the text.
+        line_break: a mark for a line end in JSON lines and parquet, such as ``<br />``.
+        encoding_errors: ``strict`` raises on bytes that are not UTF-8 and names the line; ``replace`` replaces and
+            counts them.
         max_documents: see ``BaseCorpus``.
         max_words: see ``BaseCorpus``.
         validation_fraction: see ``BaseCorpus``.
         split_unit: see ``BaseCorpus``.
-        cache_dir: where digests of large source files are remembered; None reads the files each time.
+        cache_dir: folder for cached digests of large source files; None computes the digests each time.
 
     Raises:
         ConfigError: a value out of its range.
-        DataError: nothing to read at ``path``.
+        DataError: there is no file to read at ``path``.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Corpora of the data folder, with the hub as the other way where it has the same text."""
+"""Corpora in the data folder; if the files are missing, the same text is read from the hub."""
 
 from __future__ import annotations
 
@@ -16,32 +16,33 @@ from lmtransfer.errors import DataError
 
 
 class DataFolderCorpus(Corpus):
-    """A corpus that lies in the data folder, or else comes from the hub.
+    """A corpus in the data folder or on the hub.
 
-    The files are looked for in ``data_root`` first; where they are not there, the hub is asked, if it has the text.
+    The files are searched in ``data_root`` first. If they are not there, the text is loaded from the hub, if the hub
+    has it.
 
     Args:
         name: short name, part of cache folders and of messages.
-        files: its files, below ``data_root``; ``train.txt`` is found where ``train.txt.xz`` lies.
-        boundary: what lies between documents (see ``FileCorpus``).
+        files: its files, relative to ``data_root``; ``train.txt`` also finds ``train.txt.xz``.
+        boundary: what separates documents (see ``FileCorpus``).
         hub_dataset: name on the hub, or a local folder with a copy (see ``HubCorpus``); None: the hub has no copy.
         hub_subset: the hub data set's configuration.
         hub_split: the hub data set's split.
         hub_validation_split: the hub's split that is held out; None holds out ``validation_fraction`` of ``hub_split``.
-        hub_line_break: a mark that stands for a line end in the hub's copy, such as ``<br />``.
+        hub_line_break: a mark for a line end in the hub's copy, such as ``<br />``.
         hub_streaming: read from the hub without a copy on disk.
-        instead: what to use where neither way works; ends the message.
+        instead: advice for the case that neither source works; the last sentence of the error message.
         encoding_errors: see ``FileCorpus``.
         max_documents: see ``BaseCorpus``.
         max_words: see ``BaseCorpus``.
         validation_fraction: see ``BaseCorpus``.
         split_unit: see ``BaseCorpus``.
-        data_root: the data folder; None: none is known.
-        cache_dir: where digests of large source files are remembered; None reads the files each time.
+        data_root: the data folder; None if not set.
+        cache_dir: folder for cached digests of large source files; None computes the digests each time.
 
     Raises:
         ConfigError: a value out of its range.
-        DataError: neither way works; the message names both. (The hub is asked only when the text is first needed.)
+        DataError: neither source works; the message names both. (The hub is used only when the text is first needed.)
     """
 
     def __init__(
@@ -107,7 +108,7 @@ class DataFolderCorpus(Corpus):
         self.notes = self._source.notes
 
     def fraction_read(self) -> float | None:
-        """How much of the source the running pass has read, 0 to 1; None where that is not known."""
+        """Share of the source that the running pass has read, 0 to 1; None if unknown."""
         return self._source.fraction_read()
 
     def documents(self) -> Iterator[Document]:
@@ -115,11 +116,11 @@ class DataFolderCorpus(Corpus):
         return self._opened.documents()
 
     def is_validation(self, document: Document) -> bool:
-        """Whether ``document`` is held out; equal texts always fall on the same side."""
+        """Whether ``document`` is held out; equal texts are always in the same part."""
         return self._source.is_validation(document)
 
     def fingerprint(self) -> str:
-        """Hex digest of the content and of every setting that changes which documents come out."""
+        """Hex digest of the content and of every setting that changes the documents."""
         return self._opened.fingerprint()
 
     @cached_property

@@ -1,7 +1,8 @@
-"""Docstrings as prose: code, tables and markup dropped, one paragraph a line.
+"""Extract the prose of docstrings: without code, tables and markup, one paragraph a line.
 
-Knows the habits of reStructuredText, numpydoc, Google style, Sphinx fields and Markdown, as far as they decide what is
-English and what is not. It reads line by line and never fails; what it cannot tell apart stays if it looks like words.
+It handles the conventions of reStructuredText, numpydoc, Google style, Sphinx fields and Markdown, as far as they
+separate English text from other text. It reads line by line and never raises. Unclear text is kept if it consists of
+words.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ MIN_PARAGRAPH_WORDS = 3
 MIN_PROSE_SHARE = 0.5
 
 _FENCE = re.compile(r"\s*(```+|~~~+)")
-# What goes on to the next blank line: a doctest with its output, and a table between rulers of several parts.
+# Start of a block that ends at the next blank line: a doctest with its output, or a table with rulers of several parts.
 _TO_BLANK_LINE = re.compile(r"\s*(?:>>>|In \[\d*\]:|\$ |=+(?:\s+=+)+\s*$)")
 _DIRECTIVE = re.compile(r"\.\.\s+([\w:-]+?)::\s*(.*)")
 _PROSE_DIRECTIVES = frozenset(
@@ -38,7 +39,7 @@ _SECTION = re.compile(
     re.IGNORECASE,
 )
 
-# Markup inside a line, each with a mark without which it cannot occur (most lines have none of it).
+# Markup inside a line: a mark that must occur in the line (most lines have none), a pattern and its replacement.
 _INLINE = (
     ("http", re.compile(r"https?://[^\s<>)\]`]+"), ""),
     ("`", re.compile(r":[\w:.+-]+:`~?\.?([^`<]*?)(?:\s*<[^>`]*>)?`"), r"\1"),  # :role:`title <target>`
@@ -57,7 +58,7 @@ _EDGES = "\"'()[]{}<>,.;:!?*-\u2013\u2014\u2018\u2019\u201c\u201d"
 
 
 def prose(docstring: str) -> str:
-    """The English in a docstring (whose indentation was removed), a paragraph a line; empty if there is none."""
+    """The English text of a docstring without indentation, one paragraph a line; empty if there is none."""
     paragraphs = (_plain(" ".join(lines)) for lines in _paragraphs(_without_code(docstring.expandtabs().split("\n"))))
     return "\n".join(paragraph for paragraph in paragraphs if is_prose(paragraph))
 
@@ -82,10 +83,10 @@ def _indent(line: str) -> int:
 
 
 def _without_code(lines: list[str]) -> Iterator[str]:
-    """The lines without doctests, fenced and literal blocks, tables, rulers, and directives that hold no prose."""
+    """The lines without doctests, fenced and literal blocks, tables, rulers, and directives without prose."""
     fence = ""
     dropping = False
-    block: int | None = None  # lines indented more than this belong to a block that is dropped
+    block: int | None = None  # lines with a larger indentation belong to a dropped block
     for line in lines:
         text = line.strip()
         if fence:
@@ -122,7 +123,7 @@ def _without_code(lines: list[str]) -> Iterator[str]:
 
 
 def _paragraphs(lines: Iterator[str]) -> Iterator[list[str]]:
-    """Lines by paragraph: a blank line, a list item, a field, or another indentation begins a new one."""
+    """Lines grouped by paragraph: a blank line, a list item, a field or another indentation starts a new paragraph."""
     paragraph: list[str] = []
     indent = 0
     hanging = False

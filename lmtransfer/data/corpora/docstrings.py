@@ -1,4 +1,4 @@
-"""The docstrings of installed libraries as prose, read from source: nothing is imported or run."""
+"""The docstrings of installed libraries as prose, read from source files; nothing is imported or run."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from lmtransfer.errors import DataError
 from lmtransfer.system.durable import write_json
 from lmtransfer.system.workers import workers
 
-_VERSION = 1  # raise it when the same sources would give other docstrings
+_VERSION = 1  # increase it when the same sources would give other docstrings
 _AT_ONCE = 32  # files
-_WORTH_A_PROCESS = 500  # files; fewer are read sooner than a process has started
+_WORTH_A_PROCESS = 500  # files; reading fewer takes less time than starting a process
 MIN_WORDS = 8
 _Scope = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 _COMPOUND = (
@@ -43,10 +43,10 @@ class Docstring:
     Attributes:
         library: name of the library it comes from.
         module: dotted name of its module.
-        name: what it documents, within the module; empty for the module itself.
+        name: qualified name of the documented object within the module; empty for the module itself.
         text: its paragraphs, one a line.
-        identity: 64-bit hash of the text with case, white space and libraries' names taken out; equal for docstrings
-            that say the same.
+        identity: 64-bit hash of the text without case, white space and libraries' names; equal for docstrings that
+            differ only in these.
     """
 
     library: str
@@ -62,8 +62,8 @@ class DocstringSet:
 
     Attributes:
         items: the docstrings.
-        digest: hex digest of them all.
-        notes: what was skipped: files that do not parse, repeated docstrings.
+        digest: hex digest of all docstrings.
+        notes: counts of skipped files that do not parse and of repeated docstrings.
     """
 
     items: tuple[Docstring, ...]
@@ -78,13 +78,13 @@ def read_docstrings(
     num_workers: int,
     on_progress: Callable[[float], None] | None = None,
 ) -> DocstringSet:
-    """Read all docstrings of ``libraries``, or find what an earlier call read from the same files.
+    """Read all docstrings of ``libraries``, or return the cached result of an earlier call for the same files.
 
     Args:
         libraries: import names, or ``stdlib``.
-        cache_dir: where the result is kept; where it cannot be written, it is read anew each time.
-        num_workers: processes that read; the result does not depend on it.
-        on_progress: called with the part of the files that has been read, 0 to 1.
+        cache_dir: folder for the result; if it is not writable, the docstrings are read again each time.
+        num_workers: number of worker processes; the result does not depend on it.
+        on_progress: called with the share of the files that has been read, 0 to 1.
 
     Raises:
         DataError: a library is missing, or a worker process was killed.
@@ -171,13 +171,13 @@ def _recall(memo: Path) -> DocstringSet | None:
         items = tuple(Docstring(*item) for item in value["items"])
         if _digest(items) == value["digest"]:
             return DocstringSet(items, value["digest"], Notes(value["counts"], value["first"]))
-    except (OSError, ValueError, TypeError, KeyError):  # not there yet, or damaged: it is read again
+    except (OSError, ValueError, TypeError, KeyError):  # missing or damaged: read the sources again
         pass
     return None
 
 
 def read_source(file: SourceFile) -> tuple[list[Docstring], Notes]:
-    """The docstrings of a module that have at least 8 words of prose, and what was odd; a bad file has none."""
+    """The docstrings of a module with at least 8 words of prose, and notes; none if the file cannot be parsed."""
     notes = Notes()
     docstrings = []
     defined: Counter[str] = Counter()
@@ -197,10 +197,10 @@ def read_source(file: SourceFile) -> tuple[list[Docstring], Notes]:
 
 
 def docstrings_of(source: bytes) -> Iterator[tuple[str, str]]:
-    """Name and docstring (indentation removed) of a module and all that it defines, in their order.
+    """Name and docstring (without indentation) of a module and of its classes and functions, in source order.
 
     Raises:
-        SyntaxError, ValueError, RecursionError: ``source`` is no Python that this interpreter can parse.
+        SyntaxError, ValueError, RecursionError: this interpreter cannot parse ``source``.
     """
     with warnings.catch_warnings(), _without_garbage_collection():
         warnings.simplefilter("ignore")  # invalid escapes in other people's strings
@@ -222,7 +222,7 @@ def docstrings_of(source: bytes) -> Iterator[tuple[str, str]]:
 
 @contextmanager
 def _without_garbage_collection() -> Iterator[None]:
-    # A syntax tree is many small objects and no cycles: the collector would only walk them over and over.
+    # A syntax tree has many small objects and no cycles, so garbage collection would only cost time.
     enabled = gc.isenabled()
     gc.disable()
     try:

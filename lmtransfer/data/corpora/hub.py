@@ -24,32 +24,32 @@ _SAVED_MARKS = ("state.json", "dataset_dict.json")
 
 
 class HubCorpus(BaseCorpus):
-    """A data set by its name on the Hugging Face hub, or a folder that holds it.
+    """A data set from the Hugging Face hub, by name, or from a local folder.
 
-    Offline, a data set that was loaded before comes from the cache of `datasets` (not with ``streaming``), and a local
-    folder works as well as a name: one written by ``save_to_disk``, or a copy of the hub repository.
+    Offline, a data set that was loaded before is read from the cache of `datasets` (not with ``streaming``). A local
+    folder can be used in place of a name: one written by ``save_to_disk``, or a copy of the hub repository.
 
     Args:
         dataset: name on the hub (``Salesforce/wikitext``) or a local folder.
         name: short name, part of cache folders and of messages.
-        subset: the data set's configuration, where it has several.
+        subset: the data set's configuration, if it has several.
         split: the split to read.
-        validation_split: the split that is held out, whole; None holds out ``validation_fraction`` of ``split``.
-        revision: commit, tag or branch on the hub; None is its newest.
+        validation_split: a split that is held out completely; None holds out ``validation_fraction`` of ``split``.
+        revision: commit, tag or branch on the hub; None is the newest.
         streaming: read from the hub without a copy on disk.
-        text_field: the column that holds the text.
+        text_field: the column with the text.
         boundary: ``record``: a record is a document; ``heading``: a record is a line, and a document begins at a line
             ``= Title =``, as in WikiText.
-        line_break: a mark that stands for a line end, such as ``<br />``.
+        line_break: a mark for a line end, such as ``<br />``.
         max_documents: see ``BaseCorpus``.
         max_words: see ``BaseCorpus``.
         validation_fraction: see ``BaseCorpus``.
         split_unit: see ``BaseCorpus``.
-        cache_dir: where digests of large source files are remembered; None reads the files each time.
+        cache_dir: folder for cached digests of large source files; None computes the digests each time.
 
     Raises:
         ConfigError: a value out of its range.
-        DataError: when it is first read: the data set cannot be loaded, or has no such column.
+        DataError: the data set cannot be loaded, or has no such column; raised at the first read.
     """
 
     def __init__(
@@ -124,10 +124,10 @@ class HubCorpus(BaseCorpus):
         return loaded
 
     def open(self) -> None:
-        """Load the data set's description, so that a missing one is found out before any work.
+        """Load the data set, so that a missing data set raises before any work.
 
         Raises:
-            DataError: it cannot be loaded, or has no such column.
+            DataError: the data set cannot be loaded, or has no such column.
         """
         _ = self._loaded, self._held_out
 
@@ -141,7 +141,7 @@ class HubCorpus(BaseCorpus):
         )
 
     def documents(self) -> Iterator[Document]:
-        """The documents, those of ``validation_split`` last; caps are for the others, which hold no copies of them."""
+        """The documents of ``split`` (capped, without copies of held-out ones), then those of ``validation_split``."""
         if self.validation_split is None:
             yield from super().documents()
             return
@@ -192,7 +192,7 @@ class HubCorpus(BaseCorpus):
         }
 
     def _source_digest(self) -> str:
-        """Digest of the bytes behind the data set; while streaming from the hub, the commit that names them."""
+        """Digest of the data set's files; with streaming from the hub, the name and the commit instead."""
         if self.folder:
             files = sorted(path for path in self.folder.rglob("*") if path.is_file() and not path.name.startswith("."))
         elif self.streaming:
@@ -208,9 +208,9 @@ class HubCorpus(BaseCorpus):
     def _hub_commit(self) -> str:
         from huggingface_hub import HfApi
 
-        self.open()  # a data set that is missing altogether has its own, better message
+        self.open()  # raises a better message if the data set does not exist
         try:
             commit = HfApi().dataset_info(self.dataset, revision=self.revision).sha
-        except Exception as error:  # network failures come as whatever the HTTP library of the day raises
+        except Exception as error:  # the exceptions of a network failure depend on the HTTP library
             raise DataError(self._missing(f"{type(error).__name__}: {error}", self.split)) from error
         return f"{self.dataset}@{commit}"

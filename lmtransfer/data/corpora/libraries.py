@@ -1,6 +1,6 @@
-"""The installed Python libraries whose documentation is read: where their sources lie, and how their names are blanked.
+"""The installed Python libraries whose docstrings are read: find their sources, and blank out their names.
 
-None of them is imported.
+No library is imported.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from lmtransfer.errors import DataError
 STDLIB = "stdlib"
 LIBRARIES = (STDLIB, "torch", "numpy", "pandas", "sympy", "networkx", "huggingface_hub", "datasets")
 
-# Tests, other people's code, and modules whose docstrings are generated (encodings) or hardly prose.
+# Tests, bundled code, and modules whose docstrings are generated (encodings) or have little prose.
 _SKIPPED_FOLDERS = frozenset(
     ("site-packages", "dist-packages", "test", "tests", "_vendor", "encodings", "ensurepip", "idlelib",
      "lib2to3", "pydoc_data", "turtledemo", "lib-dynload", "__pycache__")
 )  # fmt: skip
 BLANK = "_"
 
-# Names that no other English word contains are blanked wherever they stand; short aliases only where they are a whole
-# run of letters, so as a word or as a part of an identifier such as hf_hub_download.
+# Names that are not part of any other English word are blanked everywhere. Short aliases are blanked only as a whole
+# sequence of letters: as a word, or as a part of an identifier such as hf_hub_download.
 _NAME = re.compile(
     r"[ci]?python(?:ic)?\d*|(?:py)?torch|numpy|pandas|sympy|networkx|huggingface|datasets?", re.IGNORECASE
 )
@@ -39,7 +39,7 @@ _OF_TWO_WORDS = re.compile(
 )
 _RUN = re.compile(r"[^\W_]+")
 _CAMEL_ALIAS = re.compile(r"Hf(?=[A-Z])")
-_MARK = "\x00"  # stands for a blank until neighbouring ones have become one
+_MARK = "\x00"  # temporary mark of a blank, until neighbouring blanks are merged
 _NEIGHBOURS = re.compile(rf"{_MARK}(?:[\s_.-]*{_MARK})+")
 
 
@@ -50,7 +50,7 @@ class Library:
     Attributes:
         name: its import name, or ``stdlib``.
         root: the folder of its modules.
-        version: its version, ``unknown`` where no metadata says.
+        version: its version; ``unknown`` if there is no metadata.
     """
 
     name: str
@@ -77,7 +77,7 @@ def find_library(name: str) -> Library:
     """Locate a library by its import name.
 
     Raises:
-        DataError: it is not installed, or without its sources.
+        DataError: the library is not installed, or is installed without its sources.
     """
     if name == STDLIB:
         return Library(name, Path(sysconfig.get_path("stdlib")), platform.python_version())
@@ -95,10 +95,10 @@ def find_library(name: str) -> Library:
 
 
 def source_files(library: Library) -> list[SourceFile]:
-    """The modules of a library, tests and bundled code excluded, in the order of their names.
+    """The modules of a library, without tests and bundled code, sorted by name.
 
     Raises:
-        DataError: there is no source file (an installation of byte code only).
+        DataError: there are no source files (an installation of byte code only).
     """
     prefix = [] if library.name == STDLIB else [library.name]
     files = []
@@ -130,8 +130,8 @@ def blank_names(text: str) -> str:
     """``text`` with the names and aliases of the eight libraries of ``python_docs`` replaced by ``_``.
 
     Blanked are python, torch, numpy, pandas, sympy, networkx, hugging face and dataset(s), alone or within longer
-    names; np, pd, nx, hf, hub, stdlib and standard library as words or parts of identifiers. Blanks next to one
-    another become one.
+    names; np, pd, nx, hf, hub, stdlib and standard library as words or parts of identifiers. Adjacent blanks are merged
+    into one.
     """
     text = _OF_TWO_WORDS.sub(_MARK, text.replace(_MARK, " "))
     text = _RUN.sub(lambda match: _blank_run(match[0]), text)

@@ -19,13 +19,13 @@ _MIXTURE_VERSION = 1
 
 
 def smoothed(sizes: np.ndarray, alpha: float) -> np.ndarray:
-    """The proportions q_i of parts of some sizes: p_i^alpha over their sum, p_i = size_i over all of it.
+    """The smoothed proportions q_i = p_i^alpha / sum_j p_j^alpha of parts, where p_i is the share of part i.
 
     Conneau and Lample, "Cross-lingual Language Model Pretraining" (NeurIPS 2019), section 3.1.
 
     Args:
         sizes: size of each part, at least one above 0, shape (parts,).
-        alpha: 1 leaves the proportions as they are, 0 makes all parts alike.
+        alpha: 1 keeps the shares by size, 0 gives all parts the same proportion.
 
     Returns:
         float64, shape (parts,), with the sum 1; a part of size 0 has the proportion 0.
@@ -36,20 +36,20 @@ def smoothed(sizes: np.ndarray, alpha: float) -> np.ndarray:
 
 
 class MixtureCorpus(Corpus):
-    """Several corpora with one vocabulary, such as a Wikipedia a language.
+    """Several corpora with one vocabulary, such as one Wikipedia for each language.
 
-    Large parts are sampled less often than their size says, and small ones more often: with q_i ~ p_i^alpha (Conneau
-    and Lample 2019, section 3.1), where p_i is a part's share of the text (of its characters, for the sample that the
-    tokenizer is trained on) or of the rows (in training). The paper has 0.5 for the vocabulary and 0.7 for training;
-    we have one alpha for both. It draws batches of one language each, we mix the rows of a batch.
+    Large parts are sampled less often than by their size, and small parts more often: q_i ~ p_i^alpha (Conneau and
+    Lample 2019, section 3.1). p_i is a part's share of the characters (for the sample that the tokenizer is trained on)
+    or of the rows (in training). The paper uses 0.5 for the vocabulary and 0.7 for training; here one alpha is used for
+    both. In the paper each batch has one language; here a batch mixes the rows of all parts.
 
     Args:
         name: short name, part of cache folders and of messages.
         parts: the corpora, by the name under which their losses are reported (a language, for example).
-        alpha: 1 samples by size, 0 all parts alike.
+        alpha: 1 samples by size, 0 samples all parts equally.
 
     Raises:
-        ConfigError: fewer than two parts, a name that cannot be part of a metric's, or alpha outside [0, 1].
+        ConfigError: fewer than two parts, a name that cannot be part of a metric's name, or alpha outside [0, 1].
     """
 
     def __init__(self, *, name: str, parts: Mapping[str, Corpus], alpha: float = 0.7) -> None:
@@ -69,7 +69,7 @@ class MixtureCorpus(Corpus):
         self.notes = Notes()
 
     def documents(self) -> Iterator[Document]:
-        """The documents of all parts, one part after the other, each with its side of the split."""
+        """The documents of all parts, one part after the other, each with its part of the split."""
         self.notes.clear()
         for part, corpus in self.parts.items():
             for document in corpus.documents():
@@ -79,11 +79,11 @@ class MixtureCorpus(Corpus):
                 self.notes.add(kind, f"{part}: {note['first']}", int(note["count"]))
 
     def is_validation(self, document: Document) -> bool:
-        """Whether ``document``, of ``documents``, belongs to the validation part of its corpus."""
+        """Whether ``document``, which ``documents`` gave, belongs to the validation part of its corpus."""
         return bool(document.held_out)
 
     def fingerprint(self) -> str:
-        """Hex digest of the parts' content and of the sampling."""
+        """Hex digest of the parts' content and of the sampling settings."""
         prints = {part: corpus.fingerprint() for part, corpus in self.parts.items()}
         settings = {"version": _MIXTURE_VERSION, "alpha": self.alpha, "parts": list(prints.items())}
         return blake2b(json.dumps(settings).encode(), digest_size=16).hexdigest()
@@ -91,8 +91,9 @@ class MixtureCorpus(Corpus):
     def training_lines(self) -> Iterator[str]:
         """The lines of the training documents, in the smoothed proportions of their characters.
 
-        About as many characters as the parts have together: each line of a part comes as often as its proportion
-        asks for, the fraction by a draw that depends on the part's name and the line's number only.
+        The total is about the number of characters of all parts together. Each line is repeated by the ratio of
+        smoothed to original proportion. The fractional part is decided by a random draw that depends only on the part's
+        name and the line's number.
         """
         characters = np.array([sum(map(len, corpus.training_lines())) for corpus in self.parts.values()])
         if not characters.any():

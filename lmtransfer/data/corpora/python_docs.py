@@ -1,8 +1,8 @@
-"""The embedded corpus: the prose of the Python documentation that is on every user's machine already.
+"""The built-in corpus: the prose of the Python docstrings that are installed on every user's machine.
 
-Docstrings of the standard library and of seven libraries that lmtransfer depends on, so that pretraining works without
-any download. Its downstream task tells the libraries apart; the modules of the task's dev and test parts are not in
-the corpus.
+It has the docstrings of the standard library and of seven libraries that lmtransfer depends on, so that pretraining
+needs no download. Its downstream task is to classify docstrings by library. The modules of the task's dev and test
+parts are not in the corpus.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ Split = Literal["train", "dev", "test"]
 SPLITS: tuple[Split, ...] = ("train", "dev", "test")
 HELD_OUT: dict[Split, tuple[int, float]] = {"test": (200, 0.2), "dev": (120, 0.12)}  # documents, share of a library
 MAX_MODULE_DOCUMENTS = 40
-MIN_TASK_WORDS = 15  # of fewer, such as "Return True if the two are equal.", nobody could tell
+MIN_TASK_WORDS = 15  # shorter texts, such as "Return True if the two are equal.", do not show the library
 
 
 class PythonDocs(BaseCorpus):
-    """One document a docstring, ordered by module, without the modules that the task is scored on.
+    """One document for each docstring, ordered by module, without the modules of the task's dev and test parts.
 
     Args:
         name: short name, part of cache folders and of messages.
         max_documents: see ``BaseCorpus``.
         max_words: see ``BaseCorpus``.
         validation_fraction: see ``BaseCorpus``.
-        cache_dir: where the extracted docstrings are kept; None: see ``default_cache_dir``.
+        cache_dir: folder for the extracted docstrings; None: see ``default_cache_dir``.
 
     Raises:
         ConfigError: a value out of its range.
-        DataError: when it is first read: a library is missing.
+        DataError: a library is missing; raised at the first read.
     """
 
     def __init__(
@@ -93,12 +93,12 @@ class PythonDocs(BaseCorpus):
 
 
 def module_splits(docstrings: Iterable[Docstring]) -> dict[tuple[str, str], Split]:
-    """On which side each module falls, by (library, module).
+    """The split of each module, by (library, module).
 
-    In each library, modules are taken in the order of the hashes of their names: for the test part until it has 200
-    documents (or 20 % of the library's), then for the dev part until it has 120 (12 %); the rest is for training, and
-    so is any module of more than 40 documents, which would make up most of its part. Only documents that are long
-    enough for the task count.
+    In each library, modules are taken in the order of the hashes of their names. They go to the test part until it has
+    200 documents (or 20 % of the library's), then to the dev part until it has 120 (12 %), then to the train part.
+    Modules with more than 40 documents always go to the train part, because they would dominate a smaller part. Only
+    documents that are long enough for the task are counted.
     """
     sizes: Counter[tuple[str, str]] = Counter()
     for item in docstrings:
@@ -120,7 +120,7 @@ def module_splits(docstrings: Iterable[Docstring]) -> dict[tuple[str, str], Spli
 
 
 def pretraining_docstrings(docstrings: Sequence[Docstring]) -> list[Docstring]:
-    """The docstrings of the train modules that no dev or test module has too (but for the libraries' names)."""
+    """The docstrings of the train modules, without those that a dev or test module has too (ignoring library names)."""
     splits = module_splits(docstrings)
     sides = [splits[item.library, item.module] for item in docstrings]
     held_out = {item.identity for side, item in zip(sides, docstrings, strict=True) if side != "train"}
@@ -130,15 +130,15 @@ def pretraining_docstrings(docstrings: Sequence[Docstring]) -> list[Docstring]:
 
 
 def docstring_examples(*, max_per_library: int, cache_dir: str | Path | None = None) -> dict[Split, list[Docstring]]:
-    """Docstrings by split with the libraries' names blanked out, equally many of each library.
+    """Docstrings by split with the libraries' names blanked out, the same number for each library.
 
-    A text that occurs in two libraries or in two splits is in none, and a dev or test text of which half stands word
-    by word in train modules (paragraphs that sister modules share) is left out. Where a library has more than its
-    share, the texts with the smallest hashes stay, so that the choice does not depend on the order of anything.
+    A text that occurs in two libraries or in two splits is removed from all. A dev or test text is removed if at least
+    half of its words are in paragraphs that also occur in train modules. If a library has too many texts, the texts
+    with the smallest hashes are kept, so that the choice does not depend on any order.
 
     Args:
         max_per_library: most examples of a library in a split.
-        cache_dir: where the extracted docstrings are kept; None: see ``default_cache_dir``.
+        cache_dir: folder for the extracted docstrings; None: see ``default_cache_dir``.
 
     Returns:
         Docstrings with their text on one line, by library (in the order of ``LIBRARIES``) and hash.
@@ -171,14 +171,14 @@ def docstring_examples(*, max_per_library: int, cache_dir: str | Path | None = N
 
 
 def share_known(text: str, known: Set[str]) -> float:
-    """The share of a text's words that stand in paragraphs out of ``known`` (case folded)."""
+    """The share of a text's words whose paragraph is in ``known`` (case folded)."""
     paragraphs = text.casefold().split("\n")
     words = [len(paragraph.split()) for paragraph in paragraphs]
     return sum(n for n, paragraph in zip(words, paragraphs, strict=True) if paragraph in known) / sum(words)
 
 
 def _blanked(docstrings: Iterable[Docstring], most: int) -> list[Docstring]:
-    """The first ``most`` docstrings by hash that have enough words, blanks left out."""
+    """The first ``most`` docstrings by hash that have enough words, not counting blanks."""
     ordered = sorted(docstrings, key=lambda item: item.identity)
     texts = ((item, blank_names(item.text).split()) for item in ordered)
     enough = (

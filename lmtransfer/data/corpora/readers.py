@@ -1,4 +1,4 @@
-"""Documents out of files: text, JSON lines and parquet, one document in memory at a time."""
+"""Read documents from files: text, JSON lines and parquet, one document in memory at a time."""
 
 from __future__ import annotations
 
@@ -33,24 +33,24 @@ _PARQUET_ROWS = 256
 
 
 def format_of(path: Path, default: Literal["text"] | None = None) -> Literal["text", "jsonl", "parquet"] | None:
-    """The format of a file by its suffix (that of a compression aside), or ``default``."""
+    """The format of a file by its suffix (ignoring a compression suffix), or ``default``."""
     return FORMATS.get(Path(plain_name(path)).suffix.lower(), default)
 
 
 def join_lines(
     lines: Iterator[tuple[str, str]], boundary: Literal["blank_line", "file", "line", "heading"], notes: Notes
 ) -> Iterator[Document]:
-    """Lines, each with where it comes from, as documents.
+    """Join lines to documents.
 
     A document of more than ``MAX_DOCUMENT_CHARACTERS`` (16 million: several long novels) is cut at a line end, so that
-    a file without any boundary does not fill the memory; this is counted.
+    a file without any boundary does not fill the memory; the cuts are counted.
 
     Args:
         lines: pairs of ``file:line`` and text.
-        boundary: ``blank_line``: blank lines lie between documents; ``file``: all of it is one document; ``line``: each
-            line that is not blank is one; ``heading``: a document begins at a line ``= Title =`` after a blank line,
-            as in WikiText.
-        notes: where odd things are counted.
+        boundary: ``blank_line``: blank lines separate documents; ``file``: all lines are one document; ``line``: each
+            line that is not blank is a document; ``heading``: a document begins at a line ``= Title =`` after a blank
+            line, as in WikiText.
+        notes: counts irregularities.
     """
     paragraphs: list[str] = []
     key, size, blank_before = "", 0, True
@@ -75,16 +75,16 @@ def join_lines(
 
 
 def as_document(text: object, where: str, notes: Notes, line_break: str | None = None) -> Document | None:
-    """One record's text as a document: stripped lines, blank ones dropped; None (counted) where nothing is left.
+    """Make a document of a record's text: strip lines and drop blank lines; None (counted) if no text is left.
 
     Args:
         text: the record's text; None counts as empty.
         where: ``file:line``.
-        notes: where odd things are counted.
-        line_break: a mark that stands for a line end in this source, such as ``<br />``.
+        notes: counts irregularities.
+        line_break: a mark for a line end in this source, such as ``<br />``.
 
     Raises:
-        DataError: it is not text.
+        DataError: ``text`` is not a string.
     """
     if text is None:
         text = ""
@@ -143,7 +143,7 @@ def _parquet_documents(
 
     with open_binary(path, meter) as stream, tempfile.TemporaryFile() as spool:
         source: BinaryIO = stream
-        if path.suffix in COMPRESSIONS:  # parquet is read from its end: decompress to disk, not to memory
+        if path.suffix in COMPRESSIONS:  # parquet needs random access: decompress to disk, not to memory
             with naming(tempfile.gettempdir()):
                 shutil.copyfileobj(stream, spool, 1 << 20)
             source = cast(BinaryIO, spool)
@@ -190,16 +190,16 @@ def read_documents(
 
     Args:
         path: the file, plain or compressed.
-        file_format: how it is read.
-        boundary: what lies between documents of a text file (see ``join_lines``).
-        text_field: the field or column of JSON lines and parquet that holds the text.
+        file_format: the format of the file.
+        boundary: what separates the documents of a text file (see ``join_lines``).
+        text_field: the field or column of JSON lines and parquet with the text.
         encoding_errors: what to do with bytes that are not UTF-8 (see ``lmtransfer.data.text_lines.decode``).
-        line_break: a mark that stands for a line end in the records of JSON lines and parquet.
-        notes: where odd things are counted.
+        line_break: a mark for a line end in the records of JSON lines and parquet.
+        notes: counts irregularities.
         meter: counts the bytes read from disk.
 
     Raises:
-        DataError: with ``file:line``, for bytes, lines or records that cannot be read.
+        DataError: bytes, a line or a record cannot be read; the message has ``file:line``.
     """
     if file_format == "text":
         return _text_documents(path, boundary, encoding_errors, notes, meter)

@@ -1,9 +1,9 @@
-"""A light, rule-based sentence splitter: fast, without a model, good enough for pairs and row boundaries.
+"""A rule-based sentence splitter: fast, without a model, accurate enough for pairs and row boundaries.
 
-A line end is always a boundary. Inside a line, a sentence ends at ``. ! ?`` (and their kin in other scripts), closing
-quotes and brackets included, when white space and something that can begin a sentence follow: anything but a
-lower-case letter or a mark such as a comma. A full stop ends nothing after an abbreviation, an initial, or the number
-that opens a list item. Full-width marks (as in Chinese and Japanese) end a sentence without white space. A sentence
+A line end is always a boundary. Inside a line, a sentence ends at ``. ! ?`` (and the same marks in other scripts),
+including closing quotes and brackets, if white space follows and the next character can begin a sentence. A lower-case
+letter or a mark such as a comma cannot. A full stop after an abbreviation, an initial or the number of a list item
+does not end a sentence. Full-width marks (as in Chinese and Japanese) end a sentence without white space. A sentence
 longer than ``MAX_CHARACTERS`` is cut at white space, so that a 10 MB line does not become one sentence.
 """
 
@@ -57,7 +57,7 @@ def _is_abbreviation(text: str, stop: int, following: int) -> bool:
 
 
 def _ends_sentence(text: str, match: re.Match[str]) -> bool:
-    """Whether the candidate ends a sentence, seen from the marks and from what comes after."""
+    """Whether the candidate ends a sentence, decided by its marks and the text after it."""
     start, end = match.span()
     if end == len(text) or "\n" in match.group():
         return True
@@ -74,7 +74,7 @@ def _ends_sentence(text: str, match: re.Match[str]) -> bool:
 
 
 def _append(spans: list[tuple[int, int]], text: str, start: int, end: int) -> None:
-    """Add a span, cut at white space where it is longer than ``MAX_CHARACTERS``."""
+    """Add a span; if it is longer than ``MAX_CHARACTERS``, cut it at white space."""
     while end - start > MAX_CHARACTERS:
         space = max(text.rfind(" ", start, start + MAX_CHARACTERS), text.rfind("\t", start, start + MAX_CHARACTERS))
         cut = space + 1 if space > start else start + MAX_CHARACTERS
@@ -87,8 +87,8 @@ def _append(spans: list[tuple[int, int]], text: str, start: int, end: int) -> No
 def sentence_spans(text: str) -> list[tuple[int, int]]:
     """Character spans [start, end) of the sentences of a text.
 
-    They are contiguous and cover the text exactly: white space after a sentence belongs to it. A text of white space
-    only is one span; an empty text has none.
+    The spans are contiguous and cover the text exactly: white space after a sentence belongs to it. A text of only
+    white space is one span. An empty text has no span.
     """
     spans: list[tuple[int, int]] = []
     start = 0

@@ -1,8 +1,8 @@
-"""The files of a corpus: from what a user writes as ``corpus.path`` to an order that is always the same; their digests.
+"""The files of a corpus: resolve ``corpus.path`` to files in a fixed order, and compute their digests.
 
-A digest is remembered, so that a large corpus is not hashed again before every run: by path, size, inode and both time
-stamps, and only for files that had been left alone for a while when they were hashed: an edit within the clock's
-resolution would otherwise go unnoticed.
+Digests are cached, so that a large corpus is not hashed again before every run. The key is path, size, inode and both
+time stamps. A digest is cached only if the file had not changed for some seconds when it was hashed. Otherwise an edit
+within the clock's resolution would not be detected.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Located:
 
     Attributes:
         files: absolute paths.
-        named: whether each path was named by the user as one file (rather than found in a folder or by a pattern).
+        named: whether the user named each file itself (not a folder or a pattern that matches several files).
     """
 
     files: tuple[str, ...]
@@ -41,16 +41,16 @@ class Located:
 def locate(paths: str | Sequence[str], *, key: str = "corpus.path") -> Located:
     """Find the files that ``paths`` name.
 
-    Each entry is a file (or the name of a file that lies there compressed), a folder, which is searched at any depth
-    for files of a known format, or a pattern with ``*``. Relative paths resolve from where the command was started.
-    In a folder, hidden files are left out, and so is a compressed copy of a file that is there plain as well.
+    Each entry is a file (its name also finds a compressed file), a folder, which is searched at any depth for files of
+    a known format, or a pattern with ``*``. Relative paths start at the folder where the command was started. In a
+    folder, hidden files are skipped, and also compressed copies of files that exist uncompressed.
 
     Args:
         paths: one entry or several.
         key: the configuration key, for messages.
 
     Raises:
-        DataError: an entry names nothing, or nothing that can be read.
+        DataError: an entry matches no file, or no file of a known format.
     """
     entries = [paths] if isinstance(paths, str) else list(paths)
     if not entries:
@@ -83,10 +83,10 @@ def locate(paths: str | Sequence[str], *, key: str = "corpus.path") -> Located:
 
 
 def _search(folder: Path) -> list[str]:
-    """Readable files below a folder, by path; only the plain one of a file and its compressed copies.
+    """Readable files below a folder, sorted by path; without compressed copies of files that exist uncompressed.
 
     Raises:
-        DataError: one that leads nowhere, or is no regular file.
+        DataError: a file is a broken link or not a regular file.
     """
     found: dict[str, str] = {}
     for parent, folders, names in os.walk(folder):
@@ -106,7 +106,7 @@ def source_digest(path: Path, memo_folder: Path | None = None) -> str:
 
     Args:
         path: the file, absolute.
-        memo_folder: a folder of remembered digests (``source_digests.json``); None reads the file.
+        memo_folder: folder with the cached digests (``source_digests.json``); None always reads the file.
     """
     before = _stamp(path)
     if memo_folder is None or before[0] < _WORTH_REMEMBERING_BYTES:
@@ -127,7 +127,7 @@ def source_digest(path: Path, memo_folder: Path | None = None) -> str:
 def _remembered(memo: Path) -> dict[str, dict[str, object]]:
     try:
         known = json.loads(memo.read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # no memo yet, or a damaged one: nothing is lost but time
+    except (OSError, ValueError):  # no cache file yet, or a damaged one: the digests are computed again
         return {}
     return known if isinstance(known, dict) else {}
 

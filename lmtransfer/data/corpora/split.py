@@ -1,8 +1,8 @@
-"""Training and validation parts, decided by content and never by position or chance.
+"""Training and validation parts, decided by content, never by position or chance.
 
-The hash of a document's text decides, so that duplicates always fall on the same side, whatever their number and
-order, and a corpus that grows keeps its split. Where there are only a few (long) documents, such as five novels, a
-hash would hold out a fifth of the text or nothing at all; there the last paragraphs of each document are held out.
+The hash of a document's text decides. Therefore duplicates are always in the same part, and a corpus that grows keeps
+its split. With only a few (long) documents, such as five novels, a hash would hold out a fifth of the text or nothing.
+In that case the last paragraphs of each document are held out.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ def text_hash(text: str) -> int:
 def hash_threshold(texts: Iterable[str], fraction: float) -> int:
     """The hash below which a document is held out.
 
-    It is ``fraction`` of the hash's range, moved just so far that both parts have a document where the corpus has two
-    different ones. Reads only until both parts have one: about ``1 / fraction`` documents.
+    It is ``fraction`` of the hash's range, moved only as far as needed for both parts to have a document. (This needs
+    two different documents.) Reads only until both parts have a document: about ``1 / fraction`` documents.
 
     Args:
         texts: the corpus's texts.
-        fraction: the part to hold out, 0 to 1; 0 holds out nothing.
+        fraction: share to hold out, 0 to 1; 0 holds out nothing.
     """
     if fraction == 0:
         return 0
@@ -46,11 +46,11 @@ def hash_threshold(texts: Iterable[str], fraction: float) -> int:
 
 
 def split_ending(document: Document, fraction: float) -> Iterator[Document]:
-    """Cut a document in two: its beginning for training and its ending, held out.
+    """Cut a document in two: the beginning for training, the ending for validation.
 
-    The cut is at the end of the paragraph in which the ending of ``fraction`` of the characters would start; where
-    that leaves no ending, at the last paragraph's start; in a document of one paragraph, at a sentence's start. A
-    document of a single sentence is for training.
+    An ending with ``fraction`` of the characters would start inside a paragraph. The cut is at the end of that
+    paragraph. If no text is left after it, the cut is at the start of the last paragraph. A document with one paragraph
+    is cut at the start of a sentence. A document with a single sentence is for training.
     """
     text = document.text
     target = round(len(text) * (1 - fraction))

@@ -1,1 +1,1 @@
-"""Corpora tokenised once, in memory-mapped files."""
+"""Token stores: corpora that are tokenised once, in memory-mapped files."""

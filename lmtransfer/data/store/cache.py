@@ -1,9 +1,9 @@
-"""Corpora tokenised once and kept by content, and tokenizers trained once and kept the same way.
+"""The cache of tokenised corpora and of trained tokenizers, with keys that depend on the content.
 
-The key of a prepared corpus is a hash of the content of its sources, the settings that decide which documents come
-out, the tokenizer, and the version of the format; nothing is ever taken for fresh by its name or its date alone. The
-work is cut into blocks of documents, each of which becomes complete or stays absent, so that a prepare that was
-killed goes on with the missing ones, and the result does not depend on how many processes worked on it.
+The key of a prepared corpus is a hash of four things: the content of its sources, the settings that select documents,
+the tokenizer, and the version of the format. Names and dates alone never decide whether an entry is up to date. The
+work is cut into blocks of documents. Each block is either complete or absent, so that an interrupted preparation
+resumes with the missing blocks. The result does not depend on the number of processes.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from lmtransfer.tokenizers.base import Tokenizer
 from lmtransfer.tokenizers.load import load_tokenizer
 from lmtransfer.tokenizers.trainer import TokenizerTrainer
 
-#: Seconds that a process waits for another one without saying so.
+#: Seconds that a process waits for another process before it prints a message.
 _PATIENCE = 3.0
-CACHE_FORMAT = 1  # to be raised whenever the same text and tokenizer would give other sentences, blocks or statistics
+CACHE_FORMAT = 1  # increase it when the same text and tokenizer would give other sentences, blocks or statistics
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +47,12 @@ class PreparedCorpus:
     """A tokenised corpus.
 
     Attributes:
-        train: its training part; that of a mixture has parts.
-        validation: its held-out part; may be empty.
-        statistics: counts over both.
-        folder: where it lies; of a mixture, the folder that the parts' own folders are in.
-        from_cache: whether it was there already.
-        parts: the corpora of a mixture, by name; empty for a single one.
+        train: the training part; a ``MixedStore`` for a mixture.
+        validation: the held-out part; may be empty.
+        statistics: counts over both parts.
+        folder: its folder; for a mixture, the folder that contains the folders of the parts.
+        from_cache: whether it was in the cache already.
+        parts: the prepared corpora of a mixture, by name; empty for a single corpus.
     """
 
     train: TokenStore | MixedStore
@@ -72,15 +72,16 @@ def prepare(
     on_progress: Callable[[Progress], None] | None = None,
     min_tokens: int = 1,
 ) -> PreparedCorpus:
-    """Tokenise a corpus, or find it tokenised; each part of a mixture is kept by itself.
+    """Tokenise a corpus, or read it from the cache; each part of a mixture is cached separately.
 
     Args:
         corpus: the documents.
-        tokenizer: turns sentences into ids; must survive pickling, since worker processes get a copy.
-        cache_dir: where prepared corpora are kept; None: see ``default_cache_dir``.
-        num_workers: processes that tokenise; 0 and 1 work in this process; None: one a core. The result is the same.
+        tokenizer: turns sentences into ids; must be picklable, because worker processes get a copy.
+        cache_dir: folder of the cache; None: see ``default_cache_dir``.
+        num_workers: number of worker processes; 0 and 1 use this process only; None: one for each core. The result does
+            not depend on it.
         on_progress: called after each block.
-        min_tokens: the training part must have at least so many tokens (one row of the model that will read it).
+        min_tokens: least number of tokens of the training part (one row of the model that will read it).
 
     Raises:
         DataError: the corpus is empty or too small, cannot be read, or the disk is full.
@@ -145,12 +146,12 @@ def _mixed(corpus: MixtureCorpus, parts: Mapping[str, PreparedCorpus], folder: P
 
 
 def tokenizer_for(corpus: Corpus, trainer: TokenizerTrainer, *, cache_dir: str | Path | None = None) -> Tokenizer:
-    """The tokenizer that ``trainer`` makes of a corpus's training documents, trained now or found.
+    """The tokenizer that ``trainer`` trains on a corpus's training documents, trained now or read from the cache.
 
     Args:
-        corpus: the documents; held-out ones are not looked at.
-        trainer: draws its own seeded sample of the lines.
-        cache_dir: where tokenizers are kept; None: see ``default_cache_dir``.
+        corpus: the documents; held-out documents are not used.
+        trainer: the settings; draws its own seeded sample of the lines.
+        cache_dir: folder of the cache; None: see ``default_cache_dir``.
 
     Raises:
         DataError: the corpus has no text, or too little of it for the trainer's settings.
@@ -165,10 +166,10 @@ def tokenizer_for(corpus: Corpus, trainer: TokenizerTrainer, *, cache_dir: str |
 
 
 def _some(lines: Iterator[str], corpus: Corpus) -> Iterator[str]:
-    """The lines, of which one at least has text.
+    """The lines, after a check that at least one of them has text.
 
     Raises:
-        DataError: none has.
+        DataError: no line has text.
     """
     blank: list[str] = []
     for line in lines:
@@ -189,16 +190,16 @@ def _slug(name: str) -> str:
 
 @contextmanager
 def writing(folder: Path) -> Iterator[None]:
-    """Hold the folder against other processes (a second one waits, says so, and then finds the work done)."""
+    """Lock the folder: a second process prints a message, waits, and then finds the finished work."""
     try:
         with naming(folder), _locked(folder):
-            for staged in folder.parent.glob(f".{glob.escape(folder.name)}.*.tmp"):  # of a process that was killed
+            for staged in folder.parent.glob(f".{glob.escape(folder.name)}.*.tmp"):  # left by a killed process
                 remove(staged)
             yield
     except OSError as error:
         place = Path(str(error.filename))
         if not (place.is_relative_to(folder.parent) or place in folder.parents):
-            raise  # of a source, or of what is shown
+            raise  # the error is about a source or about output, not about the cache
         raise DataError(
             f"cache_dir: cannot write {folder} ({error.strerror}); make room, or set cache_dir= or LMTRANSFER_CACHE "
             "to another place. What is complete is kept"

@@ -1,4 +1,4 @@
-"""Filling a prepared corpus's folder: block by block, in parallel, going on where an earlier try stopped."""
+"""Fill the folder of a prepared corpus: block by block, in parallel; resumes where an earlier attempt stopped."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ _HASHES_AT_ONCE = 1 << 22
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a prepare is.
+    """Progress of the preparation.
 
     Attributes:
-        documents, tokens: done so far.
-        fraction: how much of the source has been read, 0 to 1; None where that is not known.
-        blocks_kept: blocks that an interrupted earlier prepare had done.
+        documents, tokens: number processed so far.
+        fraction: share of the source that has been read, 0 to 1; None if unknown.
+        blocks_kept: number of blocks that are reused from an earlier interrupted preparation.
     """
 
     documents: int
@@ -60,13 +60,13 @@ def fill(
     num_workers: int,
     on_progress: Callable[[Progress], None] | None,
 ) -> CorpusStatistics:
-    """Do what is missing of a prepare, up to the stores of both sides; returns the statistics.
+    """Complete the preparation of a corpus: missing blocks, then both token stores; returns the statistics.
 
     Args:
         folder: the prepared corpus's folder.
         corpus: the documents.
         tokenizer: turns sentences into ids.
-        num_workers: processes; 0 and 1 work in this one.
+        num_workers: number of worker processes; 0 and 1 use this process only.
         on_progress: called after each block.
 
     Raises:
@@ -79,7 +79,7 @@ def fill(
     total = CorpusStatistics()
     records: list[BlockRecord] = []
     kept = 0
-    with closing(_records(folder, corpus, tokenizer, num_workers)) as found:  # its workers end with it
+    with closing(_records(folder, corpus, tokenizer, num_workers)) as found:  # closing ends its workers
         for record, was_kept in found:
             records.append(record)
             total.add(record.statistics)
@@ -97,7 +97,7 @@ def fill(
 
 
 def no_text(corpus: Corpus) -> DataError:
-    """The error of a corpus in which there is nothing to read, which names its files where it has any."""
+    """The error for a corpus without text; it names the corpus's files, if there are any."""
     files = list(corpus.files)
     among = f"{', '.join(files[:3])}{f' and {len(files) - 3} more' if len(files) > 3 else ''}"
     where = f" ({among}: {'is' if len(files) == 1 else 'are'} empty, or blank)" if files else ""
@@ -107,7 +107,7 @@ def no_text(corpus: Corpus) -> DataError:
 def _records(
     folder: Path, corpus: Corpus, tokenizer: Tokenizer, num_workers: int
 ) -> Generator[tuple[BlockRecord, bool]]:
-    """The record of each block in order, and whether it was there already; at most a few blocks are in memory."""
+    """The record of each block in order, and whether it existed already; at most a few blocks are in memory."""
     source = blocks(corpus)
     head = list(islice(source, 2))
     source = chain(head, source)
@@ -138,7 +138,7 @@ def _finished(result: Future[BlockRecord] | BlockRecord, kept: bool) -> tuple[Bl
 
 
 def _kept(folder: Path, block: Block) -> BlockRecord | None:
-    """The record of a block that an earlier prepare has completed, if it is whole and of the same texts."""
+    """The record of a block from an earlier preparation, if its files are complete and its texts are the same."""
     record = BlockRecord.read(record_path(folder, block.index))
     if record is None or record.digest != block.digest() or not hashes_path(folder, block.index).is_file():
         return None
@@ -151,7 +151,7 @@ def _kept(folder: Path, block: Block) -> BlockRecord | None:
 
 
 def _count_duplicates(paths: list[Path]) -> int:
-    """How many hashes were met before, holding about ``_HASHES_AT_ONCE`` of them in memory."""
+    """Number of repeated hashes, with about ``_HASHES_AT_ONCE`` hashes in memory at a time."""
     arrays = [np.load(path, mmap_mode="r") for path in paths]
     passes = max(1, -(-sum(map(len, arrays)) // _HASHES_AT_ONCE))
     duplicates = 0

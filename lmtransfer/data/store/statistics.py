@@ -1,4 +1,4 @@
-"""What is known of a prepared corpus: counts, rates and odd things; part of its manifest."""
+"""Statistics of a prepared corpus: counts, rates and irregularities; part of its manifest."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from typing import Any
 
 @dataclass(slots=True)
 class CorpusStatistics:
-    """Counts over a whole prepared corpus, both parts of the split together unless the name says otherwise.
+    """Counts over a whole prepared corpus, training and validation together unless the name says otherwise.
 
     Attributes:
-        documents: documents that hold any text, duplicates included; with ``split_unit=paragraphs`` the beginning and
-            the ending of a document count as one each.
-        validation_documents: how many of them are held out.
-        duplicate_documents: how many of them have exactly the text of an earlier one.
-        sentences: sentences (see ``lmtransfer.data.corpora.sentences``) that hold any token.
-        words: runs of characters between white space.
-        tokens: tokens of the tokenizer, without special ones.
-        validation_tokens: how many of them are held out.
-        unknown_tokens: how many of them are the unknown token.
+        documents: documents with text, duplicates included; with ``split_unit=paragraphs`` the beginning and the ending
+            of a document count as two documents.
+        validation_documents: number of held-out documents.
+        duplicate_documents: number of documents with exactly the text of an earlier document.
+        sentences: sentences (see ``lmtransfer.data.corpora.sentences``) with at least one token.
+        words: sequences of characters between white space.
+        tokens: tokens of the tokenizer, without special tokens.
+        validation_tokens: number of held-out tokens.
+        unknown_tokens: number of unknown tokens.
         text_bytes: bytes of the documents' text as UTF-8.
         longest_sentence_tokens: tokens of the longest sentence.
-        seconds: wall-clock time of preparing it, without what an interrupted earlier try had done.
-        notes: odd things met while reading: number and first place by kind.
+        seconds: wall-clock time of the preparation, without the time of earlier interrupted attempts.
+        notes: irregularities found while reading: number and first place by kind.
     """
 
     documents: int = 0
@@ -41,7 +41,7 @@ class CorpusStatistics:
 
     @property
     def unknown_rate(self) -> float:
-        """Part of the tokens that are the unknown token, 0 to 1."""
+        """Share of the tokens that are the unknown token, 0 to 1."""
         return self.unknown_tokens / self.tokens if self.tokens else 0.0
 
     def add(self, other: CorpusStatistics) -> None:

@@ -8,8 +8,8 @@ A store is a folder::
     shard-00000/tokens.npy  uint16 where the vocabulary fits, else uint32
     shard-00000/sentence_lengths.npy, document_lengths.npy    uint32: tokens a sentence, sentences a document
 
-Nothing of it is read into memory before it is asked for, so opening a store of any size takes the same memory. There
-are no special tokens inside: rows add them.
+Data is read into memory only on access, so opening a store takes the same memory for any size. A store has no special
+tokens: rows add them.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _INDEX_FILES = ("sentence_starts.npy", "document_starts.npy")
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """What the manifest says of one shard.
+    """The manifest's entry of one shard.
 
     Attributes:
-        name: its folder's name.
-        num_documents, num_sentences, num_tokens: what it holds.
+        name: name of its folder.
+        num_documents, num_sentences, num_tokens: numbers of documents, sentences and tokens in it.
         files: size in bytes and digest of each file, by name.
     """
 
@@ -67,14 +67,14 @@ def write_shard(
     document_lengths: np.ndarray,
     vocab_size: int,
 ) -> Shard:
-    """Write one shard; ``folder`` is complete or absent, whenever the process is killed.
+    """Write one shard; if the process is killed, ``folder`` is either complete or absent.
 
     Args:
         folder: the shard's own folder.
         tokens: token ids, shape (num_tokens,).
-        sentence_lengths: tokens of each sentence, shape (num_sentences,); none may be 0.
-        document_lengths: sentences of each document, shape (num_documents,); none may be 0.
-        vocab_size: decides between 16 and 32 bits a token.
+        sentence_lengths: tokens of each sentence, at least 1, shape (num_sentences,).
+        document_lengths: sentences of each document, at least 1, shape (num_documents,).
+        vocab_size: size of the vocabulary; decides between 16 and 32 bits for a token.
     """
     with staged_folder(folder) as staged:
         np.save(staged / "tokens.npy", tokens.astype(np.uint16 if vocab_size <= 1 << 16 else np.uint32))
@@ -85,7 +85,7 @@ def write_shard(
 
 
 def _write_starts(path: Path, folder: Path, shards: Sequence[Shard], lengths_name: str, total: int) -> None:
-    """Write running sums of the shards' lengths as one int64 array, a shard at a time."""
+    """Write the cumulative sums of the shards' lengths as one int64 array, one shard at a time."""
     out = np.lib.format.open_memmap(path, mode="w+", dtype=np.int64, shape=(total + 1,))
     reserve(path)
     out[0] = 0
@@ -100,11 +100,11 @@ def _write_starts(path: Path, folder: Path, shards: Sequence[Shard], lengths_nam
 class TokenStore:
     """A tokenised corpus, opened from its folder with ``TokenStore.open``.
 
-    It can be sent to another process, which opens the folder again.
+    It can be pickled; the other process opens the folder again.
 
     Attributes:
-        folder: where it lies.
-        num_documents, num_sentences, num_tokens: what it holds.
+        folder: its folder.
+        num_documents, num_sentences, num_tokens: numbers of documents, sentences and tokens in it.
         sentence_starts: int64, shape (num_sentences + 1,): global index of each sentence's first token; the last
             entry is ``num_tokens``. Memory-mapped.
         document_starts: int64, shape (num_documents + 1,): global index of each document's first sentence; the last
@@ -127,7 +127,7 @@ class TokenStore:
         """Open a complete store.
 
         Raises:
-            DataError: the folder holds no complete store, or one that has been changed since it was written.
+            DataError: the folder has no complete store, or a store that was changed after it was written.
         """
         folder = Path(folder)
         path = folder / "manifest.json"
@@ -187,7 +187,7 @@ def _all_files(shards: Sequence[Shard], index: dict[str, tuple[int, str]]) -> It
 
 
 def finish_store(folder: Path, shards: Sequence[Shard]) -> TokenStore:
-    """Write the global index and the manifest over shards that lie in ``folder``, and open the store."""
+    """Write the global index and the manifest for the shards in ``folder``, and open the store."""
     folder.mkdir(parents=True, exist_ok=True)
     _write_starts(
         folder / "sentence_starts.npy", folder, shards, "sentence_lengths.npy", sum(s.num_sentences for s in shards)
@@ -208,10 +208,10 @@ def finish_store(folder: Path, shards: Sequence[Shard]) -> TokenStore:
 
 @dataclass(frozen=True, slots=True)
 class MixedStore:
-    """The tokens of several corpora, each in a store of its own; can be sent to another process.
+    """The tokens of several corpora, each in its own store; can be pickled.
 
     Attributes:
-        parts: by name, in the mixture's order.
+        parts: the stores by name, in the mixture's order.
         alpha: exponent of the smoothed sampling; see ``smoothed``.
     """
 
@@ -229,6 +229,6 @@ class MixedStore:
         return sum(store.num_documents for store in self.parts.values())
 
     def proportions(self) -> dict[str, float]:
-        """The share of what is sampled that each part has, by its number of tokens."""
+        """The sampling proportion of each part, smoothed from its number of tokens."""
         shares = smoothed(np.array([store.num_tokens for store in self.parts.values()]), self.alpha)
         return dict(zip(self.parts, shares.tolist(), strict=True))

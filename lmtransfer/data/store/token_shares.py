@@ -1,4 +1,4 @@
-"""How often each token occurs in a store or a mixture, and what the parts of a mixture have of its vocabulary."""
+"""Token frequencies in a store or a mixture, and which part of the vocabulary each part of a mixture uses."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def token_shares(store: TokenStore | MixedStore, *, most_tokens: int = 20_000_00
     """The share of each token among the tokens that training draws, float64, shape (vocabulary,).
 
     Args:
-        store: one corpus, or a mixture, whose parts count by their smoothed proportions.
-        most_tokens: of a large corpus only so many, its first ones, are counted.
+        store: one corpus, or a mixture, whose parts are weighted by their smoothed proportions.
+        most_tokens: only the first ``most_tokens`` tokens of a large corpus are counted.
     """
     if isinstance(store, TokenStore):
         counts = _counts(store, most_tokens)
@@ -35,14 +35,14 @@ def token_information(store: TokenStore | MixedStore, *, size: int) -> np.ndarra
 
     Args:
         store: the training part.
-        size: of the vocabulary; a token that does not occur counts as the rarest that does.
+        size: size of the vocabulary. A token that does not occur gets the value of the rarest token that occurs.
     """
     shares = _padded(token_shares(store), size)[:size]
     return -np.log(np.where(shares > 0, shares, shares[shares > 0].min()))
 
 
 def kept_rates(shares_V: np.ndarray, *, threshold: float) -> np.ndarray:
-    """How often each token is kept where frequent ones are thinned out: sqrt(threshold / share), at most 1.
+    """Probability of keeping each token when frequent tokens are subsampled: sqrt(threshold / share), at most 1.
 
     After Mikolov et al. 2013 (``Distributed ...``, section 2.3), float64, shape (vocabulary,).
     """
@@ -53,7 +53,7 @@ def kept_rates(shares_V: np.ndarray, *, threshold: float) -> np.ndarray:
 
 
 def unigram_entropy(store: TokenStore | MixedStore) -> float:
-    """Entropy in nats of how often each token is drawn: what a masked language model knows before it uses context."""
+    """Entropy of the token frequencies in nats: the loss of a masked language model that uses no context."""
     shares = token_shares(store)
     shares = shares[shares > 0]
     return float(-(shares * np.log(shares)).sum())
@@ -64,12 +64,12 @@ class PartShares:
     """One part of a mixture.
 
     Attributes:
-        tokens: its training tokens.
-        share: of the mixture's training tokens, 0 to 1.
-        sampled: share of what training draws, by the smoothed sampling.
-        unknown_rate: part of its tokens that are the unknown one.
-        vocabulary: part of the pieces that make up 99.9 % of its tokens, 0 to 1.
-        own: part of the pieces that are more frequent in it than in any other part, 0 to 1.
+        tokens: number of its training tokens.
+        share: its share of the mixture's training tokens, 0 to 1.
+        sampled: its share of the tokens that training samples, by the smoothed proportions.
+        unknown_rate: share of its tokens that are the unknown token.
+        vocabulary: share of the vocabulary's pieces that are needed to cover 99.9 % of its tokens, 0 to 1.
+        own: share of the vocabulary's pieces that are more frequent in it than in any other part, 0 to 1.
     """
 
     tokens: int
@@ -87,12 +87,12 @@ class PartShares:
 def part_shares(
     store: TokenStore | MixedStore, tokenizer: Tokenizer, *, most_tokens: int = 20_000_000
 ) -> Mapping[str, PartShares]:
-    """What each part of a mixture has of its text and of its vocabulary, by name; empty for a single corpus.
+    """The shares of text and of vocabulary of each part of a mixture, by name; empty for a single corpus.
 
     Args:
         store: the training part.
-        tokenizer: that its tokens are of.
-        most_tokens: of a large part only so many, its first ones, are counted.
+        tokenizer: the tokenizer of the store.
+        most_tokens: only the first ``most_tokens`` tokens of a large part are counted.
     """
     if isinstance(store, TokenStore):
         return {}
@@ -131,6 +131,6 @@ def _padded(numbers: np.ndarray, size: int) -> np.ndarray:
 
 
 def _making_up(frequencies: np.ndarray, share: float) -> int:
-    """How many of the most frequent pieces make up a share of all."""
+    """Number of most frequent pieces whose frequencies add up to ``share`` of the total."""
     ordered = np.sort(frequencies)[::-1].cumsum()
     return int(ordered.searchsorted(share * ordered[-1])) + 1 if ordered[-1] else 0

@@ -1,4 +1,4 @@
-"""One block of documents into one shard of each side of the split; this is what a worker process does."""
+"""Turn one block of documents into one shard for training and one for validation: the work of a worker process."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _BATCH_SENTENCES = 2048
 
 @dataclass(slots=True)
 class Block:
-    """A run of documents, cut by size alone, so that blocks do not depend on the number of workers.
+    """Consecutive documents, cut by size only, so that blocks do not depend on the number of workers.
 
     Attributes:
         index: its number, from 0.
@@ -51,12 +51,12 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class BlockRecord:
-    """What is known of a block that has been tokenised and written.
+    """The record of a block that has been tokenised and written.
 
     Attributes:
-        digest: that of the block's texts.
-        statistics: its counts.
-        shards: its shard of each side that has one.
+        digest: digest of the block's texts.
+        statistics: counts of the block.
+        shards: the block's shards, by ``train`` and ``validation``; a part without text has no shard.
     """
 
     digest: str
@@ -64,12 +64,12 @@ class BlockRecord:
     shards: dict[str, Shard]
 
     def write(self, path: Path) -> None:
-        """Write it; its presence says that the block is complete."""
+        """Write the record; if the file exists, the block is complete."""
         write_json(path, asdict(self))
 
     @classmethod
     def read(cls, path: Path) -> BlockRecord | None:
-        """Read it back; None if it is not there."""
+        """Read a record; None if there is no file."""
         if not path.is_file():
             return None
         value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
@@ -81,12 +81,12 @@ class BlockRecord:
 
 
 def record_path(folder: Path, index: int) -> Path:
-    """Where the record of block ``index`` of the corpus in ``folder`` lies."""
+    """Path of the record of block ``index`` of the corpus in ``folder``."""
     return folder / "blocks" / f"{index:05d}.json"
 
 
 def hashes_path(folder: Path, index: int) -> Path:
-    """Where the hashes of the texts of block ``index`` lie, uint64."""
+    """Path of the hashes of the texts of block ``index``, uint64."""
     return folder / "blocks" / f"{index:05d}.hashes" / "hashes.npy"
 
 
@@ -105,7 +105,7 @@ def blocks(corpus: Corpus) -> Iterator[Block]:
 
 
 def _encode(texts: Sequence[str], tokenizer: Tokenizer) -> tuple[list[np.ndarray], np.ndarray]:
-    """The sentences of ``texts`` as token ids, and how many of them each text has; empty ones are left out."""
+    """The sentences of ``texts`` as token ids, and the number of sentences of each text; no empty sentences."""
     sentences: list[str] = []
     counts = np.zeros(len(texts), dtype=np.int64)
     encoded: list[np.ndarray] = []
@@ -123,7 +123,7 @@ def _encode(texts: Sequence[str], tokenizer: Tokenizer) -> tuple[list[np.ndarray
         begun = False
         for start, stop in sentence_spans(text):
             sentence = text[start:stop].strip()
-            # A space says that a text goes on (``Tokenizer``); full-width marks end sentences without one.
+            # A leading space marks the continuation of a text (see ``Tokenizer``), but not after full-width marks.
             goes_on = begun and sentence != "" and (text[start].isspace() or text[start - 1].isspace())
             sentences.append(" " + sentence if goes_on else sentence)
             owners.append(owner)
@@ -135,7 +135,7 @@ def _encode(texts: Sequence[str], tokenizer: Tokenizer) -> tuple[list[np.ndarray
 
 
 def tokenise_block(block: Block, folder: Path, tokenizer: Tokenizer) -> BlockRecord:
-    """Tokenise a block and write its shards and its record into the corpus's folder.
+    """Tokenise a block and write its shards and its record to the corpus's folder.
 
     Args:
         block: the documents.

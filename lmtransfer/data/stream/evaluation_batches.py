@@ -23,21 +23,21 @@ def evaluation_batches(
     world_size: int = 1,
     num_lanes: int | None = None,
 ) -> Iterator[Any]:
-    """The rows of epoch 0 once, by length: batches for evaluation.
+    """Batches for evaluation: each row of epoch 0 once, sorted by length.
 
-    Which rows there are, and in contiguous text what each of them follows, depends neither on the batch size nor on
-    the number of ranks.
+    The selected rows do not depend on the batch size or on the number of ranks. In contiguous text, the row that each
+    row follows does not depend on them either.
 
     Args:
         source: the rows.
-        micro_batch_tokens: most tokens of a batch (a longer row makes a batch of its own).
+        micro_batch_tokens: most tokens of a batch (a longer row is a batch on its own).
         max_tokens: take a random subset of at most this many tokens (at least one row); None takes all.
-        seed: of the subset.
-        rank: which of the ranks this is; each gets a share of the batches.
-        world_size: how many ranks there are.
-        num_lanes: the rows are one text, as in ``PlannedStream`` where it is contiguous, and are read in so many lanes
-            of equal length side by side, and those left over as one more, which is shorter; with ``max_tokens`` the
-            first rows of each lane are taken. Each rank gets a share of the lanes. None: rows stand alone.
+        seed: seed of the subset.
+        rank: rank of this process; each rank gets a share of the batches.
+        world_size: number of ranks.
+        num_lanes: the rows are contiguous text, as in a contiguous ``PlannedStream``. They are read in this number of
+            parallel lanes of equal length. The remaining rows are one more lane, which is shorter. With ``max_tokens``
+            only the first rows of each lane are taken. Each rank gets a share of the lanes. None: rows are independent.
     """
     plan = source.plan(0)
     if num_lanes is not None:
@@ -61,7 +61,7 @@ def evaluation_batches(
 
 
 def _lanes(lengths: np.ndarray, num_lanes: int, max_tokens: int | None) -> list[np.ndarray]:
-    """The rows of each lane: rows of one length but for the last one, which may be shorter."""
+    """The rows of each lane; all rows have the same length except the last one, which may be shorter."""
     longest = int(lengths.max(initial=1))
     num_full = int((lengths == longest).sum())
     most = len(lengths) if max_tokens is None else max(max_tokens // longest, 1)
@@ -75,7 +75,7 @@ def _lanes(lengths: np.ndarray, num_lanes: int, max_tokens: int | None) -> list[
 
 
 def _groups(lanes: list[np.ndarray], lengths: np.ndarray, wide: int) -> Iterator[list[np.ndarray]]:
-    """The lanes in groups of at most ``wide`` of equal length in tokens, in order."""
+    """Groups of at most ``wide`` consecutive lanes with the same number of tokens."""
     for _, alike in groupby(lanes, key=lambda rows: int(lengths[rows].sum())):
         together = list(alike)
         for start in range(0, len(together), wide):

@@ -1,4 +1,4 @@
-"""Which rows make up which optimiser step and which micro-batch: arithmetic on lengths, without any data."""
+"""Assign rows to optimiser steps and micro-batches, from the lengths of the rows only."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from lmtransfer.errors import ConfigError
 
 
 def cut_by_tokens(lengths: np.ndarray, max_tokens: int, *, key: str) -> list[int]:
-    """Edges of consecutive groups, each of as many rows as fit.
+    """Edges of consecutive groups, each with as many rows as fit.
 
     Args:
         lengths: tokens of each row, in order.
         max_tokens: most tokens of a group.
-        key: the setting that ``max_tokens`` comes from, for the message.
+        key: name of the setting with the value ``max_tokens``, for the message.
 
     Returns:
         Edges from 0 to ``len(lengths)``; group i is rows [edges[i], edges[i + 1]).
 
     Raises:
-        ConfigError: a row is longer than a group may be.
+        ConfigError: a row is longer than ``max_tokens``.
     """
     longest = int(lengths.max(initial=0))
     if longest > max_tokens:
@@ -40,18 +40,18 @@ def cut_by_tokens(lengths: np.ndarray, max_tokens: int, *, key: str) -> list[int
 def lanes(
     lengths: np.ndarray, *, batch_tokens: int | None = None, batch_examples: int | None = None
 ) -> tuple[np.ndarray, list[int]]:
-    """The order of contiguous rows, and the steps' edges in it: each step takes the next row of every lane.
+    """The order of contiguous rows, and the edges of the steps in it: each step takes the next row of every lane.
 
-    A lane is a stretch of the text. Rows are of one length but for the last one, which is left out with the rows that
-    do not fill a step.
+    A lane is a contiguous part of the text. All rows have the same length except the last one. The last row, if it is
+    shorter, and the rows that do not fill a step are not used.
 
     Args:
         lengths: tokens of each row, in the order of the text.
-        batch_tokens: most tokens of a step; this or ``batch_examples``.
+        batch_tokens: most tokens of a step; give this or ``batch_examples``.
         batch_examples: rows of a step: the number of lanes.
 
     Raises:
-        ConfigError: not even one row fits a step, or the text has fewer rows than a step has.
+        ConfigError: a row has more tokens than a step, or the text has fewer rows than a step.
     """
     longest = int(lengths.max(initial=1))
     num_rows = int((lengths == longest).sum())
@@ -70,7 +70,7 @@ def lanes(
 
 
 def cut_evenly(lengths: np.ndarray, groups: int) -> list[int]:
-    """Edges of ``groups`` consecutive groups of about equal numbers of tokens; those without a row are left out."""
+    """Edges of ``groups`` consecutive groups with about equal numbers of tokens; groups without a row are removed."""
     ends = np.cumsum(lengths, dtype=np.int64)
     middles = ends - lengths / 2
     bounds = ends[-1] * np.arange(1, groups) / groups
@@ -80,16 +80,16 @@ def cut_evenly(lengths: np.ndarray, groups: int) -> list[int]:
 def micro_batches(
     rows: np.ndarray, lengths: np.ndarray, *, micro_batch_tokens: int | None, groups: int = 1
 ) -> list[np.ndarray]:
-    """Cut one step's rows into micro-batches of rows of like length.
+    """Cut one step's rows into micro-batches of rows with similar lengths.
 
     Args:
         rows: row numbers, in the step's order.
-        lengths: tokens of each of them.
+        lengths: tokens of each row.
         micro_batch_tokens: most tokens of a micro-batch; None cuts into ``groups`` parts.
-        groups: how many parts, where ``micro_batch_tokens`` is None.
+        groups: number of parts, if ``micro_batch_tokens`` is None.
 
     Raises:
-        ConfigError: a row is longer than a micro-batch may be.
+        ConfigError: a row is longer than ``micro_batch_tokens``.
     """
     order = np.argsort(lengths, kind="stable")
     rows, lengths = rows[order], lengths[order]
@@ -101,5 +101,5 @@ def micro_batches(
 
 
 def share(count: int, rank: int, world_size: int) -> range:
-    """The micro-batches of one rank, of ``count`` in all: consecutive, and at most one more than another rank's."""
+    """The consecutive range of one rank's micro-batches out of ``count``; the ranks' numbers differ by at most one."""
     return range(rank * count // world_size, (rank + 1) * count // world_size)

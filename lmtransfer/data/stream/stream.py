@@ -1,4 +1,4 @@
-"""Endless optimiser steps from a source of rows: step k is a pure function of (config, seed, k)."""
+"""An endless stream of optimiser steps from a source of rows: step k is a pure function of (config, seed, k)."""
 
 from __future__ import annotations
 
@@ -19,38 +19,38 @@ from lmtransfer.randomness import permutation
 from lmtransfer.system.interrupts import SIGNALS
 from lmtransfer.training.learner import BatchStream, Step
 
-#: Micro-batches are numbered within a step of this many, so that a number needs no history.
+#: The first micro-batch of step k has number k times this, so that a number does not depend on earlier steps.
 MICRO_BATCHES_PER_STEP = 1 << 20
 #: Batches that each worker keeps ready.
 _PREFETCHED = 4
 
 
 class Source(ABC):
-    """Rows that can be planned an epoch at a time and built into batches. Must survive pickling for workers."""
+    """Rows that are planned one epoch at a time and built into batches; must be picklable for workers."""
 
     @abstractmethod
     def plan(self, epoch: int) -> Any:
-        """The rows of ``epoch``, an object with ``lengths``: a pure function of the source's settings and ``epoch``."""
+        """The rows of ``epoch``: an object with ``lengths``; depends only on the source's settings and ``epoch``."""
 
     @abstractmethod
     def build(self, epoch: int, plan: Any, row_ids: Sequence[int] | np.ndarray, *, follows: bool | None = None) -> Any:
-        """A micro-batch.
+        """Build a micro-batch.
 
         Args:
-            epoch: which.
-            plan: of the epoch.
-            row_ids: its rows.
-            follows: of contiguous rows, whether each goes on where the same row of the batch before it ended; None:
-                rows stand alone.
+            epoch: number of the epoch.
+            plan: the plan of the epoch.
+            row_ids: the rows of the micro-batch.
+            follows: for contiguous rows, whether each row continues the same row of the previous batch; None: rows are
+                independent.
         """
 
     def set_capacity(self, tokens: int) -> None:  # noqa: B027 (most sources have batches of their own size)
-        """Fill every batch from now on up to so many tokens, where batches are filled up at all."""
+        """Fill every later batch up to ``tokens`` tokens, if the source fills batches."""
 
 
 @dataclass(frozen=True, slots=True)
 class _PlannedStep:
-    """One step before its batches are built: ``mine`` are this rank's micro-batches, as row numbers."""
+    """One step before its batches are built; ``mine`` has the row numbers of this rank's micro-batches."""
 
     number: int
     epoch: int
@@ -61,24 +61,24 @@ class _PlannedStep:
 
 
 class PlannedStream:
-    """Steps of rows in a random order that is drawn anew for each epoch; see ``training.learner.BatchStream``.
+    """Steps of rows in random order, with a new order for each epoch; see ``training.learner.BatchStream``.
 
-    A step takes rows in that order until its budget would be exceeded; the last step of an epoch takes what is left.
-    Inside a step rows are sorted by length and cut into micro-batches, which are dealt to the ranks in consecutive
-    shares: number of workers and world size change nothing in what a step holds.
+    A step takes rows in that order up to its budget; the last step of an epoch takes the remaining rows. Within a step,
+    rows are sorted by length and cut into micro-batches. Each rank gets a consecutive share of the micro-batches. The
+    rows of a step do not depend on the number of workers or on the world size.
 
     Args:
         source: the rows.
-        seed: of the order.
-        batch_tokens: most tokens of a step over all ranks; this or ``batch_examples``.
+        seed: seed of the order.
+        batch_tokens: most tokens of a step over all ranks; give this or ``batch_examples``.
         batch_examples: rows of a step over all ranks.
-        micro_batch_tokens: most tokens of a forward pass; None for one forward pass a rank and step.
-        num_workers: processes that build batches ahead; 0 builds them when they are asked for.
-        rank: which of the ranks this is.
-        world_size: how many ranks there are.
+        micro_batch_tokens: most tokens of a forward pass; None: one forward pass for each rank and step.
+        num_workers: number of processes that build batches in advance; 0 builds batches in this process.
+        rank: rank of this process.
+        world_size: number of ranks.
         pin_memory: build batches in page-locked memory, for a GPU (with workers only).
-        contiguous: the rows of an epoch are one text: each step's row j goes on where row j of the step before ended
-            (as many lanes as full rows fit a step; what is left over is seen in other epochs).
+        contiguous: the rows of an epoch are contiguous text: row j of each step continues row j of the previous step.
+            There are as many lanes as full rows fit a step. Rows that are left over are read in other epochs.
 
     Raises:
         ConfigError: neither or both budgets, or a budget that is not positive.
@@ -130,23 +130,23 @@ class PlannedStream:
         return len(self._edges(epoch, self._plans[epoch].lengths)[1]) - 1
 
     def steps(self, start: int = 0) -> Iterator[Step]:
-        """Steps from number ``start`` on, without end.
+        """An endless iterator of steps, from number ``start`` on.
 
         Raises:
             DataError: an epoch has no rows.
             ConfigError: a row does not fit a step or a micro-batch.
         """
-        micro_batch_tokens = self.micro_batch_tokens  # one value for all that this call hands out
+        micro_batch_tokens = self.micro_batch_tokens  # the same value for all steps of this call
         batches = self._batches(start, micro_batch_tokens)
         for planned in self._planned(start, micro_batch_tokens):
             built = tuple(next(batches) for _ in planned.mine)
             yield Step(planned.number, planned.progress, built, planned.first)
 
     def step_at(self, epoch: float) -> int:
-        """The number of the step that comes after ``epoch`` passes over the rows: where a text is gone on with.
+        """The number of the step after ``epoch`` passes over the rows, to continue reading a text.
 
         Args:
-            epoch: passes that are over, with fraction.
+            epoch: number of finished passes, with fraction.
         """
         whole = int(epoch)
         lengths = self._plans[whole].lengths
@@ -155,7 +155,7 @@ class PlannedStream:
         return sum(self.steps_in(past) for past in range(whole)) + within
 
     def set_micro_batch_tokens(self, tokens: int) -> None:
-        """Cut micro-batches of at most ``tokens`` from the next call of ``steps`` on; the steps hold the same rows."""
+        """Set the most tokens of a micro-batch for later calls of ``steps``; the rows of each step stay the same."""
         self.micro_batch_tokens = tokens
         self.source.set_capacity(tokens)
 
@@ -177,7 +177,7 @@ class PlannedStream:
             collate_fn=_as_it_is,
             worker_init_fn=_outlive_signals,
             pin_memory=self.pin_memory,
-            generator=torch.Generator(),  # its own, so that starting workers draws nothing from the global one
+            generator=torch.Generator(),  # a separate one, so that starting workers does not use the global generator
         )
         return iter(loader)
 
@@ -205,7 +205,7 @@ class PlannedStream:
             epoch, first_step = epoch + 1, first_step + num_steps
 
     def _edges(self, epoch: int, lengths: np.ndarray) -> tuple[np.ndarray, list[int]]:
-        """The order of the epoch's rows, and where in it steps begin and end."""
+        """The order of the epoch's rows, and the edges of the steps in it."""
         if len(lengths) == 0:
             raise DataError("there is not a single row to train on: the corpus or the training set is empty")
         if self.contiguous:
@@ -218,12 +218,12 @@ class PlannedStream:
 
 
 class RenumberedStream:
-    """A stream from one of its steps on, under other numbers: for a run that has taken steps of another before.
+    """A stream that starts at a later step and has other step numbers, for a run that already took steps elsewhere.
 
     Args:
         stream: the steps.
-        begins: number of the step that comes first.
-        number: what that one is numbered here.
+        begins: number of the first step in ``stream``.
+        number: new number of that step.
     """
 
     def __init__(self, stream: BatchStream, *, begins: int, number: int) -> None:
@@ -235,7 +235,7 @@ class RenumberedStream:
         return self.stream.steps_per_epoch
 
     def steps(self, start: int = 0) -> Iterator[Step]:
-        """See ``BatchStream``; ``start`` is one of the numbers here."""
+        """See ``BatchStream``; ``start`` is a new number."""
         moved = self.number - self.begins
         for step in self.stream.steps(start - moved):
             yield replace(step, number=step.number + moved)
@@ -245,12 +245,12 @@ class RenumberedStream:
         self.stream.set_micro_batch_tokens(tokens)
 
 
-#: One micro-batch: its epoch, its rows, and whether they go on from the ones before (None: they stand alone).
+#: One micro-batch: its epoch, its rows, and whether they continue the rows of the previous batch (None: independent).
 _Key = tuple[int, np.ndarray, bool | None]
 
 
 class _Plans:
-    """The plans of the epochs in use, made when first asked for."""
+    """The plans of the epochs in use, created on first access."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -265,7 +265,7 @@ class _Plans:
 
 
 class _Builder(Dataset[Any]):
-    """Builds batches in a worker process, which plans the epochs for itself."""
+    """Builds batches in a worker process, which computes its own plans."""
 
     def __init__(self, source: Source) -> None:
         self._source, self._plans = source, _Plans(source)
@@ -284,9 +284,10 @@ def _as_it_is(batch: Any) -> Any:
 
 
 def _outlive_signals(worker: int) -> None:
-    """Ctrl-C, SIGHUP and often SIGTERM reach the whole process group, while the main process has a step to finish.
+    """Ignore Ctrl-C, SIGHUP and the first SIGTERM in a worker.
 
-    So Ctrl-C, SIGHUP and the first SIGTERM are ignored; the main process ends its workers itself.
+    These signals often reach the whole process group while the main process must still finish a step. The main process
+    ends its workers itself.
     """
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)

@@ -1,1 +1,1 @@
-"""One file a published family: how its tensors and settings are called there and here."""
+"""One file for each published family: a table of its tensor names and settings and the matching names here."""

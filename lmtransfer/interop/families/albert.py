@@ -1,7 +1,7 @@
 """ALBERT in the layout of Hugging Face transformers.
 
-The key map names the tensors of the first layer, which all layers share; a published checkpoint with several groups of
-layers has no generator here.
+The key map names the tensors of the first layer, which all layers share. A published checkpoint with several groups of
+layers cannot be read.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What a family's file in this package says about published checkpoints: the tables, as data.
+"""Data classes for the tables that describe a published family.
 
-Every table is read in both directions. What a table cannot say is in the family's ``Quirks``.
+Every table is used for reading and for writing. The ``Quirks`` of a family hold what a table cannot express.
 """
 
 from __future__ import annotations
@@ -27,17 +27,16 @@ class NoCounterpart(CheckpointError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PretrainingHead:
-    """A published head and the objective that trains one like it.
+    """A published head and the objective that trains the same head.
 
     Attributes:
-        objective: its class; its tensors are ``<loss>.<name>``.
-        key_map: its tensors and theirs; none where the objective has no tensors of its own.
-        repeats: published tensors that repeat others, as files of old versions have them: each with what it repeats,
-            a tensor of the encoder (without prefix) or of this head. They are read only to see that they do, and never
-            written.
-        settings: arguments of the objective that config.json says, and under which key.
+        objective: class of the objective; its tensors are named ``<loss>.<name>``.
+        key_map: our tensor names and the published ones; empty if the objective has no tensors of its own.
+        repeats: published tensors of old files that repeat another tensor, each with the name of that tensor: one of
+            the encoder (without prefix) or of this head. Reading checks that they are equal; they are never written.
+        settings: arguments of the objective that config.json contains, with their keys.
         implied: arguments that are the same in all checkpoints.
-        declared_by: where there are no tensors to tell it from: the architectures of config.json that have it.
+        declared_by: for a head without tensors: the architectures in config.json that have this head.
     """
 
     objective: type[Objective]
@@ -54,21 +53,21 @@ class PretrainingHead:
 
     @property
     def vocabulary_sized(self) -> list[str]:
-        """Those of our tensors that have a number for each token of the vocabulary."""
+        """Our names of the tensors with one entry or row for each token of the vocabulary."""
         return [f"{self.loss}.{name}" for name in self.objective.vocabulary_sized]
 
 
 @dataclass(frozen=True, slots=True)
 class GeneratorFormat:
-    """A smaller model that an objective owns, published in a subfolder as one of the same family: ELECTRA's generator.
+    """A smaller model inside an objective, published in a subfolder as a model of the same family: ELECTRA's generator.
 
     Attributes:
-        objective: its class.
-        folder: the subfolder.
-        layers: prefix of the tensors of the generator's layers among the objective's.
-        head: prefix of those of its head, which published is one of ``mlm``.
-        shared: prefix of the encoder's tensors that the generator reads too, unless it has its own.
-        unpublished: those of the objective's that are for training alone.
+        objective: class of the objective.
+        folder: name of the subfolder.
+        layers: prefix of the generator's layers in the objective's tensor names.
+        head: prefix of the generator's head in the objective's tensor names; it is published as a head of ``mlm``.
+        shared: prefix of the encoder's tensors that the generator shares, unless it has its own.
+        unpublished: tensors of the objective that are needed for training only and are not published.
     """
 
     objective: type[Objective]
@@ -85,7 +84,7 @@ class GeneratorFormat:
 
     @property
     def own_prefixes(self) -> tuple[str, str]:
-        """Of what is published in the subfolder."""
+        """Prefixes of the objective's tensors that are published in the subfolder."""
         return self.layers, self.head
 
     @property
@@ -99,9 +98,9 @@ class PretrainingArchitecture:
     """A class of transformers with pretraining heads.
 
     Attributes:
-        name: the class.
-        losses: the objectives whose heads it has, and under which name its output holds what each says.
-        pooler: whether it has the encoder's pooler, in families that have one.
+        name: name of the class.
+        losses: the objectives whose heads it has, each with the attribute of its output that holds the logits.
+        pooler: whether it includes the encoder's pooler, in families that have one.
     """
 
     name: str
@@ -114,12 +113,12 @@ class TaskArchitecture:
     """A class of transformers with a task's head.
 
     Attributes:
-        name: the class.
-        key_map: the tensors of our head (``hidden``: its hidden layer, ``output``) and theirs.
-        pooler: whether it has the encoder's pooler.
-        as_pooler: the tensors of a hidden layer that stands for the pooler of an encoder without one.
-        dropouts: the keys of config.json that are the head's dropout.
-        config: further keys that it needs.
+        name: name of the class.
+        key_map: our head's tensors (``hidden``, the hidden layer, and ``output``) and the published names.
+        pooler: whether it includes the encoder's pooler.
+        as_pooler: rewrites that publish the head's hidden layer as the pooler, for an encoder without a pooler.
+        dropouts: the keys of config.json that set the head's dropout.
+        config: further keys of config.json that it needs.
     """
 
     name: str
@@ -131,20 +130,20 @@ class TaskArchitecture:
 
 
 class Quirks:
-    """What a family's format has that no table says; here: nothing. Tensors go by published names without prefix."""
+    """Conversions that no table can express; here there are none. Tensors have published names without prefix."""
 
     def read_config(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
-        """config.json with the keys that the table knows."""
+        """Return config.json with the keys that the table knows."""
         return config
 
     def read_tensors(
         self, tensors: dict[str, Tensor], arguments: dict[str, Any], config: Mapping[str, Any], notes: list[str]
     ) -> dict[str, Tensor]:
-        """The encoder's tensors as the key map knows them; may change arguments of ours and add notes."""
+        """Return the encoder's tensors as the key map expects them; may change ``arguments`` and add notes."""
         return tensors
 
     def read_heads(self, tensors: dict[str, Tensor], config: Mapping[str, Any]) -> dict[str, Tensor]:
-        """The heads' tensors as their key maps know them."""
+        """Return the heads' tensors as their key maps expect them."""
         return tensors
 
     def write(
@@ -156,41 +155,41 @@ class Quirks:
         arguments: Mapping[str, Any],
         pad_id: int,
     ) -> None:
-        """Change what the tables have made, in place.
+        """Change the output of the tables in place.
 
         Args:
-            body: the encoder's tensors.
-            head: the head's.
-            config: config.json.
-            arguments: the encoder's, defaults included.
-            pad_id: of the tokenizer.
+            body: tensors of the encoder.
+            head: tensors of the head.
+            config: content of config.json.
+            arguments: arguments of the encoder, defaults included.
+            pad_id: padding id of the tokenizer.
         """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """How one kind of published checkpoint becomes one of our encoders, and back.
+    """How to convert a published family to one of our encoders, and back.
 
     Attributes:
-        model_types: values of config.json's ``model_type`` that are read; the first is written.
-        encoder: our class.
-        prefix: of the encoder's tensors where they stand beside a head's.
-        config: the table of config.json.
-        key_map: the encoder's tensors.
+        model_types: values of ``model_type`` in config.json that are read; the first one is written.
+        encoder: our encoder class.
+        prefix: prefix of the encoder's tensors in a checkpoint that also has a head.
+        config: table of config.json.
+        key_map: table of the encoder's tensors.
         ignored: regular expressions of published tensors that hold no weights of ours.
         token: our name of the token embedding.
-        shared: regular expressions of names of ours that are further names of tensors, where layers share them.
-        pooler: the encoder has an argument ``pooler``, and published checkpoints come with and without.
-        body: the class of transformers with the encoder alone.
-        heads: its pretraining heads.
-        pretraining: its classes with such heads.
-        tasks: its classes with a task's head, or the reason why there is none.
-        specials: keys of config.json that hold ids of special tokens, and their role.
-        generator: of the objective that has one.
-        goes_on: its models go on with text: what begins and ends it has a name of its own in their tokenizers' files.
-        pads_left: its classifier reads the last place of a row, so that padding has to come first.
-        no_class: why transformers cannot load what would be written; empty where it can.
-        quirks: the rest.
+        shared: regular expressions of our names that are aliases, because layers share the tensor.
+        pooler: whether the encoder has an argument ``pooler``; published checkpoints exist with and without a pooler.
+        body: class of transformers with the encoder alone.
+        heads: the pretraining heads of the family.
+        pretraining: the classes of transformers with pretraining heads.
+        tasks: the classes with a task's head, or the reason why there is none.
+        specials: keys of config.json that hold ids of special tokens, each with the role of the token.
+        generator: format of the generator, for the objective that has one.
+        goes_on: the models continue text: tokenizer files have their own names for the tokens that begin and end it.
+        pads_left: the classifier reads the last position of a row, so padding must be on the left.
+        no_class: why transformers cannot load the written folder; empty if it can.
+        quirks: conversions that the tables cannot express.
     """
 
     model_types: tuple[str, ...]
@@ -220,7 +219,7 @@ class Family:
 
     @property
     def pooler_names(self) -> list[str]:
-        """The published tensors of the pooler, without prefix."""
+        """The published tensor names of the pooler, without prefix."""
         found = [rewrite.theirs for rewrite in self.key_map if rewrite.ours.startswith("pooler.")]
         return [name for names in found for name in names]
 

@@ -24,14 +24,14 @@ from lmtransfer.models.bert import BertEncoder
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
 from lmtransfer.objectives.pair_label import NextSentencePrediction
 
-#: Of BERT, and of the families that have its tables.
+#: Embedding tensors of BERT and of the families that share its tables.
 EMBEDDINGS = [
     Rewrite("embeddings.token.weight", ("embeddings.word_embeddings.weight",)),
     Rewrite("embeddings.position.weight", ("embeddings.position_embeddings.weight",)),
     Rewrite("embeddings.segment.weight", ("embeddings.token_type_embeddings.weight",)),
 ]
 _OURS, _THEIRS = "stack.layers.{i}", "encoder.layer.{i}"
-#: What is not norms of its layers.
+#: Tensors of the layers, except their norms.
 BLOCKS = [
     *linear(
         f"{_OURS}.attention.query_key_value",
@@ -75,18 +75,18 @@ _MLM = [
 ]
 _NSP = linear("nsp.classifier", "cls.seq_relationship")
 
-#: Activations by our names, and what transformers writes for them.
+#: Our names of activations, and the names that transformers writes for them.
 ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu"}
-#: Other names of theirs for the same functions.
+#: Further published names of the same functions.
 MORE_ACTIVATIONS = {"gelu_pytorch_tanh": "gelu_tanh", "gelu_fast": "gelu_tanh", "gelu_python": "gelu"}
 
 
 def activation(key: str, default: str = "gelu") -> Setting:
-    """The row of an activation that config.json calls ``key``."""
+    """The setting of an activation whose key in config.json is ``key``."""
     return Setting("activation", key, default, str, ACTIVATIONS, MORE_ACTIVATIONS)
 
 
-#: Sizes, in all families that descend from BERT.
+#: Size settings of all families that descend from BERT.
 SIZES = (
     Setting("dim", "hidden_size"),
     Setting("num_layers", "num_hidden_layers"),
@@ -101,7 +101,7 @@ DROPOUTS = (
     Setting("attention_dropout", "attention_probs_dropout_prob", 0.1, float, taken_over=False),
 )
 SEGMENTS = Setting("num_segments", "type_vocab_size", 2)
-#: What of BERT's format we do not compute.
+#: Settings of BERT's format that must have one value, because nothing else is computed here.
 FIXED = (
     Fixed("position_embedding_type", "absolute", "lmtransfer computes absolute positions only"),
     Fixed("is_decoder", False, "lmtransfer reads encoders; a decoder's mask and cache are not computed"),
@@ -110,7 +110,7 @@ FIXED = (
 
 
 class OneSegmentRow(Quirks):
-    """A segment embedding of one row is added to every token, so it is part of the position embedding here."""
+    """Adds a segment embedding with a single row to the position embedding, because every token gets that row."""
 
     def read_tensors(
         self, tensors: dict[str, Tensor], arguments: dict[str, Any], config: Mapping[str, Any], notes: list[str]
@@ -121,7 +121,7 @@ class OneSegmentRow(Quirks):
             return tensors
         row = tensors[segment]
         if row.shape != (1, *tensors[position].shape[1:]):
-            return tensors  # of no shape that fits, as will be told
+            return tensors  # the shape is wrong; the check of the tensors reports it
         if row.any():
             notes.append("the one row of the segment embedding is added to the position embedding")
         return {name: tensor for name, tensor in tensors.items() if name != segment} | {

@@ -1,4 +1,4 @@
-"""config.json and the arguments of our encoders: one table a family, read in both directions."""
+"""Tables that map config.json to the arguments of our encoders, for reading and for writing; one for each family."""
 
 from __future__ import annotations
 
@@ -7,27 +7,26 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-#: A default that says: the key must be there.
+#: A default that means: the key is required.
 REQUIRED = object()
-#: More layers than any published encoder has: beyond, the file is broken or hostile.
+#: More layers than any published encoder has. A larger number means that the file is broken or hostile.
 _LARGEST = {"num_layers": 1000}
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """An argument of ours and the key of config.json that says the same.
+    """An argument of our encoder and the matching key of config.json.
 
     Attributes:
-        ours: our argument.
-        theirs: their key.
-        default: what transformers takes where the key is missing or null; called with the config where it depends on
-            other keys.
-        kind: what values must be: int (above 0), float (not below 0), bool, str.
-        names: our values that are called otherwise there.
-        reads: further values of theirs, and ours for each.
-        copies: further keys of theirs that get the same value; ours has one where they have several.
-        agree: copies of another value are wrong; else they are told and not taken over.
-        taken_over: False where a published value is not ours to follow, and is told instead.
+        ours: name of our argument.
+        theirs: name of the published key.
+        default: value that transformers uses if the key is missing or null; a callable computes it from the config.
+        kind: type of the value: int (above 0), float (not below 0), bool, str.
+        names: our values whose published names differ, each with the published name.
+        reads: further published values, each with our value.
+        copies: further published keys that get the same value, because we have one argument for several keys.
+        agree: whether a copy with another value is an error; otherwise it is reported and ignored.
+        taken_over: whether the published value is used; if False, a nonzero value is reported and ignored.
     """
 
     ours: str
@@ -41,10 +40,10 @@ class Setting:
     taken_over: bool = True
 
     def value_in(self, config: Mapping[str, Any]) -> Any:
-        """Ours for what the config says.
+        """Return our value for the config.
 
         Raises:
-            ValueError: it is missing, or of no kind that we have; the message is complete but for the file.
+            ValueError: the key is missing, or has a value that we do not support; the message lacks only the file.
         """
         value = config.get(self.theirs)
         if value is None:
@@ -77,21 +76,21 @@ class Setting:
             raise ValueError(f"{self.theirs} is missing, and what it follows from is missing or wrong") from None
 
     def written(self, value: Any) -> dict[str, Any]:
-        """The keys of theirs for a value of ours."""
+        """Return the published keys for one of our values."""
         theirs = self.names.get(value, value) if not isinstance(value, list | dict) else value
         return dict.fromkeys((self.theirs, *self.copies), theirs)
 
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """A key of config.json that has one value in what we compute.
+    """A key of config.json that must have one fixed value, because nothing else is computed here.
 
     Attributes:
-        key: theirs.
-        value: the only one; or a tuple of those that mean the same to us.
-        why: what we compute, for the message.
-        default: where the key is missing or null; the value itself unless given.
-        written: also write it (where transformers' own default is another).
+        key: name of the published key.
+        value: the only allowed value, or a tuple of values that mean the same here.
+        why: what is computed here, for the message.
+        default: value if the key is missing or null; if omitted, the allowed value itself.
+        written: whether to write the key (needed if the default of transformers differs).
     """
 
     key: str
@@ -101,7 +100,7 @@ class Fixed:
     written: bool = False
 
     def problem_in(self, config: Mapping[str, Any]) -> str | None:
-        """What is wrong with the config, complete but for the file."""
+        """Describe the problem with the config, without the file name; None if there is none."""
         allowed = self.value if isinstance(self.value, tuple) else (self.value,)
         value = config.get(self.key)
         if value is None:
@@ -111,13 +110,13 @@ class Fixed:
 
 @dataclass(frozen=True, slots=True)
 class ConfigTable:
-    """All that a family's config.json says about an encoder.
+    """All settings of an encoder in a family's config.json.
 
     Attributes:
-        settings: what varies.
-        fixed: what may not vary there, though the format has it.
-        implied: arguments of ours that have one value there, or one that follows from others.
-        assumed: arguments of ours that the format leaves open, and what reading takes for them.
+        settings: settings that vary.
+        fixed: keys of the format that must have one value.
+        implied: our arguments that have one value in this format, or a value computed from other arguments.
+        assumed: our arguments that the format does not contain, with the values that reading uses.
     """
 
     settings: Sequence[Setting]
@@ -126,7 +125,7 @@ class ConfigTable:
     assumed: Mapping[str, Any] = field(default_factory=dict)
 
     def read(self, config: Mapping[str, Any]) -> tuple[dict[str, Any], list[str], list[str]]:
-        """Arguments of ours, all that is wrong, and what is not taken over."""
+        """Return our arguments, all problems, and notes on the values that are ignored."""
         arguments: dict[str, Any] = {}
         problems = [problem for fixed in self.fixed if (problem := fixed.problem_in(config))]
         notes = []
@@ -155,11 +154,11 @@ class ConfigTable:
         return arguments, problems, notes
 
     def implied_by(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """The arguments that the format cannot say."""
+        """The values of the arguments that the format implies."""
         return {name: value(arguments) if callable(value) else value for name, value in self.implied.items()}
 
     def misfits(self, arguments: Mapping[str, Any]) -> list[str]:
-        """The arguments, as key=value, that the format cannot say."""
+        """The arguments, as key=value, that the format cannot express."""
         implied = self.implied_by(arguments)
         wrong = [
             f"{name}={_as_json(arguments[name])}"
@@ -173,7 +172,7 @@ class ConfigTable:
         return wrong
 
     def write(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """config.json for the arguments of an encoder."""
+        """Make config.json from the arguments of an encoder."""
         config: dict[str, Any] = {fixed.key: fixed.value for fixed in self.fixed if fixed.written}
         for setting in self.settings:
             config |= setting.written(arguments[setting.ours])

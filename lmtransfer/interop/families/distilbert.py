@@ -10,7 +10,7 @@ from lmtransfer.models.distilbert import DistilBertEncoder
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
 
 _OURS, _THEIRS = "stack.layers.{i}", "transformer.layer.{i}"
-#: Its LayerNorms' epsilon, which is no setting.
+#: Epsilon of its LayerNorms, which is not configurable.
 _NORM_EPS = 1e-12
 
 #: ``transformers.DistilBertModel`` and our ``DistilBertEncoder``.

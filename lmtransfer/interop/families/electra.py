@@ -1,8 +1,8 @@
 """ELECTRA in the layout of Hugging Face transformers.
 
-The encoder's names are ours under ``ElectraEncoder``, and those of its generator under ``GeneratorEncoder``
-(which has no embeddings of its own); the heads' names are those of the objective ``rtd``, and of ``mlm`` for a
-generator that is an encoder by itself.
+The encoder's names here are those of ``ElectraEncoder``. Its generator has the names of ``GeneratorEncoder`` (which has
+no embeddings of its own). The heads have the names of the objective ``rtd``, or of ``mlm`` for a generator that is an
+encoder by itself.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from lmtransfer.models.electra import ElectraEncoder
 from lmtransfer.objectives.masked_lm import MaskedLanguageModel
 from lmtransfer.objectives.replaced_token import ReplacedTokenDetection
 
-#: ``transformers.ElectraModel`` and our post-norm ``ElectraEncoder``: BERT's, without its pooler.
+#: ``transformers.ElectraModel`` and our post-norm ``ElectraEncoder``: the tables of BERT without the pooler.
 ELECTRA = [
     *(rewrite for rewrite in BERT if not rewrite.ours.startswith("pooler.")),
     *linear("project", "embeddings_project"),
 ]
 
-#: The head of ``transformers.ElectraForPreTraining`` (the discriminator) and that of our objective ``rtd``.
+#: The head of ``transformers.ElectraForPreTraining`` (the discriminator) and the head of our objective ``rtd``.
 DISCRIMINATOR_HEAD = [
     *linear("rtd.dense", "discriminator_predictions.dense"),
     *linear("rtd.output", "discriminator_predictions.dense_prediction"),

@@ -1,7 +1,7 @@
-"""Published ELMo models (``options.json`` and ``weights.hdf5`` of allenai/bilm-tf): settings and tensors as ours.
+"""Read published ELMo models (``options.json`` and ``weights.hdf5`` of allenai/bilm-tf) into our settings and tensors.
 
-The tensors are not only renamed but laid out anew, in one direction: TensorFlow's matrices are (in, out), its LSTM
-cells stack the gates input, new, forget, output over input and state, and add 1 to the forget gate outside the bias.
+The tensors are renamed and rearranged, for reading only. TensorFlow's matrices are (in, out). Its LSTM cells stack the
+gates as input, new, forget, output, take input and state as one vector, and add 1 to the forget gate outside the bias.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from lmtransfer.untrusted.files import not_regular
 
 _FORGET_BIAS = 1.0
 _ACTIVATIONS = ("relu", "tanh")
-#: Larger counts than any published model has: beyond, the file is broken or hostile.
+#: Larger counts than any published model has. A larger number means that the file is broken or hostile.
 _MOST = 10**6
-#: Bytes of a tensor for each byte of its file; weights hardly compress.
+#: Maximum bytes of a tensor for each byte of its file; weights hardly compress.
 _MOST_UNPACKED = 100
 
 
 def elmo_arguments(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments of ``ElmoEncoder`` for the content of ``options.json``, ``vocab_size`` and ``dropout`` excepted.
+    """Return the arguments of ``ElmoEncoder`` for ``options.json``, except ``vocab_size`` and ``dropout``.
 
     Raises:
-        CheckpointError: a setting is missing, or of a kind that makes no encoder.
+        CheckpointError: a setting is missing, or has a value that no encoder supports.
     """
     try:
         lstm, characters = options["lstm"], options["char_cnn"]
@@ -71,10 +71,10 @@ def _clip(value: Any) -> float | None:
 
 
 def elmo_weight_file(folder: Path) -> Path:
-    """The one file of weights beside ``options.json``.
+    """Find the only weight file beside ``options.json``.
 
     Raises:
-        CheckpointError: there is none, or there are several.
+        CheckpointError: there is no such file, or there are several.
     """
     found = sorted(path for path in Path(folder).glob("*.hdf5") if "weights" in path.name)
     if len(found) != 1:
@@ -89,7 +89,7 @@ def read_hdf5(path: Path) -> dict[str, Tensor]:
     """All tensors of an HDF5 file by name.
 
     Raises:
-        CheckpointError: the package h5py is missing, or the file is torn.
+        CheckpointError: the package h5py is missing, or the file is damaged.
     """
     h5py = optional("h5py", work=f"{path}", error=CheckpointError)
     found: dict[str, Tensor] = {}
@@ -113,14 +113,14 @@ def read_hdf5(path: Path) -> dict[str, Tensor]:
 
 
 def elmo_weights(tensors: Mapping[str, Tensor], options: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The state of ``ElmoEncoder(**elmo_arguments(options), ...)`` from the tensors of ``weights.hdf5``.
+    """Convert the tensors of ``weights.hdf5`` to the state of ``ElmoEncoder(**elmo_arguments(options), ...)``.
 
     Args:
-        tensors: by their names in the file, such as ``RNN_0/RNN/MultiRNNCell/Cell0/LSTMCell/W_0``.
+        tensors: tensors by their names in the file, such as ``RNN_0/RNN/MultiRNNCell/Cell0/LSTMCell/W_0``.
         options: the content of ``options.json``.
 
     Raises:
-        CheckpointError: a tensor is missing, left over, or of another shape.
+        CheckpointError: a tensor is missing, is not used, or has the wrong shape.
     """
     try:
         return _laid_out(tensors, elmo_arguments(options))
@@ -137,7 +137,7 @@ def _laid_out(tensors: Mapping[str, Tensor], arguments: Mapping[str, Any]) -> di
         return left.pop(name)
 
     characters = take("char_embed")
-    # Row 0, no character, is no part of the file.
+    # The file does not contain row 0, which stands for no character.
     ours = {"characters.embedding.weight": torch.cat([torch.zeros_like(characters[:1]), characters])}
     for number in range(len(arguments["filters"])):
         place = f"characters.convolutions.{number}"
@@ -162,7 +162,7 @@ def _laid_out(tensors: Mapping[str, Tensor], arguments: Mapping[str, Any]) -> di
 
 
 def _lstm(matrix: Tensor, bias: Tensor, projection: Tensor) -> dict[str, Tensor]:
-    """A cell of ``tf.nn.rnn_cell.LSTMCell`` as the tensors of ``torch.nn.LSTM``."""
+    """Convert a cell of ``tf.nn.rnn_cell.LSTMCell`` to the tensors of ``torch.nn.LSTM``."""
     i, j, f, o = bias.chunk(4)
     bias = torch.cat([i, f + _FORGET_BIAS, j, o])
     i, j, f, o = matrix.T.chunk(4)

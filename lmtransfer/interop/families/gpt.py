@@ -1,6 +1,6 @@
-"""GPT in the layout of Hugging Face transformers, where its class is called OpenAIGPT.
+"""GPT in the layout of Hugging Face transformers, where the class is named OpenAIGPT.
 
-Its projections are stored (in, out), as GPT-2's are.
+Its projections are stored as (in, out), like those of GPT-2.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ GPT = [
     *linear(f"{_OURS}.feed_forward_norm", f"{_THEIRS}.ln_2"),
 ]
 
-#: There, "gelu" is the tanh approximation.
+#: In transformers' OpenAIGPT, "gelu" means the tanh approximation.
 _ACTIVATION = Setting(
     "activation", "afn", "gelu", str, names={"gelu_tanh": "gelu", "relu": "relu"}, reads={"gelu_new": "gelu_tanh"}
 )

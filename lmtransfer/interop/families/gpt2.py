@@ -1,6 +1,6 @@
 """GPT-2 in the layout of Hugging Face transformers.
 
-Its projections are stored (in, out).
+Its projections are stored as (in, out).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ GPT2 = [
     *linear("stack.final_norm", "ln_f"),
 ]
 
-#: Sizes and dropout, under the names of both GPTs.
+#: Sizes and dropout; GPT and GPT-2 use the same keys.
 SETTINGS = (
     Setting("dim", "n_embd"),
     Setting("num_layers", "n_layer"),
@@ -49,7 +49,7 @@ SETTINGS = (
     Setting("attention_dropout", "attn_pdrop", 0.1, float, taken_over=False),
 )
 SPECIALS = {"bos_token_id": "cls", "eos_token_id": "sep"}
-#: Why there is no published head for a text's label.
+#: Why there is no published head for text classification.
 NO_BIAS = "its classifier has no bias, and the one here has"
 
 GPT2_FAMILY = Family(

@@ -1,4 +1,4 @@
-"""Which family a published folder or one of our encoders belongs to."""
+"""Find the family of a published folder or of one of our encoders."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ FAMILIES: Sequence[Family] = (
 
 
 def supported() -> str:
-    """All model types that are read, for messages and pages."""
+    """All model types that can be read, for messages and documentation."""
     return ", ".join(sorted(name for family in FAMILIES for name in family.model_types))
 
 
 def family_of_config(config: Mapping[str, Any], *, source: str) -> Family:
-    """The family that config.json names.
+    """Return the family that config.json names.
 
     Args:
-        config: its content.
+        config: content of config.json.
         source: the file, for messages.
 
     Raises:
-        CheckpointError: it names none, or one that we have no encoder for.
+        CheckpointError: the config names no family, or one that is not supported.
     """
     name = config.get("model_type")
     if name is None:
@@ -62,10 +62,10 @@ def family_of_config(config: Mapping[str, Any], *, source: str) -> Family:
 
 
 def family_of_model(model: Mapping[str, Any]) -> tuple[Family, dict[str, Any]]:
-    """The family that an encoder is published as, and the encoder's arguments, defaults included.
+    """Return the family in which an encoder is published, and the encoder's arguments, defaults included.
 
     Args:
-        model: its component node.
+        model: component node of the encoder.
 
     Raises:
         NoCounterpart: transformers has no such model.
@@ -88,6 +88,6 @@ def family_of_model(model: Mapping[str, Any]) -> tuple[Family, dict[str, Any]]:
 
 
 def defaults_of(cls: type) -> dict[str, Any]:
-    """What a class takes for the arguments that a node does not name."""
+    """The default arguments of a class."""
     parameters = inspect.signature(cls).parameters.values()
     return {p.name: p.default for p in parameters if p.default is not inspect.Parameter.empty}

@@ -1,6 +1,6 @@
-"""Published tensor names to ours and back: an ordered list of reversible rewrites, as data; and whether tensors fit.
+"""Map published tensor names to ours and back by an ordered list of reversible rewrites; check names and shapes.
 
-Shape legend: D width, H heads, K head width; theirs and ours are published tensors and our own.
+Shape legend: D width, H heads, K head width; "theirs" are published tensors, "ours" are tensors of this package.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from torch import Tensor, nn
 
 from lmtransfer.errors import CheckpointError, listed
 
-#: How a published tensor is stored: as ours; a matrix as (in, out); (D, H, K) where ours is (H K, D); (..., H, K) where
-#: ours is (..., H K); (1, 1, D) where ours is (D).
+#: Storage of a published tensor: like ours; a matrix as (in, out); (D, H, K) for our (H K, D); (..., H, K) for our
+#: (..., H K); (1, 1, D) for our (D).
 Layout = Literal["same", "in_out", "in_heads", "heads_out", "one_row"]
 
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """One of our tensors and the published tensor or tensors it is made of.
+    """One of our tensors and the published tensor or tensors that it is made of.
 
     Attributes:
         ours: our name; ``{i}`` stands for a layer number.
-        theirs: published names; several are stacked along the first dimension into ours (fused projections).
-        layout: how each of the published tensors is stored.
+        theirs: published names; several tensors are stacked along the first dimension into ours (fused projections).
+        layout: storage of each of the published tensors.
     """
 
     ours: str
@@ -35,16 +35,16 @@ class Rewrite:
     layout: Layout = "same"
 
     def join(self, pieces: Sequence[Tensor]) -> Tensor:
-        """Published tensors as ours."""
+        """Convert published tensors to ours."""
         laid = [_ours_of(piece, self.layout) for piece in pieces]
         return laid[0] if len(laid) == 1 else torch.cat(laid)
 
     def split(self, tensor: Tensor, *, num_heads: int | None = None) -> list[Tensor]:
-        """Ours as published tensors.
+        """Convert our tensor to published tensors.
 
         Args:
-            tensor: ours.
-            num_heads: H, for the layouts that keep heads apart.
+            tensor: our tensor.
+            num_heads: H, for the layouts with a dimension for heads.
         """
         return [_theirs_of(piece, self.layout, num_heads).contiguous() for piece in tensor.chunk(len(self.theirs))]
 
@@ -83,7 +83,7 @@ def linear(ours: str, *theirs: str) -> list[Rewrite]:
 
 
 def _matches(template: str, names: Iterable[str]) -> list[tuple[str, str]]:
-    """The names that fit, each with the layer number that its ``{i}`` stands for ("" where it has none)."""
+    """Find the names that match a template, each with the layer number in place of ``{i}`` ("" without ``{i}``)."""
     pattern = re.compile(re.escape(template).replace(r"\{i\}", r"(?P<layer>\d+)"))
     matches = [match for name in names if (match := pattern.fullmatch(name))]
     return [(match.string, match.groupdict().get("layer", "")) for match in matches]
@@ -97,7 +97,7 @@ def to_ours(tensors: Mapping[str, Tensor], key_map: Sequence[Rewrite]) -> dict[s
         key_map: the family's rewrites.
 
     Raises:
-        CheckpointError: a published tensor that no rewrite knows, or part of a fused one that is missing.
+        CheckpointError: a published tensor matches no rewrite, or part of a fused tensor is missing.
     """
     left = dict(tensors)
     ours: dict[str, Tensor] = {}
@@ -119,12 +119,12 @@ def to_theirs(
     """Rename and split our tensors; the inverse of ``to_ours``.
 
     Args:
-        tensors: ours by name.
+        tensors: our tensors by name.
         key_map: the family's rewrites.
-        num_heads: H, where published tensors keep heads apart.
+        num_heads: H, for published tensors with a dimension for heads.
 
     Raises:
-        CheckpointError: one of our tensors that no rewrite knows.
+        CheckpointError: one of our tensors matches no rewrite.
     """
     left = dict(tensors)
     theirs: dict[str, Tensor] = {}
@@ -146,13 +146,13 @@ def expected_tensors(
     prefix: str = "",
     without: Sequence[str] = (),
 ) -> dict[str, Tensor]:
-    """What a published file must hold for a module of ours, by published names; only shapes count.
+    """Return the tensors that a published file must hold for one of our modules, by published names; for shapes only.
 
     Args:
-        module: whose tensors; one that is shared counts under its first name. It may be on the device ``meta``.
-        key_map: published names.
+        module: the module; a shared tensor counts once, under its first name. The module may be on the device ``meta``.
+        key_map: the family's rewrites.
         num_heads: see ``to_theirs``.
-        prefix: of its tensors in the key map.
+        prefix: prefix of the module's tensors in the key map.
         without: prefixes (after ``prefix``) of tensors that are published elsewhere.
     """
     seen: set[int] = set()
@@ -165,10 +165,10 @@ def expected_tensors(
 
 
 def check_tensors(found: Mapping[str, Tensor], expected: Mapping[str, Tensor], *, source: str) -> None:
-    """Compare names and shapes.
+    """Compare names, shapes and dtypes of tensors with the expected ones.
 
     Raises:
-        CheckpointError: a tensor is missing, not expected, of another shape, or holds no floating-point numbers.
+        CheckpointError: a tensor is missing, unexpected, has another shape, or holds no floating-point numbers.
     """
     problems = [f"{name} is missing" for name in expected if name not in found]
     problems += [f"{name} is not expected" for name in found if name not in expected]

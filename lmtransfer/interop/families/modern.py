@@ -1,6 +1,6 @@
 """ModernBERT in the layout of Hugging Face transformers.
 
-The encoder's names are ours under ``ModernEncoder``; the head's names are those of the objective ``mlm``.
+The encoder's names here are those of ``ModernEncoder``; the head's names are those of the objective ``mlm``.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from lmtransfer.objectives.masked_lm import MaskedLanguageModel
 
 _OURS, _THEIRS = "stack.layers.{i}", "layers.{i}"
 
-#: ``transformers.ModernBertModel`` and our ``ModernEncoder`` at its defaults; the biases are there only where both
-#: have them (``bias`` here; ``attention_bias``, ``mlp_bias`` and ``norm_bias`` there).
+#: ``transformers.ModernBertModel`` and our ``ModernEncoder`` at its defaults. Biases exist only if both sides have them
+#: (``bias`` here; ``attention_bias``, ``mlp_bias`` and ``norm_bias`` in transformers).
 MODERN_BERT = [
     Rewrite("embeddings.token.weight", ("embeddings.tok_embeddings.weight",)),
     *linear("embeddings.norm", "embeddings.norm"),
@@ -37,8 +37,8 @@ MODERN_BERT = [
 #: Published names that hold no weights.
 IGNORED = (r"rotary_emb\..*",)
 
-#: The head of ``transformers.ModernBertForMaskedLM`` (with ``classifier_bias`` and ``norm_bias``, as ours has both)
-#: and that of our objective ``mlm``.
+#: The head of ``transformers.ModernBertForMaskedLM`` (with ``classifier_bias`` and ``norm_bias``, because our head has
+#: both) and the head of our objective ``mlm``.
 MLM_HEAD = [
     *linear("mlm.dense", "head.dense"),
     *linear("mlm.norm", "head.norm"),
@@ -49,13 +49,13 @@ _HEAD_BIASES = ("head.dense.bias", "head.norm.bias", "decoder.bias")
 
 
 class Biases(Quirks):
-    """Published heads and norms may lack the biases that ours have, and the other way round: zeros stand for them.
+    """Inserts or drops biases of zero where only one side, published or ours, has a bias in heads and norms.
 
-    Layers and angles are listed one by one in newer files of config.json, and counted in older ones.
+    Newer files of config.json list the type of each layer and the rope parameters; older files have single numbers.
     """
 
     def read_config(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
-        """See ``Quirks``; what is understood of the lists of layers and angles becomes the older keys."""
+        """See ``Quirks``; converts lists of layer types and rope parameters to the older keys, if they fit them."""
         seen = dict(config)
         every = _every(seen.get("layer_types"), seen.get("global_attn_every_n_layers"))
         if every is not None:
@@ -76,7 +76,7 @@ class Biases(Quirks):
     def read_tensors(
         self, tensors: dict[str, Tensor], arguments: dict[str, Any], config: Mapping[str, Any], notes: list[str]
     ) -> dict[str, Tensor]:
-        """See ``Quirks``; norms with biases of zero among layers without any are norms without."""
+        """See ``Quirks``; drops norm biases that are all zero if the encoder has no biases."""
         if arguments["bias"]:
             return tensors
         idle = {name for name, tensor in tensors.items() if _is_norm_bias(name) and not tensor.any()}
@@ -119,7 +119,7 @@ class Biases(Quirks):
 
 
 def _every(layers: Any, given: Any) -> int | None:
-    """The rhythm of global layers, or None where the list is missing or has none."""
+    """Return every how many layers a global layer comes; None if the list is missing or has no such period."""
     if not isinstance(layers, list) or not layers:
         return None
     places = [place for place, kind in enumerate(layers) if kind == "full_attention"]

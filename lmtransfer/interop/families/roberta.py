@@ -1,7 +1,7 @@
-"""RoBERTa in the layout of Hugging Face transformers; XLM-R and CamemBERT are the same model and are read as it.
+"""RoBERTa in the layout of Hugging Face transformers; XLM-R and CamemBERT are the same model and are read in this way.
 
-The key maps are of a ``RobertaEncoder`` with ``positions_from_two`` and ``type_row``, whose tensors are the published
-ones; ``with_published_tables`` makes these of the tensors of an encoder without.
+The key maps describe a ``RobertaEncoder`` with ``positions_from_two`` and ``type_row``, whose tensors equal the
+published ones; ``with_published_tables`` converts the tensors of an encoder without these.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from lmtransfer.objectives.masked_lm import MaskedLanguageModel
 _POSITION, _TYPE = "embeddings.position_embeddings.weight", "embeddings.token_type_embeddings.weight"
 _OURS, _THEIRS = "stack.layers.{i}", "encoder.layer.{i}"
 
-#: Published names that hold no weights of ours: counters.
+#: Published names of counters, which hold no weights of ours.
 IGNORED = (r"embeddings\.position_ids", r"embeddings\.token_type_ids")
 
 #: ``transformers.RobertaModel`` and our post-norm ``RobertaEncoder``.
@@ -51,7 +51,7 @@ ROBERTA_PRE_NORM = [
     *linear("stack.final_norm", "LayerNorm"),
 ]
 
-#: The head of ``transformers.RobertaForMaskedLM`` and that of our objective ``mlm``.
+#: The head of ``transformers.RobertaForMaskedLM`` and the head of our objective ``mlm``.
 MLM_HEAD = [
     *linear("mlm.dense", "lm_head.dense"),
     *linear("mlm.norm", "lm_head.layer_norm"),
@@ -60,11 +60,12 @@ MLM_HEAD = [
 
 
 def with_published_tables(tensors: Mapping[str, Tensor], *, offset: int = PUBLISHED_OFFSET) -> dict[str, Tensor]:
-    """The published tensors of an encoder without the published tables as one with them has, which computes the same.
+    """Add the published position offset and type row to an encoder's tensors; the encoder computes the same.
 
     Args:
-        tensors: by published names, of a ``RobertaEncoder`` whose positions start at 0; with a type row or without.
-        offset: the position of a first token there: transformers counts from ``config.pad_token_id + 1`` on.
+        tensors: tensors by published names, of a ``RobertaEncoder`` whose positions start at 0, with or without a type
+            row.
+        offset: published position of the first token; transformers counts from ``config.pad_token_id + 1``.
     """
     position = tensors[_POSITION]
     unused = position.new_zeros(offset, position.shape[1])
@@ -73,10 +74,10 @@ def with_published_tables(tensors: Mapping[str, Tensor], *, offset: int = PUBLIS
 
 
 class CountedPositions(Quirks):
-    """Positions count from the padding id on, and one row is added to every token.
+    """Counts positions from the padding id plus 1, and adds the only type row to every token.
 
-    Published checkpoints have 1 as padding id. Where it is another, as in folders that come from here, the rows that no
-    token reads are cut off.
+    Published checkpoints have padding id 1. If the id is another one, as in folders that this package wrote, reading
+    cuts off the position rows that no token uses.
     """
 
     def read_config(self, config: Mapping[str, Any]) -> Mapping[str, Any]:

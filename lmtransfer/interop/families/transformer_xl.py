@@ -1,7 +1,7 @@
 """Transformer-XL in the layout of Hugging Face transformers 4, as TransfoXL; transformers 5 has no such class.
 
-Read is what our encoder computes: one embedding of all words (no adaptive ones) and one pair of biases for all layers.
-The published WikiText-103 model has adaptive embeddings, so it is refused.
+Only models that our encoder can compute are read: one embedding for all words (not adaptive) and one pair of biases
+for all layers. The published WikiText-103 model has adaptive embeddings, so it is refused.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lmtransfer.models.transformer_xl import TransformerXlEncoder
 _OURS, _THEIRS = "stack.layers.{i}", "layers.{i}"
 _ATTENTION = f"{_THEIRS}.dec_attn"
 
-#: ``transformers.TransfoXLModel`` with its fused projection cut in three, and our post-norm ``TransformerXlEncoder``.
+#: ``transformers.TransfoXLModel``, its fused projection split in three, and our post-norm ``TransformerXlEncoder``.
 TRANSFORMER_XL = [
     Rewrite("token_embedding.weight", ("word_emb.emb_layers.0.weight",)),
     Rewrite("stack.biases.content", ("r_w_bias",), "heads_out"),
@@ -38,7 +38,7 @@ TRANSFORMER_XL = [
 
 
 class FusedAndRepeated(Quirks):
-    """Queries, keys and values are one matrix there, and files repeat the biases of all layers in each of them."""
+    """Splits the fused matrix of queries, keys and values, and drops the biases that files repeat in each layer."""
 
     def read_tensors(
         self, tensors: dict[str, Tensor], arguments: dict[str, Any], config: Mapping[str, Any], notes: list[str]

@@ -1,6 +1,6 @@
 """XLNet in the layout of Hugging Face transformers.
 
-Its projections are stored with heads apart, (in, heads, width), and its output projection is (out, heads, width).
+Its projections are stored as (in, heads, width), and its output projection as (out, heads, width).
 
 Shape legend: D width, H heads, K head width.
 """
@@ -42,7 +42,7 @@ XLNET = [
 
 
 class SegmentsAlways(Quirks):
-    """The published layers always have vectors for segments; zeros where ours have none."""
+    """Adds segment vectors of zeros where our encoder has none, because the published layers always have them."""
 
     def write(
         self,

@@ -1,9 +1,9 @@
-"""Encoders and heads as ONNX files, compared with the packed model before they are called done.
+"""Export encoders and heads as ONNX files, and compare each file with the packed model.
 
-PyTorch's tracing exporter writes them. The newer one, over ``torch.export``, gives the same numbers, but takes forty
-times as long (4 s instead of 0.1 s for two small layers), needs a third package, and writes the paths of this machine
-into the file. What tracing could get wrong, a size that is burned in, the comparison finds: it runs the file on other
-numbers of rows and tokens than were traced.
+PyTorch's tracing exporter writes the files. The newer exporter, based on ``torch.export``, gives the same numbers, but
+takes forty times as long (4 s instead of 0.1 s for two small layers), needs a third package, and writes paths of this
+machine into the file. Tracing can freeze a size into the graph as a constant. The comparison finds that, because it
+runs the file with other numbers of rows and tokens than those that were traced.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.base import Objective
 from lmtransfer.system.optional import missing, optional
 
-#: Largest difference from the packed model, as a share of the output's largest magnitude (of 1, or of what cancels in a
-#: head, where that is more).
+#: Largest allowed difference from the packed model, relative to the largest of: 1, the output's largest magnitude, and
+#: the largest sum of magnitudes that cancel in a head.
 TOLERANCE = 1e-5
-#: Version of the operators: the first with LayerNorm as one of them; runtimes read it from 2022 on.
+#: Version of the operators: the first one with a LayerNorm operator; runtimes read it from 2022 on.
 OPSET = 17
-#: A file of one piece holds no more (protobuf), less what is no weight.
+#: Largest size of a single file (a limit of protobuf), minus room for everything that is not a weight.
 _MAX_BYTES = 2**31 - 2**24
-#: Tokens of the rows that are compared, batch by batch, as far as the model reads so many.
+#: Row lengths in tokens of the batches that are compared; longer rows than the model reads are cut.
 _COMPARED = ((1,), (6,), (3, 40, 1, 17), (130, 9, 64))
 
 
 @dataclass(frozen=True, slots=True)
 class OnnxFile:
-    """A graph on disk.
+    """A written graph.
 
     Attributes:
-        path: the file.
+        path: path of the file.
         inputs: names of its inputs, int64, (batch, length).
         outputs: names of its outputs, float32.
-        difference: from the packed model, in the measure of ``TOLERANCE``; None: not compared.
-        notes: what the user should know.
+        difference: difference from the packed model, in the unit of ``TOLERANCE``; None: not compared.
+        notes: notes for the user.
     """
 
     path: Path
@@ -65,20 +65,21 @@ def export_onnx(
     task: TaskParts | None = None,
     name: str = "model.onnx",
 ) -> OnnxFile:
-    """Write ``folder/name``, check it, and compare it with the packed model where onnxruntime is installed.
+    """Write ``folder/name``, check it, and compare it with the packed model if onnxruntime is installed.
 
-    Rows and tokens of a batch are free; rows are padded on the right. The file appears only when all is well.
+    The numbers of rows and tokens of a batch are free; rows are padded on the right. The file appears only after all
+    checks succeeded.
 
     Args:
-        encoder: float32, on the CPU; left in evaluation mode, as all modules given.
-        folder: where; made if it is not there.
+        encoder: encoder in float32, on the CPU; it is left in evaluation mode, like all given modules.
+        folder: the folder; it is created if it is missing.
         objective: see ``DenseModel``.
-        task: see there.
-        name: of the file.
+        task: see ``DenseModel``.
+        name: name of the file.
 
     Raises:
-        CheckpointError: a package is missing; the model has no such graph; it is too large; or the file computes
-            something else than the packed model.
+        CheckpointError: a package is missing; the model has no such graph; it is too large; or the outputs of the file
+            differ from those of the packed model.
     """
     onnx = optional("onnx", work="ONNX export", error=CheckpointError)
     model = DenseModel(encoder=encoder, objective=objective, task=task).eval()
@@ -99,13 +100,13 @@ def export_onnx(
 
 
 def compare(model: DenseModel, path: Path) -> tuple[float | None, tuple[str, ...]]:
-    """The file's largest difference from the packed model on rows of mixed lengths, in the measure of ``TOLERANCE``.
+    """Return the file's largest difference from the packed model on rows of mixed lengths, in units of ``TOLERANCE``.
 
     Returns:
-        The difference, or None and a note where onnxruntime is not installed.
+        The difference; or None and a note if onnxruntime is not installed.
 
     Raises:
-        CheckpointError: it exceeds the tolerance.
+        CheckpointError: the difference exceeds the tolerance.
     """
     unavailable = missing("onnxruntime")
     if unavailable is not None:
@@ -141,12 +142,12 @@ def compare(model: DenseModel, path: Path) -> tuple[float | None, tuple[str, ...
 def padded_rows(
     tokens: list[np.ndarray], segments: list[np.ndarray] | None = None, *, filler: int = 0
 ) -> dict[str, np.ndarray]:
-    """Rows as the inputs of a graph: filled up on the right to the longest.
+    """Turn rows into the inputs of a graph: padded on the right to the longest row.
 
     Args:
         tokens: token ids of each row.
-        segments: segment ids of each row; all 0 if omitted.
-        filler: token id of padding; any will do.
+        segments: segment ids of each row; if omitted, all are 0.
+        filler: token id of padding; any id works.
     """
     shape = (len(tokens), max(map(len, tokens)))
     fed = {name: np.zeros(shape, np.int64) for name in ("input_ids", "attention_mask", "token_type_ids")}
@@ -163,8 +164,8 @@ def _write(model: DenseModel, path: Path, inputs: tuple[str, ...]) -> None:
     fed = padded_rows([np.zeros(4, np.int64), np.zeros(3, np.int64)])
     sizes = {0: "batch", 1: "length"}
     with torch.no_grad(), _missing_operators(OPSET), warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # see the top of this file
-        warnings.simplefilter("ignore", torch.jit.TracerWarning)  # of sizes that may be burned in: the same
+        warnings.simplefilter("ignore", DeprecationWarning)  # see the docstring of this module
+        warnings.simplefilter("ignore", torch.jit.TracerWarning)  # about frozen sizes, which the comparison finds
         torch.onnx.export(
             model,
             tuple(torch.from_numpy(fed[name]) for name in inputs),
@@ -182,7 +183,7 @@ def _write(model: DenseModel, path: Path, inputs: tuple[str, ...]) -> None:
 
 @symbolic_helper.parse_args("v", "is", "v", "f")
 def _rms_norm(graph: Any, states: Any, shape: list[int], weight: Any, eps: float) -> Any:
-    """Zhang & Sennrich 2019, equation 4, with epsilon as ``torch.nn.functional.rms_norm`` has it."""
+    """RMSNorm: Zhang & Sennrich 2019, equation 4, with epsilon as in ``torch.nn.functional.rms_norm``."""
     axes = [-1 - axis for axis in range(len(shape))]
     means = graph.op("ReduceMean", graph.op("Mul", states, states), axes_i=axes, keepdims_i=1)
     roots = graph.op("Sqrt", graph.op("Add", means, graph.op("Constant", value_t=torch.tensor(eps))))
@@ -190,7 +191,7 @@ def _rms_norm(graph: Any, states: Any, shape: list[int], weight: Any, eps: float
 
 
 def _or(graph: Any, left: Any, right: Any) -> Any:
-    """``left |= right``, in place no more when it is asked for."""
+    """``left |= right`` as an operator that is not in place, even where the in-place form is traced."""
     return graph.op("Or", left, right)
 
 
@@ -199,10 +200,10 @@ _OPERATORS: dict[str, Callable[..., Any]] = {"aten::rms_norm": _rms_norm, "aten:
 
 @contextmanager
 def _missing_operators(opset: int) -> Iterator[None]:
-    """Let the exporter know operators of our layers that it does not, in terms of those that it knows, for a while.
+    """Register, within the block, operators of our layers that the exporter lacks, expressed by those that it has.
 
     Args:
-        opset: version of the operators that it writes.
+        opset: version of the operators that the exporter writes.
     """
     for name, operator in _OPERATORS.items():
         register_custom_op_symbolic(name, operator, opset)

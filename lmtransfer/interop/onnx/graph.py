@@ -1,9 +1,9 @@
-"""An encoder and what stands on it, over padded rows: the module that an ONNX graph is made of.
+"""The module that an ONNX graph is traced from: an encoder and its head over padded rows.
 
-No model is written a second time: the modules are those of the packed batch, given padded rows in one dense block
-(``models.padded``), and packed they are what the graph is compared with.
+No model is implemented a second time. The modules are the same as for the packed batch; they get padded rows as one
+dense block (``models.padded``). The graph is compared with the same modules over packed sequences.
 
-Shape legend: T tokens or slots, B rows, L slots of a row, D width, E width of what a head sees, C logits, V vocabulary.
+Shape legend: T tokens or slots, B rows, L slots of a row, D width, E width of a head's input, C logits, V vocabulary.
 """
 
 from __future__ import annotations
@@ -21,73 +21,73 @@ from lmtransfer.objectives.base import Objective
 
 
 class Reading(Protocol):
-    """Which layers a task's head reads; see ``transfer.reading.Reading``."""
+    """The part that selects which layers a task's head reads; see ``transfer.reading.Reading``."""
 
     indices: tuple[int, ...]
     reads_padded: bool
 
     def __call__(self, layers: Sequence[Tensor], lengths: Tensor) -> Tensor:
-        """The layers of ``indices``, (T, D) each, to (T, D)."""
+        """Combine the layers of ``indices``, (T, D) each, into (T, D)."""
         ...
 
 
 class Composition(Protocol):
-    """How a task's head sees tokens; see ``transfer.composing.Composition``."""
+    """The part that composes token vectors for a task's head; see ``transfer.composing.Composition``."""
 
     @property
     def tokens(self) -> str:
-        """Which tokens of packed sequences it is given: "first", "last" or "all"."""
+        """Which tokens of packed sequences it takes: "first", "last" or "all"."""
         ...
 
     reads_padded: bool
 
     def __call__(self, hidden: Tensor, lengths: Tensor) -> Tensor:
-        """Packed: (T, D), or (B, D) where ``tokens`` names one, and lengths (B,), to (B, E) or (T, E)."""
+        """Packed: from (T, D), or (B, D) if ``tokens`` is "first" or "last", and lengths (B,), to (B, E) or (T, E)."""
         ...
 
     def of_rows(self, hidden_BLD: Tensor, real_BL: Tensor) -> Tensor:
-        """Padded: to (B, E) or (B, L, E)."""
+        """Padded: compose to (B, E) or (B, L, E)."""
         ...
 
 
 class TaskHead(Protocol):
-    """What answers a task; see ``transfer.heads.base.Head``."""
+    """The head of a task; see ``transfer.heads.base.Head``."""
 
     cancelling: float
 
     @property
     def loss_name(self) -> str:
-        """What it does, in a word."""
+        """Name of the head's loss."""
         ...
 
     @property
     def per(self) -> str:
-        """Whether it answers for each "sequence" or "token"."""
+        """Whether there is one answer for each "sequence" or each "token"."""
         ...
 
     @property
     def graph_outputs(self) -> tuple[str, ...]:
-        """Names of the outputs of a graph: of all its logits, or of each; none where it has no graph."""
+        """Names of the graph's outputs: one for all logits, or one for each logit; empty if it has no graph."""
         ...
 
     def __call__(self, hidden: Tensor) -> Tensor:
-        """(B, E) or (T, E) to logits (B, C) or (T, C)."""
+        """Compute logits (B, C) or (T, C) from (B, E) or (T, E)."""
         ...
 
 
 class TaskParts(Protocol):
-    """What a task has on its encoder; a ``transfer.learner.TaskLearner`` is one."""
+    """The parts of a task's model on its encoder; a ``transfer.learner.TaskLearner`` has them."""
 
     use_pooler: bool  #: the encoder's pooler is part of the head
 
     @property
     def reading(self) -> Reading:
-        """Which layers the head reads."""
+        """The part that selects the layers."""
         ...
 
     @property
     def composition(self) -> Composition:
-        """How it sees tokens."""
+        """The part that composes token vectors."""
         ...
 
     @property
@@ -97,21 +97,21 @@ class TaskParts(Protocol):
 
 
 class DenseModel(nn.Module):
-    """An encoder with what stands on it, over padded rows.
+    """An encoder with its head, over padded rows.
 
     Args:
-        encoder: one that ``reads_padded``.
-        objective: of pretraining, bound to the encoder, that has something to say of each token; or None.
-        task: of finetuning or probing; or None. With neither, the graph gives the last layer.
+        encoder: an encoder with ``reads_padded``.
+        objective: a pretraining objective with logits for each token, bound to the encoder; or None.
+        task: the parts of a task's model; or None. Without objective and task, the graph outputs the last layer.
 
     Attributes:
-        outputs: names of what the graph gives.
-        what: what stands on the encoder, in a word.
-        per_row: whether the outputs are of rows, (B, ...), not of tokens, (B, L, ...).
+        outputs: names of the graph's outputs.
+        what: short name of the head.
+        per_row: whether there is one output a row, (B, ...), not one a token, (B, L, ...).
         cancelling: the largest sum of magnitudes that cancel in a head, see ``transfer.heads.base.Head``.
 
     Raises:
-        CheckpointError: what cannot be computed on padded rows.
+        CheckpointError: a part cannot be computed on padded rows.
     """
 
     def __init__(self, *, encoder: Encoder, objective: Objective | None = None, task: TaskParts | None = None) -> None:
@@ -135,12 +135,12 @@ class DenseModel(nn.Module):
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
     ) -> tuple[Tensor, ...]:
-        """What ``outputs`` names.
+        """Compute the outputs named in ``outputs``.
 
         Args:
             input_ids: token ids, int64, (B, L); at least one real token a row, padding (any ids) to its right.
             attention_mask: 1 at real tokens, 0 at padding, int64, (B, L).
-            token_type_ids: segment ids, int64, (B, L); of encoders that tell segments apart.
+            token_type_ids: segment ids, int64, (B, L); for encoders with segment embeddings.
 
         Returns:
             float32, (B, L, ...), meaningless at padding, or (B, ...).
@@ -157,7 +157,7 @@ class DenseModel(nn.Module):
         return tuple(output.view(rows, length, *output.shape[1:]) for output in outputs)
 
     def packed(self, batch: PackedBatch) -> tuple[Tensor, ...]:
-        """The same of packed sequences, as training and prediction compute them: (T, ...) or (B, ...)."""
+        """Compute the same on packed sequences, as training and prediction do: (T, ...) or (B, ...)."""
         offsets = batch.cu_seqlens.long()
         states = self._read(self.encoder(batch).layers, offsets.diff())
         if self.composition is not None:
@@ -173,7 +173,7 @@ class DenseModel(nn.Module):
         return self.reading([layers[index] for index in self.reading.indices], lengths)
 
     def _outputs(self, states: Tensor) -> tuple[Tensor, ...]:
-        """Of tokens (T, E), or of rows (B, E)."""
+        """Compute the outputs from the states of tokens (T, E), or of rows (B, E)."""
         if self.head is not None:
             pooler = self.encoder.pooler if self.use_pooler else None
             logits = self.head(states if pooler is None else pooler(states))
@@ -183,7 +183,7 @@ class DenseModel(nn.Module):
 
 
 def _problem(encoder: Encoder, task: TaskParts | None) -> str | None:
-    """Why these parts cannot be computed on padded rows, or None."""
+    """Say why these parts cannot be computed on padded rows; None if they can."""
     if not encoder.reads_padded:
         return (
             f"{type(encoder).__name__} is no plain stack of transformer layers, and only those compute the same on "

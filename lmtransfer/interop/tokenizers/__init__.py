@@ -1,1 +1,1 @@
-"""Published tokenizer files, read and written."""
+"""Read and write published tokenizer files."""

@@ -1,9 +1,10 @@
-"""The compiled normalisation rules of a sentencepiece model: which strings become which, the longest match first.
+"""Read the compiled normalisation rules of a sentencepiece model: replacements of strings, the longest match first.
 
 Layout (``Normalizer::DecodePrecompiledCharsMap`` in google/sentencepiece): the size of a trie in bytes, uint32; the
-trie, a double array of uint32 units as the library darts-clone stores it; and what the strings become, each ended by a
-zero byte, found by its place. A unit holds the byte that leads to it (bits 0 to 7), whether a string ends there (bit
-8), and where its children lie (bits 10 to 30, in steps of 256 where bit 9 is set), or, with bit 31, a place.
+trie, a double array of uint32 units as the library darts-clone stores it; and the replacement strings, each ended by a
+zero byte and found by its byte offset. A unit holds the byte that leads to it (bits 0 to 7), whether a string ends
+there (bit 8), and the offset of its children (bits 10 to 30, in steps of 256 if bit 9 is set), or, if bit 31 is set,
+the offset of a replacement string.
 """
 
 from __future__ import annotations
@@ -16,20 +17,20 @@ import numpy as np
 _ENDS, _FAR, _IS_PLACE = 1 << 8, 1 << 9, 1 << 31
 _BYTES: Final = np.arange(256)
 _LETTERS: Final = [bytes([byte]) for byte in range(256)]
-_BLOCK = 4096  # nodes whose children are looked for at once
-_MOST_NODES = 1 << 22  # that strings lead through; those of published rules lead through some 300,000
+_BLOCK = 4096  # number of nodes whose children are looked up at once
+_MOST_NODES = 1 << 22  # maximum number of trie nodes; published rules have about 300,000
 
 
 def read_charsmap(data: bytes) -> dict[str, str]:
-    """What each string becomes.
+    """Return the replacement of each string.
 
-    Rules that pass are safe with the ``tokenizers`` library too, which follows them without looking.
+    Rules that pass this check are also safe for the ``tokenizers`` library, which does not check them.
 
     Args:
         data: the compiled rules, not empty.
 
     Raises:
-        ValueError: they are torn.
+        ValueError: the rules are damaged.
     """
     size = struct.unpack_from("<I", data)[0] if len(data) >= 4 else 0
     if size % 4 or not 4 <= size <= len(data) - 4 or not data.endswith(b"\0"):
@@ -71,5 +72,5 @@ def _target(targets: bytes, unit: int) -> str:
 
 
 def _first_child(units: np.ndarray) -> np.ndarray:
-    """How far a node's children are, for their byte 0: to be combined with the node's own place by exclusive or."""
+    """Return the offset of a node's children for byte 0; the exclusive or with the node's index gives their index."""
     return units >> 10 << ((units & _FAR) >> 6)

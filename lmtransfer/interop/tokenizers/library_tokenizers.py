@@ -1,4 +1,4 @@
-"""Our tokenizers as the ``tokenizers`` library writes them, kind by kind, without special tokens."""
+"""Convert our tokenizers to the ``tokenizers`` library, by kind and without special tokens."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from lmtransfer.tokenizers.sentencepiece import SentencePieceTokenizer
 from lmtransfer.tokenizers.wordpiece import WordPieceTokenizer
 
 _PAD: Final = "[PAD]"
-_LONGEST_WORD = 100  # characters; as in ``tokenizers.wordpiece``
+_LONGEST_WORD = 100  # in characters; the same as in ``tokenizers.wordpiece``
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +31,10 @@ class LibraryTokenizer:
     """The content of a ``tokenizer.json``.
 
     Attributes:
-        content: as the library writes it; its added tokens may lack the special ones.
-        specials: the token of each role ("unk", "cls", "sep", "mask", "pad") that has one of its own.
-        pad_id: id of the one for padding, if there is one.
-        ties: whether two ways to cut a text can be equally likely, and which is taken hangs on rounding.
+        content: content in the format of the library; its added tokens may lack the special ones.
+        specials: the token of each role ("unk", "cls", "sep", "mask", "pad") that has its own token.
+        pad_id: id of the padding token, if there is one.
+        ties: whether two ways to cut a text can be equally likely, so that rounding decides between them.
     """
 
     content: dict[str, Any]
@@ -44,15 +44,15 @@ class LibraryTokenizer:
 
 
 def as_library(tokenizer: Tokenizer, *, prefix: Prefix = "first") -> LibraryTokenizer:
-    """A tokenizer of ours as the library's.
+    """Convert one of our tokenizers to the library's format.
 
     Args:
-        tokenizer: ours.
-        prefix: where its kind lets a text begin with a space, what gets one: a text, or also what follows an added
-            token or a special one.
+        tokenizer: our tokenizer.
+        prefix: for kinds that put a space before a text: "first" puts it before the text only, "always" also after an
+            added or special token.
 
     Raises:
-        CheckpointError: the library has nothing like it.
+        CheckpointError: the library has no equivalent.
     """
     if isinstance(tokenizer, SentencePieceTokenizer):
         model = read_sentencepiece_model(tokenizer.model_bytes(), source=tokenizer.model_file)
@@ -79,12 +79,12 @@ _OURS: Final = dict(zip(("unk", "cls", "sep", "mask"), SPECIALS, strict=True))
 
 
 def _extended(tokenizer: ExtendedTokenizer) -> LibraryTokenizer:
-    """Each word is looked for in normalised text, and takes the white space before it along.
+    """Make each word an added token: it is searched in normalised text, and includes the white space before it.
 
-    Of several words that begin at one place the library takes the longest or none, ours the longest that is not inside
-    another word.
+    If several words begin at one place, the library takes the longest or none; our tokenizer takes the longest that is
+    not inside another word.
     """
-    base = as_library(tokenizer.base, prefix="always")  # what stands between them is encoded as a text by itself
+    base = as_library(tokenizer.base, prefix="always")  # text between added words is encoded like a separate text
     words = [
         {
             "id": token_id,
@@ -106,13 +106,13 @@ def _content(library: tokenizers.Tokenizer) -> dict[str, Any]:
 
 
 def _byte_bpe(model: bytes, prefix: Prefix) -> dict[str, Any]:
-    """A text begins with a space, and any white space is one space: a mark of where words begin, as ours see it."""
+    """Put a space before a text and make any white space one space, which marks the start of a word as ours does."""
     library = tokenizers.Tokenizer.from_buffer(model)
     blanks = "".join(character for character in map(chr, range(sys.maxunicode)) if character.isspace())
     spaces = [normalizers.Replace(Regex(f"[{blanks}]+"), " "), normalizers.Replace(Regex(r" \z"), "")]
     after = [] if library.normalizer is None else [library.normalizer]
     library.normalizer = normalizers.Sequence([*spaces, *after])
-    # Of what gives a space to the first word, this alone can give none to text after a special token.
+    # Only this pre-tokenizer can add a space to the first word without adding one after a special token.
     first = pre_tokenizers.Metaspace(replacement=" ", prepend_scheme=prefix, split=False)
     library.pre_tokenizer = pre_tokenizers.Sequence([first, library.pre_tokenizer])
     library.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])

@@ -1,6 +1,6 @@
-"""Reading protocol buffers without their schema: fields by number, as the wire has them.
+"""Read protocol buffers without their schema: fields by number, as in the wire format.
 
-The wire format is that of https://protobuf.dev/programming-guides/encoding; groups, long out of use, are refused.
+The wire format is that of https://protobuf.dev/programming-guides/encoding; groups, which are obsolete, are refused.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ _LONGEST_VARINT: Final = 10
 
 
 class Message:
-    """One message: for each field number the values that were written, in their order.
+    """One message: for each field number the values in the order in which they were written.
 
-    A field that is asked for as one value is the last one written, as the format demands.
+    If a field is read as a single value, the last written value counts, as the format requires.
 
     Args:
         data: the serialised message.
 
     Raises:
-        ValueError: it is torn, or no message.
+        ValueError: the data are damaged, or are no message.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -48,7 +48,7 @@ class Message:
         """A field of type int32, bool or enum.
 
         Raises:
-            ValueError: it is of another type.
+            ValueError: the field has another type.
         """
         value = self._last(number, default)
         if not isinstance(value, int):
@@ -59,7 +59,7 @@ class Message:
         """A field of type float.
 
         Raises:
-            ValueError: it is of another type.
+            ValueError: the field has another type.
         """
         value = self._last(number, None)
         if value is None:
@@ -69,10 +69,10 @@ class Message:
         return float(struct.unpack("<f", value)[0])
 
     def data(self, number: int) -> bytes:
-        """A field of type bytes, string or message; empty where it is not there.
+        """A field of type bytes, string or message; empty if it is missing.
 
         Raises:
-            ValueError: it is of another type.
+            ValueError: the field has another type.
         """
         value = self._last(number, b"")
         if not isinstance(value, bytes):
@@ -83,7 +83,7 @@ class Message:
         """A repeated field of messages.
 
         Raises:
-            ValueError: it is of another type, or a message is torn.
+            ValueError: the field has another type, or a message is damaged.
         """
         values = self._fields.get(number, [])
         if not all(isinstance(value, bytes) for value in values):

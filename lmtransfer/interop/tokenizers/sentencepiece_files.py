@@ -1,10 +1,11 @@
-"""Published sentencepiece files (``spiece.model``, ``sentencepiece.bpe.model``) as a ``tokenizer.json``.
+"""Convert published sentencepiece files (``spiece.model``, ``sentencepiece.bpe.model``) to a ``tokenizer.json``.
 
-What a family does to text before, and how it numbers the pieces, is in no file but in its published code: ALBERT's and
-XLNet's (tokenization.py of google-research/albert, prepro_utils.py of zihangdai/xlnet), and fairseq's for XLM-R.
+No file says how a family cleans text before sentencepiece and how it numbers the pieces; only its published code does:
+ALBERT's and XLNet's (tokenization.py of google-research/albert, prepro_utils.py of zihangdai/xlnet), and fairseq's for
+XLM-R.
 
-Where we differ: text that spells a control piece becomes it where two of its characters are unknown to the vocabulary,
-which no published one's are.
+One difference remains: text that spells a control piece becomes that piece if two of its characters are missing from
+the vocabulary, which is not the case for any published vocabulary.
 """
 
 from __future__ import annotations
@@ -21,25 +22,25 @@ from lmtransfer.interop.tokenizers.sentencepiece_library import library_tokenize
 from lmtransfer.interop.tokenizers.sentencepiece_model import Piece, SentencePieceModel, read_sentencepiece_model
 from lmtransfer.untrusted.files import LARGEST_BYTES, read_bytes
 
-#: The files, the first that is there.
+#: Names of the files; the first one that exists is read.
 FILES: Final = ("spiece.model", "sentencepiece.bpe.model")
-#: How a tokenizer whose files do not say everything is saved so that they do.
+#: How to save a tokenizer so that one file describes it completely.
 AS_JSON: Final = "with `transformers` as tokenizer.json (AutoTokenizer.from_pretrained(...).save_pretrained(...))"
-#: ``model_type`` of config.json, and whether the family lower-cases where the folder does not say.
+#: ``model_type`` of config.json, and whether the family lower-cases by default.
 _CLEANED: Final = {"albert": True, "xlnet": False}
 _FAIRSEQ: Final = ("xlm-roberta",)
 
 
 def sentencepiece_json(path: Path, *, model_type: str, settings: Mapping[str, Any]) -> bytes:
-    """The ``tokenizer.json`` that computes like the family's own tokenizer.
+    """Make the ``tokenizer.json`` that gives the same tokens as the family's own tokenizer.
 
     Args:
         path: the sentencepiece model.
-        model_type: of config.json.
-        settings: of ``tokenizer_config.json``: ``do_lower_case``, ``keep_accents``.
+        model_type: ``model_type`` of config.json.
+        settings: content of ``tokenizer_config.json``; ``do_lower_case`` and ``keep_accents`` are used.
 
     Raises:
-        CheckpointError: the file is torn, or of a family whose treatment of text is not known here.
+        CheckpointError: the file is damaged, or the text cleaning of its family is not known here.
     """
     content = read_bytes(path, error=CheckpointError, most=LARGEST_BYTES)
     model = read_sentencepiece_model(content, source=str(path))
@@ -60,7 +61,7 @@ def sentencepiece_json(path: Path, *, model_type: str, settings: Mapping[str, An
 
 
 def _cleaning(settings: Mapping[str, Any], *, lowercase: bool) -> list[normalizers.Normalizer]:
-    """Double quotes are one character; accents are dropped unless kept; the case is folded if so set."""
+    """Replace doubled backticks or apostrophes by a double quote, drop accents unless kept, lower-case if set."""
     steps: list[normalizers.Normalizer] = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
     if settings.get("keep_accents") is not True:
         steps += [normalizers.NFKD(), normalizers.StripAccents()]
@@ -71,7 +72,7 @@ def _cleaning(settings: Mapping[str, Any], *, lowercase: bool) -> list[normalize
 
 
 def _numbered_as_fairseq(model: SentencePieceModel, path: Path) -> SentencePieceModel:
-    """Four specials of a dictionary of its own come first, a mask comes last; sentencepiece's three are left out."""
+    """Number the pieces like fairseq: its four specials first, a mask last, without sentencepiece's three specials."""
     if [piece.text for piece in model.pieces[:3]] != ["<unk>", "<s>", "</s>"]:
         raise CheckpointError(f"{path}: must begin with the pieces <unk>, <s>, </s>, as XLM-R's does; copy it again")
     first = [Piece(text, 0.0, "control") for text in ("<s>", "<pad>", "</s>")]

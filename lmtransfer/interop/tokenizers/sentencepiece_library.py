@@ -1,18 +1,19 @@
-"""A sentencepiece model as a tokenizer of the ``tokenizers`` library, which Hugging Face's files hold.
+"""Convert a sentencepiece model to a tokenizer of the ``tokenizers`` library, which Hugging Face's files contain.
 
-The library computes like sentencepiece, but for what is mended here, and for what cannot be:
+The library gives the same tokens as sentencepiece, except for these points. Some are corrected here, some cannot be:
 
-- Its ``Precompiled`` replaces a whole cluster (a letter and its accents) by what the first characters of it become, so
-  that decomposed text loses its accents. A mark before each character outside ASCII makes clusters of one, and NFC
-  composes what rules of several characters would have composed, and only that: other marks keep the rest apart. Of the
-  225,276 rules of nmt_nfkc, 21 are missed so (letters that came with Unicode 16), and 685 of the 226,684 of nmt_nfkc_cf
-  (mostly styled capitals with accents, such as a double-struck I with a dot above).
-- It sums scores in float64 and word by word, sentencepiece in float32 over the whole text: of two ways to cut a word
-  that are equally likely but for rounding, either may be taken. With vocabularies of 8,192 pieces this was so in 3 to 8
-  of 28,341 lines (encyclopaedia, reviews, novels in three languages), nearly all of them with "...." or "!!!!!". Byte-
-  pair encoding differed in none.
+- Its ``Precompiled`` replaces a whole cluster (a letter and its accents) by the replacement of the first characters, so
+  that decomposed text loses its accents. A mark before each character outside ASCII makes clusters of one character.
+  NFC then composes what rules of several characters would have composed, and nothing else, because other marks keep the
+  remaining characters apart. This misses 21 of the 225,276 rules of nmt_nfkc (letters that came with Unicode 16), and
+  685 of the 226,684 rules of nmt_nfkc_cf (mostly styled capitals with accents, such as a double-struck I with a dot
+  above).
+- It adds scores in float64 and word by word; sentencepiece adds them in float32 over the whole text. If two ways to cut
+  a word are equally likely except for rounding, either may be taken. With vocabularies of 8,192 pieces this happened in
+  3 to 8 of 28,341 lines (encyclopaedia, reviews, novels in three languages), nearly all of them with "...." or
+  "!!!!!". Byte-pair encoding differed in no line.
 - A character that is no piece is never joined with its neighbour in a piece of several characters.
-- U+10FFFE and U+10FFFF, which are no characters, are dropped where text is normalised at all.
+- U+10FFFE and U+10FFFF, which are no characters, are dropped if the model normalises text at all.
 """
 
 from __future__ import annotations
@@ -32,22 +33,22 @@ from lmtransfer.interop.tokenizers.sentencepiece_model import SentencePieceModel
 Prefix = Literal["first", "always"]
 META: Final = "\u2581"
 
-# Noncharacters: no rule is about them, and no text has them.
+# Noncharacters: no rule contains them, and text does not contain them.
 _APART, _UNCOMPOSED = "\U0010ffff", "\U0010fffe"
-# A line feed makes a cluster of a carriage return before it.
+# A line feed forms a cluster with a carriage return before it, so it gets no mark.
 _EACH_CHARACTER = Regex(r"(?!\A)(?=[^\x00-\x09\x0b-\x7f])")
 _NONE: Final = "[]"
 _BYTE_PIECE = Regex("<(?=0x[0-9A-F]{2}>)")
-#: Below the least likely piece, so that text never becomes a piece that is not for text.
+#: Subtracted from the lowest score, so that text never becomes a piece that is not for text.
 _NEVER = 1e4
 
 
 def library_tokenizer(model: SentencePieceModel, *, prefix: Prefix = "first") -> tokenizers.Tokenizer:
-    """The tokenizer, without special tokens around a text and without any that text can spell.
+    """Make the tokenizer, without special tokens around a text and without special tokens that text can spell.
 
     Args:
         model: the vocabulary and the rules.
-        prefix: what the leading space of ``add_dummy_prefix`` is given to: a text, or also what follows an added token.
+        prefix: where ``add_dummy_prefix`` puts a space: "first" before a text only, "always" also after an added token.
     """
     library = tokenizers.Tokenizer(_unigram(model) if model.algorithm == "unigram" else _bpe(model))
     steps = _rules(model)
@@ -57,13 +58,13 @@ def library_tokenizer(model: SentencePieceModel, *, prefix: Prefix = "first") ->
             steps.append(normalizers.Replace(Regex(r"\A +"), ""))
         steps += [normalizers.Replace(Regex(" {2,}"), " "), normalizers.Replace(Regex(r" +\z"), "")]
     elif model.add_dummy_prefix:
-        steps.append(normalizers.Prepend(" "))  # the pre-tokenizer would add none where there is one
+        steps.append(normalizers.Prepend(" "))  # the pre-tokenizer adds no space if the text begins with one
         scheme = "never"
     library.normalizer = normalizers.Sequence(steps)
     library.pre_tokenizer = pre_tokenizers.Metaspace(
         replacement=META, prepend_scheme=scheme, split=not any(META in piece.text[1:] for piece in model.pieces)
     )
-    if model.byte_fallback:  # else a text could spell a byte piece
+    if model.byte_fallback:  # otherwise a text could spell a byte piece
         spelt = pre_tokenizers.Split(_BYTE_PIECE, "merged_with_previous")
         library.pre_tokenizer = pre_tokenizers.Sequence([library.pre_tokenizer, spelt])
     spaces = decoders.Metaspace(replacement=META, prepend_scheme="always" if model.add_dummy_prefix else "never")
@@ -84,7 +85,7 @@ def _rules(model: SentencePieceModel) -> list[normalizers.Normalizer]:
     if pairs:
         steps.append(normalizers.Replace(_boundaries(pairs, model.rules), _UNCOMPOSED))
     if removed != _NONE:
-        # The library loses its place where the first character of a text becomes nothing.
+        # The library computes wrong offsets if the first character of a text is removed.
         steps.append(normalizers.Replace(Regex(rf"\A{removed}+"), " " if model.add_dummy_prefix else ""))
         steps.append(normalizers.Replace(Regex(removed), ""))
     steps += [*composing, normalizers.Replace(_EACH_CHARACTER, _APART), normalizers.Precompiled(model.charsmap)]
@@ -93,14 +94,14 @@ def _rules(model: SentencePieceModel) -> list[normalizers.Normalizer]:
 
 
 def _boundaries(pairs: Iterable[tuple[str, str]], rules: Mapping[str, str]) -> Regex:
-    """The empty places within a text after which NFC could compose or move a character, though no rule does it.
+    """Match the positions inside a text where NFC could compose or move a character, but no rule does.
 
     Args:
-        pairs: neighbours in what the rules of several characters are about.
-        rules: what strings become.
+        pairs: neighbouring characters in the rules of several characters.
+        rules: replacement of each string.
     """
     before: dict[str, set[str]] = {character: set() for character in _combining()}
-    for first, second in sorted(pairs):  # the order of a set is another in each process
+    for first, second in sorted(pairs):  # sorted, because the order of a set differs between processes
         before.setdefault(second, set()).add(first)
     for source, target in rules.items():
         if len(source) == 1 and target[:1] in before:
@@ -120,7 +121,7 @@ def _combining() -> tuple[str, ...]:
 
 
 def _one_of(characters: Iterable[str]) -> str:
-    """A regular expression for one of several characters."""
+    """A regular expression that matches one of several characters."""
     points = sorted(map(ord, characters))
     starts = [i for i, point in enumerate(points) if not i or point != points[i - 1] + 1]
     runs = [(points[i], points[j - 1]) for i, j in pairwise([*starts, len(points)])]
@@ -134,7 +135,7 @@ def _unigram(model: SentencePieceModel) -> models.Unigram:
 
 
 def _bpe(model: SentencePieceModel) -> models.BPE:
-    """Any two neighbours that are a piece together may be merged, pieces of higher score first."""
+    """Make merges: two neighbours may be merged if they form a piece; pieces with a higher score come first."""
     scores = {piece.text: piece.score for piece in model.pieces if piece.kind == "normal"}
     merges = [
         (text[:cut], text[cut:])

@@ -1,7 +1,7 @@
-"""A sentencepiece model file read as data: its pieces, its algorithm, and how it normalises text.
+"""Read a sentencepiece model file as data: its pieces, its algorithm, and its normalisation of text.
 
-Fields and their numbers are those of sentencepiece_model.proto in google/sentencepiece, whose library does not give
-them away. ``library_tokenizer`` in ``sentencepiece_library`` makes a tokenizer of the ``tokenizers`` library of it.
+Fields and their numbers are those of sentencepiece_model.proto in google/sentencepiece, whose library does not expose
+them. ``library_tokenizer`` in ``sentencepiece_library`` converts the result to the ``tokenizers`` library.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class Piece:
     """One entry of the vocabulary.
 
     Attributes:
-        text: with U+2581 for a space.
-        score: log-probability (unigram), or the rank of its merge, negative (bpe).
-        kind: which of them text can become: "normal" and "user_defined" ones, and "byte" ones in place of "unknown".
+        text: text of the piece, with U+2581 for a space.
+        score: log-probability (unigram), or the negative rank of its merge (bpe).
+        kind: kind of the piece. Text becomes "normal" or "user_defined" pieces, and "byte" pieces for "unknown".
     """
 
     text: str
@@ -43,17 +43,17 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class SentencePieceModel:
-    """What a model file says about text to ids.
+    """The content of a model file that determines the ids of a text.
 
     Attributes:
         pieces: the vocabulary, by id.
-        algorithm: how a text is cut into pieces.
+        algorithm: the algorithm that cuts a text into pieces.
         unk_id: id of the unknown piece.
-        byte_fallback: spell unknown characters by byte pieces.
-        charsmap: compiled rules of the normalisation; empty where text stays as it is.
-        rules: the same, readable: what each string becomes.
-        add_dummy_prefix: let a text begin with a space.
-        remove_extra_whitespaces: drop spaces at both ends and make several one.
+        byte_fallback: whether unknown characters are spelt by byte pieces.
+        charsmap: compiled normalisation rules; empty if text is not changed.
+        rules: the same rules in readable form: the replacement of each string.
+        add_dummy_prefix: whether a space is put before a text.
+        remove_extra_whitespaces: whether spaces at both ends are dropped and several spaces become one.
     """
 
     pieces: tuple[Piece, ...]
@@ -70,16 +70,16 @@ def read_sentencepiece_model(model: bytes, *, source: str) -> SentencePieceModel
     """Read a model file.
 
     Args:
-        model: its content.
-        source: its path, for messages.
+        model: content of the file.
+        source: path of the file, for messages.
 
     Raises:
-        CheckpointError: it is torn or no sentencepiece model, or of a sort without counterpart: whole words or
-            characters, spaces kept as they are, or spaces at the ends of words.
+        CheckpointError: the file is damaged or no sentencepiece model, or its kind is not supported: whole words or
+            characters, spaces kept unchanged, or spaces at the ends of words.
     """
     try:
         return _model(Message(model), source)
-    except ValueError as error:  # a piece that is no UTF-8 is one too
+    except ValueError as error:  # includes UnicodeDecodeError, for a piece that is not UTF-8
         raise CheckpointError(f"{source}: not a sentencepiece model ({error}); copy it again") from None
 
 

@@ -1,8 +1,8 @@
-"""The tokenizer of a published folder.
+"""Read the tokenizer of a published folder.
 
-``tokenizer.json`` if there is one; else it is made of ``vocab.txt`` (BERT, ELECTRA, DistilBERT), of ``vocab.json``
-and ``merges.txt`` (GPT-2, RoBERTa), or of a sentencepiece model (ALBERT, XLNet, XLM-R). Settings are those of
-``tokenizer_config.json``, defaults those of ``transformers``.
+``tokenizer.json`` is read if it exists. Otherwise it is made from ``vocab.txt`` (BERT, ELECTRA, DistilBERT), from
+``vocab.json`` and ``merges.txt`` (GPT-2, RoBERTa), or from a sentencepiece model (ALBERT, XLNet, XLM-R). Settings come
+from ``tokenizer_config.json``; the defaults are those of ``transformers``.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from lmtransfer.untrusted.documents import read_json
 from lmtransfer.untrusted.files import LARGEST_BYTES, read_bytes
 from lmtransfer.untrusted.schema import Fields
 
-#: What a tokenizer is read from, the first that is there.
+#: Files that describe a tokenizer; the first one that exists is read.
 _FILES: Final = ("tokenizer.json", "vocab.txt", "vocab.json", *sentencepiece_files.FILES)
-#: What a role is called in the folder, the first that is there.
+#: Keys of the folder that name the token of a role; the first one that exists counts.
 _NAMES: Final = {
     "cls": ("cls_token", "bos_token", "eos_token"),
     "sep": ("sep_token", "eos_token"),
@@ -33,7 +33,7 @@ _NAMES: Final = {
     "unk": ("unk_token",),
     "pad": ("pad_token",),
 }
-#: What it is where the folder does not say, the first that the vocabulary has.
+#: Usual tokens of a role, used if the folder names none; the first one in the vocabulary counts.
 _WELL_KNOWN: Final = {
     "cls": ("[CLS]", "<cls>", "<s>", "<|endoftext|>"),
     "sep": ("[SEP]", "<sep>", "</s>", "<|endoftext|>"),
@@ -41,7 +41,7 @@ _WELL_KNOWN: Final = {
     "unk": ("[UNK]", "<unk>"),
     "pad": ("[PAD]", "<pad>"),
 }
-#: Settings of ``tokenizer_config.json`` that decide over ``tokenizer.json`` in ``transformers``, by part of the latter.
+#: Settings of ``tokenizer_config.json`` that override ``tokenizer.json`` in ``transformers``, by part of the latter.
 _SETTINGS: Final = {
     "BertNormalizer": {
         "do_lower_case": "lowercase",
@@ -53,15 +53,15 @@ _SETTINGS: Final = {
 
 
 def read_tokenizer(folder: Path, *, vocab_size: int) -> PublishedTokenizer:
-    """The tokenizer that a published folder holds.
+    """Read the tokenizer of a published folder.
 
     Args:
-        folder: with ``tokenizer.json``, or ``vocab.txt``, or ``vocab.json`` and ``merges.txt``, or ``spiece.model`` (or
-            ``sentencepiece.bpe.model``) beside a ``config.json`` that names the family.
+        folder: folder with ``tokenizer.json``, or ``vocab.txt``, or ``vocab.json`` and ``merges.txt``, or
+            ``spiece.model`` (or ``sentencepiece.bpe.model``) with a ``config.json`` that names the family.
         vocab_size: rows of the checkpoint's token embedding.
 
     Raises:
-        CheckpointError: there is no such file, one cannot be read, or the vocabulary is larger than the embedding.
+        CheckpointError: there is no such file, a file cannot be read, or the vocabulary is larger than the embedding.
     """
     folder = Path(folder)
     settings = {**_object(folder / "tokenizer_config.json"), **_object(folder / "special_tokens_map.json")}
@@ -72,7 +72,7 @@ def read_tokenizer(folder: Path, *, vocab_size: int) -> PublishedTokenizer:
         model = _model(path, settings)
     except CheckpointError:
         raise
-    except Exception as error:  # the library raises Exception itself
+    except Exception as error:  # the library raises plain Exception
         raise CheckpointError(f"{path}: not a tokenizer's ({error}); copy it again") from None
     try:
         vocabulary = _vocabulary(model)
@@ -120,7 +120,7 @@ def _content(token: Any) -> str | None:
 
 
 def _vocabulary(model: bytes) -> dict[str, int]:
-    """All tokens of a ``tokenizer.json``; what is wrong with it is told by who reads it."""
+    """Return all tokens of a ``tokenizer.json``, with their ids."""
     try:
         described = json.loads(model)
         vocabulary = described["model"]["vocab"]
@@ -133,7 +133,7 @@ def _vocabulary(model: bytes) -> dict[str, int]:
 
 
 def _with_settings(model: bytes, settings: Mapping[str, Any], path: Path) -> bytes:
-    """``tokenizer.json`` with what ``tokenizer_config.json`` says otherwise; the same bytes where it does not."""
+    """Apply the settings of ``tokenizer_config.json`` to ``tokenizer.json``; without changes, return the same bytes."""
     try:
         described = json.loads(model)
         changed = [
@@ -205,7 +205,7 @@ def _of_byte_bpe(vocab: Path, merges: Path, settings: Mapping[str, Any]) -> byte
 
 
 def _finished(library: tokenizers.Tokenizer, settings: Mapping[str, Any], path: Path) -> bytes:
-    """The bytes of its ``tokenizer.json``, with the tokens that were added to the vocabulary later."""
+    """Return the bytes of the library's ``tokenizer.json``, with the tokens that were added to the vocabulary later."""
     decoder = settings.get("added_tokens_decoder")
     added = {token: token_id for token, token_id in _object(path.parent / "added_tokens.json").items()}
     described: dict[str, Any] = {}
@@ -237,7 +237,7 @@ def _nothing_readable(folder: Path) -> str:
 
 
 def _object(path: Path) -> dict[str, Any]:
-    """A JSON object; empty if the file is not there."""
+    """Read a JSON object; empty if the file does not exist."""
     if not path.exists():
         return {}
     return cast("dict[str, Any]", read_json(path, Fields(), error=CheckpointError, finite=False, most=LARGEST_BYTES))

@@ -1,12 +1,13 @@
-"""A tokenizer as the files that ``transformers.AutoTokenizer`` loads with no code of ours.
+"""Write a tokenizer as files that ``transformers.AutoTokenizer`` loads without code of this package.
 
-``tokenizer.json`` holds all of it, as the ``tokenizers`` library writes it; ``tokenizer_config.json`` and
-``special_tokens_map.json`` say what its special tokens are for. Ids are those of ``encode_ids``, in the frame of our
-tasks: ``[CLS] x [SEP]`` and ``[CLS] a [SEP] b [SEP]``, whatever the family's own frame is.
+``tokenizer.json`` holds the whole tokenizer in the format of the ``tokenizers`` library. ``tokenizer_config.json`` and
+``special_tokens_map.json`` give the roles of its special tokens. Ids are those of ``encode_ids``. Texts are framed as
+in our tasks, ``[CLS] x [SEP]`` and ``[CLS] a [SEP] b [SEP]``, even if the family's own frame differs.
 
-What differs is intended: a special token that is written out in a text is that token, while ours spell it as they would
-any text, so that "[MASK]" can be typed for a model to fill in. And ``truncation=True`` cuts a pair by the library's
-rule, which takes the first text's token where ours takes the second's.
+There are two intended differences. First, a special token that is written out in a text becomes that token, so that
+users can type "[MASK]" for a model to fill in; our tokenizers spell it like any other text. Second,
+``truncation=True`` cuts a pair by the rule of the library, which removes a token of the first text where ours
+removes one of the second.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ _SINGLE_ROUNDING = 2.0**-24  # relative error of one float32 operation
 
 @dataclass(frozen=True, slots=True)
 class WrittenTokenizer:
-    """What else a folder has to know about its tokenizer.
+    """Facts about a written tokenizer that the rest of the export needs.
 
     Attributes:
-        pad_id: id of the padding token; the tokenizer's ``vocab_size`` where the model has no spare row for it.
+        pad_id: id of the padding token; the tokenizer's ``vocab_size`` if the model has no spare row for it.
         specials: ids by role: "cls", "sep", "mask" and "unk".
-        notes: where it is not the tokenizer of ours, for the user.
+        notes: notes for the user on differences from our tokenizer.
     """
 
     pad_id: int
@@ -48,12 +49,12 @@ class WrittenTokenizer:
 
 @dataclass(frozen=True, slots=True)
 class TokenDifference:
-    """A text that two tokenizers read differently.
+    """A text for which two tokenizers give different ids.
 
     Attributes:
         line: the text.
-        ours: its ids, [CLS] and [SEP] included.
-        written: its ids by the files.
+        ours: the ids of our tokenizer, [CLS] and [SEP] included.
+        written: the ids of the written files.
     """
 
     line: str
@@ -79,21 +80,21 @@ def write_tokenizer(
     goes_on: bool = False,
     pads_left: bool = False,
 ) -> WrittenTokenizer:
-    """Write the three files into ``folder``, which exists.
+    """Write the three files into ``folder``, which must exist.
 
-    A vocabulary without a token for padding gets "[PAD]" at its first unused id, or else at ``vocab_size``. WordPiece
-    is also written as BERT's ``vocab.txt``, for programs that read nothing else.
+    A vocabulary without a padding token gets "[PAD]" at its first unused id, or else at ``vocab_size``. WordPiece is
+    also written as BERT's ``vocab.txt``, for programs that read only that file.
 
     Args:
-        tokenizer: of any kind but whole words.
-        folder: where to.
+        tokenizer: a tokenizer of any kind except whole words.
+        folder: the folder.
         max_length: longest input of the model in tokens, specials included.
-        num_segments: how many segment ids the model tells apart.
-        goes_on: its family goes on with text: what begins and ends it has a name of its own there.
-        pads_left: padding comes first.
+        num_segments: number of segment ids of the model.
+        goes_on: the family continues text: its files have their own names for the tokens that begin and end it.
+        pads_left: whether padding is on the left.
 
     Raises:
-        CheckpointError: files like these cannot hold the tokenizer.
+        CheckpointError: these files cannot express the tokenizer.
     """
     written = as_library(tokenizer)
     specials, notes = dict(written.specials), []
@@ -138,9 +139,9 @@ def write_tokenizer(
         **names,
     }
     prefix = (content.get("pre_tokenizer") or {}).get("add_prefix_space")
-    if prefix is not None:  # else transformers 4 would overrule tokenizer.json
+    if prefix is not None:  # otherwise transformers 4 would override tokenizer.json
         settings["add_prefix_space"] = prefix
-    if isinstance(tokenizer, WordPieceTokenizer) and num_segments > 1:  # as BERT frames a pair
+    if isinstance(tokenizer, WordPieceTokenizer) and num_segments > 1:  # pairs are framed as in BERT
         settings |= {
             "tokenizer_class": "BertTokenizer",
             "do_lower_case": tokenizer.lowercase,
@@ -156,14 +157,14 @@ def write_tokenizer(
 
 
 def tokens_differ(tokenizer: Tokenizer, folder: Path, lines: Iterable[str]) -> TokenDifference | None:
-    """The first text whose ids by the files are not ours, or None.
+    """Return the first text whose ids from the files differ from ours, or None.
 
-    Texts that spell a special token are left out, and so are those that have no UTF-8 form; of a unigram vocabulary,
-    another cut of the same text is no difference if it is as likely but for rounding to float32.
+    Texts that spell a special token or have no UTF-8 form are skipped. For a unigram vocabulary, another cut of the
+    same text is no difference if it is equally likely within float32 rounding.
 
     Args:
-        tokenizer: what was written.
-        folder: with what ``write_tokenizer`` wrote.
+        tokenizer: the tokenizer that was written.
+        folder: folder with the files from ``write_tokenizer``.
         lines: texts.
 
     Raises:
@@ -173,7 +174,7 @@ def tokens_differ(tokenizer: Tokenizer, folder: Path, lines: Iterable[str]) -> T
     try:
         text = path.read_text(encoding="utf-8")
         library, content = tokenizers.Tokenizer.from_str(text), json.loads(text)
-    except Exception as error:  # the library raises Exception itself
+    except Exception as error:  # the library raises plain Exception
         raise CheckpointError(f"{path}: cannot be read ({error})") from None
     specials = [entry["content"] for entry in content["added_tokens"] if entry["special"]]
     model = content["model"]
@@ -198,14 +199,14 @@ def _is_comparable(line: str, specials: Iterable[str]) -> bool:
 def _are_tied(
     library: tokenizers.Tokenizer, scores: list[float], ours: tuple[int, ...], theirs: tuple[int, ...]
 ) -> bool:
-    """Whether both spell the same, and sums of scores differ by no more than rounding each partial sum could."""
+    """Whether both spell the same text, and their scores differ by no more than rounding each partial sum explains."""
     spelt, again = ("".join(library.id_to_token(i) or "" for i in ids) for ids in (ours, theirs))
     total, other = (sum(scores[i] for i in ids if i < len(scores)) for ids in (ours, theirs))
     return spelt == again and abs(total - other) <= _SINGLE_ROUNDING * len(ours) * abs(total)
 
 
 def _unused_name(content: Mapping[str, Any], tokenizer: Tokenizer) -> str:
-    """A name for padding that no piece has."""
+    """A name for the padding token that no other piece has."""
     taken = {tokenizer.piece(i) for i in range(tokenizer.num_pieces)} | {
         entry["content"] for entry in content.get("added_tokens") or []
     }
@@ -216,7 +217,7 @@ def _unused_name(content: Mapping[str, Any], tokenizer: Tokenizer) -> str:
 def _added_tokens(
     added: list[dict[str, Any]], specials: Mapping[str, str], ids: Mapping[str, int]
 ) -> list[dict[str, Any]]:
-    """Those that are there, and the special ones, which are found in a text as it was before normalisation."""
+    """Return the added tokens and the special ones, which are searched in the text before normalisation."""
     entries = {entry["content"]: dict(entry) for entry in added}
     for role, token in specials.items():
         fresh = {"id": ids[role], "content": token, "single_word": False, "lstrip": False, "rstrip": False}
@@ -225,7 +226,7 @@ def _added_tokens(
 
 
 def _frame(cls: tuple[str, int], sep: tuple[str, int], *, second: int) -> dict[str, Any]:
-    """``cls a sep`` and ``cls a sep b sep``, the second text of segment ``second``; both tokens with their ids."""
+    """Frames ``cls a sep`` and ``cls a sep b sep``, with segment id ``second`` for the second text."""
 
     def special(token: tuple[str, int], segment: int) -> dict[str, Any]:
         return {"SpecialToken": {"id": token[0], "type_id": segment}}

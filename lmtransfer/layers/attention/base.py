@@ -1,4 +1,4 @@
-"""What every attention layer says of itself."""
+"""The base class of all attention layers."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ class AttentionLayer(nn.Module):
     """A layer in which tokens of a sequence see one another.
 
     Args:
-        dim: width of its queries and keys over all heads.
-        window: a token sees others at most this many positions away; None: all.
+        dim: width of the queries and keys over all heads.
+        window: a token sees only tokens at most this many positions away; None: no limit.
     """
 
     def __init__(self, *, dim: int, window: int | None = None) -> None:
@@ -18,5 +18,5 @@ class AttentionLayer(nn.Module):
         self.dim, self.window = dim, window
 
     def num_seen(self, mean_length: float) -> float:
-        """About how many tokens a token sees in sequences of ``mean_length``."""
+        """The approximate number of tokens that a token sees in sequences of ``mean_length``."""
         return mean_length if self.window is None else min(mean_length, 2 * self.window + 1)

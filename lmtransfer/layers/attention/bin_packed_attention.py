@@ -1,9 +1,10 @@
-"""Attention of short sequences of different lengths on a CPU: several side by side in a row.
+"""Attention of short sequences of different lengths on a CPU: several sequences share a row.
 
-Blocks of one length each would be many small products, and one block as wide as the longest sequence mostly spare
-slots. Rows that sequences share are few, full, and of few shapes, so that bfloat16 kernels are built once; and a row of
-queries, keys or values becomes the vectors of its heads in one copy. On two AVX512-BF16 cores, forward and backward in
-bfloat16, 32 sequences of 5 to 50 tokens, 4 heads of 64: 1.7 ms, in blocks (in float32, for their many shapes) 5.4 ms.
+One block per length would mean many small products. One block as wide as the longest sequence would consist mostly of
+spare slots. Shared rows are few and full, and they have few shapes, so that the CPU builds each bfloat16 kernel once.
+One copy turns the rows of queries, keys or values into the vectors of the heads. On two AVX512-BF16 cores, forward and
+backward in bfloat16, 32 sequences of 5 to 50 tokens, 4 heads of 64: 1.7 ms; in blocks (in float32, because of their
+many shapes) 5.4 ms.
 
 Shape legend: B sequences, N packed queries, T packed keys, H heads, K head width, G rows, Q query slots and S key slots
 of a row.
@@ -22,8 +23,9 @@ from torch import Tensor
 
 from lmtransfer.layers.attention.visibility import attention_mask, unseen_keys
 
-#: Rows are as wide as the longest sequence, rounded up to a multiple of this (selected queries to a smaller one), and
-#: their number to an even one: a CPU builds a kernel for each shape of a bfloat16 product.
+#: A row is as wide as the longest sequence, rounded up to a multiple of this (to a smaller multiple for a selection of
+#: queries). The number of rows is rounded up to an even number. A CPU builds a kernel for each shape of a bfloat16
+#: product, so few shapes are better.
 _WIDTH_MULTIPLE = 32
 _QUERIES_MULTIPLE = 16
 
@@ -33,10 +35,10 @@ class RowSlots:
     """Where packed rows (queries, or keys) lie in the slots of G rows.
 
     Attributes:
-        size: slots of each of the G rows.
-        packed_GS: the packed row of each slot, in the order of rows; spare slots repeat the first.
+        size: number of slots of each of the G rows.
+        packed_GS: index of the packed row in each slot, row after row; spare slots hold packed row 0.
         slot_N: the slot of each packed row.
-        sequence_GS: the sequence of each slot, on the host; -1 at spare ones.
+        sequence_GS: the sequence of each slot, on the host; -1 at spare slots.
     """
 
     size: int
@@ -46,10 +48,10 @@ class RowSlots:
     _memory: dict[tuple[str, int, int], Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def gathering(self, stride: int, num_heads: int) -> Tensor:
-        """Which vectors of a head make up all slots, one head after the other, (H G S).
+        """Indices of the head vectors that fill all slots, one head after the other, (H G S).
 
         Args:
-            stride: vectors from one packed row to the next.
+            stride: distance from one packed row to the next, in head vectors.
             num_heads: H.
         """
         key = ("gather", stride, num_heads)
@@ -59,7 +61,7 @@ class RowSlots:
         return self._memory[key]
 
     def restoring(self, num_heads: int) -> Tensor:
-        """Which of those slots hold the vectors of each packed row, one row after the other, (N H)."""
+        """The slots that hold the head vectors of each packed row, one row after the other, (N H)."""
         key = ("restore", 0, num_heads)
         if key not in self._memory:
             heads_H = torch.arange(num_heads, device=self.slot_N.device)
@@ -69,10 +71,10 @@ class RowSlots:
 
 @dataclass(frozen=True, slots=True)
 class JoinedRows:
-    """G rows of sequences side by side.
+    """G rows, each with several sequences side by side.
 
     Attributes:
-        queries, keys: their slots.
+        queries, keys: slots of the queries and of the keys.
         apart_GQS: True where a query and a key are of different sequences; spare slots count as one more sequence.
     """
 
@@ -84,12 +86,12 @@ class JoinedRows:
     )
 
     def attention_mask(self, dtype: torch.dtype, *, causal: bool, reach: int | None) -> Tensor:
-        """What is added to the scores, (G, Q, S); see ``visibility.attention_mask``.
+        """The mask to add to the scores, (G, Q, S); see ``visibility.attention_mask``.
 
         Args:
-            dtype: of the scores.
-            causal: a query sees keys at its own position and before.
-            reach: a query sees keys at most this many positions away; None: all.
+            dtype: dtype of the scores.
+            causal: a query sees only keys at its own position and before.
+            reach: a query sees only keys at most this many positions away; None: no limit.
         """
         key = (dtype, causal, reach)
         if key not in self._memory:
@@ -105,9 +107,9 @@ class JoinedRows:
         """Lay out B sequences.
 
         Args:
-            lengths: keys of each.
-            counts: queries of each, where they are a selection of its tokens; None: every token is one.
-            device: where the indices are needed.
+            lengths: number of keys of each sequence.
+            counts: number of queries of each sequence, if only some tokens are queries; None: every token is a query.
+            device: device of the indices.
         """
         width = -(-max(lengths) // _WIDTH_MULTIPLE) * _WIDTH_MULTIPLE
         row_B = _shared_rows(lengths, width)
@@ -126,9 +128,9 @@ class JoinedRows:
 
 
 def _shared_rows(lengths: Sequence[int], width: int) -> np.ndarray:
-    """The row of each sequence: the longest first, each into the row that it fills best."""
+    """The row of each sequence: best-fit bin packing, longest sequence first."""
     row_B = np.empty(len(lengths), dtype=np.int64)
-    rooms: list[tuple[int, int]] = []  # free slots and number of each row, ascending
+    rooms: list[tuple[int, int]] = []  # (free slots, index) of each row, ascending
     for sequence in sorted(range(len(lengths)), key=lambda sequence: -lengths[sequence]):
         place = bisect_left(rooms, (lengths[sequence], -1))
         room, row = rooms.pop(place) if place < len(rooms) else (width, len(rooms))
@@ -138,7 +140,7 @@ def _shared_rows(lengths: Sequence[int], width: int) -> np.ndarray:
 
 
 def _slots(counts_B: np.ndarray, row_B: np.ndarray, num_rows: int, size: int, device: torch.device) -> RowSlots:
-    """Slots of ``counts_B`` packed rows of each sequence, those of one row side by side."""
+    """Slots for ``counts_B`` packed rows of each sequence; sequences of one shared row are side by side."""
     order = np.argsort(row_B, kind="stable")
     before_B = np.empty_like(counts_B)
     before_B[order] = np.cumsum(counts_B[order]) - counts_B[order]
@@ -175,8 +177,8 @@ def joined_attention(
         key_THK: packed keys.
         value_THK: packed values.
         rows: which sequences share a row.
-        causal: a query sees keys at its own position and before.
-        reach: a query sees keys at most this many positions away; None: all.
+        causal: a query sees only keys at its own position and before.
+        reach: a query sees only keys at most this many positions away; None: no limit.
 
     Returns:
         (N, H, K).
@@ -221,12 +223,12 @@ def _as_slots(packed_NHK: Tensor, slots: RowSlots) -> Tensor:
     if packed_NHK.stride(2) != 1 or packed_NHK.stride(1) != width or packed_NHK.stride(0) % width:
         packed_NHK = packed_NHK.contiguous()
     stride = packed_NHK.stride(0) // width
-    # A part of a joint projection lies between other parts: its vectors are every so many-th of a head.
+    # After a joint projection the other parts lie between the packed rows, so a row starts every ``stride`` vectors.
     vectors = packed_NHK.as_strided(((len(packed_NHK) - 1) * stride + heads, width), (width, 1))
     return vectors.index_select(0, slots.gathering(stride, heads)).view(-1, slots.size, width)
 
 
 def _as_packed(slotted: Tensor, slots: RowSlots, heads: int) -> Tensor:
-    """The same slots as packed rows, (N, H, K)."""
+    """Slots, one head after the other, as packed rows, (N, H, K)."""
     width = slotted.shape[2]
     return slotted.view(-1, width).index_select(0, slots.restoring(heads)).view(-1, heads, width)

@@ -1,4 +1,4 @@
-"""Sequences of like length as dense blocks.
+"""Dense blocks: sequences of similar length share a block.
 
 Shape legend: T packed keys, N packed queries, B sequences, G sequences of a block, S slots of all blocks.
 """
@@ -12,22 +12,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
-#: A block may hold this many spare slots for each real one, plus a fixed allowance: on two cores, opening another
-#: block costs about as much as 256 spare slots.
+#: A block may hold this many spare slots per real slot, plus a fixed number: on two cores, one more block costs about
+#: as much as 256 spare slots.
 _SPARE_SHARE = 0.15
 _SPARE_SLOTS = 256
-#: Up to this length a slot costs what its projections cost; beyond it, scores make it dearer in proportion.
+#: Up to this length the cost of a slot is constant (the projections). Beyond it the scores dominate, and the cost grows
+#: in proportion to the length.
 _CHEAP_LENGTH = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """How packed rows get into slots and back.
+    """Indices that move packed rows into slots and back.
 
     Attributes:
         gather_S: packed row of each slot; spare slots repeat a row of their own sequence.
         restore_N: slot of each packed row.
-        absent: packed rows without a slot (keys of a sequence in which nothing is asked), or None.
+        absent: packed rows without a slot (keys of a sequence without queries), or None.
     """
 
     gather_S: Tensor
@@ -40,8 +41,8 @@ class Slots:
     """Where packed rows lie in the dense blocks.
 
     Attributes:
-        sizes: slots of each block.
-        moves: how rows get there; None when the packed rows already are the blocks.
+        sizes: number of slots of each block.
+        moves: indices that move rows into slots; None if the packed rows already are the blocks.
     """
 
     sizes: tuple[int, ...]
@@ -50,13 +51,13 @@ class Slots:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Sequences of like length that are computed as one dense block.
+    """Sequences of similar length that are computed as one dense block.
 
     Attributes:
-        size: G, how many sequences.
-        num_queries, num_keys: slots of each sequence.
+        size: G, the number of sequences.
+        num_queries, num_keys: number of query slots and of key slots of each sequence.
         positions: position within its sequence of each key slot, int64, (keys).
-        key_mask: True where a key slot is real, (G, keys); None when all are.
+        key_mask: True at real key slots, False at spare key slots, (G, keys); None if all are real.
     """
 
     size: int
@@ -71,7 +72,7 @@ class DenseBlocks:
     """Packed queries over packed keys in dense blocks.
 
     Attributes:
-        queries, keys: their slots.
+        queries, keys: slots of the queries and of the keys.
         blocks: the blocks, in the order of the slots.
     """
 
@@ -81,12 +82,13 @@ class DenseBlocks:
 
     @classmethod
     def of(cls, keys_B: np.ndarray, queries_B: np.ndarray | None, device: torch.device | str) -> DenseBlocks:
-        """Lay out B sequences; sequences in which nothing is asked have no slots.
+        """Lay out B sequences; sequences without queries get no slots.
 
         Args:
-            keys_B: packed keys of each sequence, int64.
-            queries_B: packed queries of each where they are a selection of its tokens; None: every token is one.
-            device: where the indices are needed.
+            keys_B: number of packed keys of each sequence, int64.
+            queries_B: number of packed queries of each sequence, if only some tokens are queries; None: every token is
+                a query.
+            device: device of the indices.
         """
         asked_B = keys_B if queries_B is None else queries_B
         starts_k, starts_q = np.cumsum(keys_B) - keys_B, np.cumsum(asked_B) - asked_B
@@ -115,7 +117,7 @@ class DenseBlocks:
 
 
 def _groups(lengths: np.ndarray) -> list[np.ndarray]:
-    """Sequences, longest first, cut where another block is cheaper than more spare slots."""
+    """Sort the sequences, longest first, and start a new block where it is cheaper than more spare slots."""
     if len(lengths) and (lengths == lengths[0]).all():
         return [np.arange(len(lengths))]
     order = np.argsort(-lengths, kind="stable")
@@ -144,7 +146,7 @@ def _layout(slots: list[np.ndarray], num_rows: int, device: torch.device | str) 
     sizes = tuple(len(places) for places in slots)
     if len(gather) == num_rows and (gather == np.arange(num_rows)).all():
         return Slots(sizes, None)
-    # Written backwards, so that a row repeated in spare slots keeps its first slot, the real one.
+    # Written from the last slot to the first: a row that spare slots repeat then keeps its first slot, the real one.
     restore = np.full(num_rows, -1, dtype=np.int64)
     restore[gather[::-1]] = np.arange(len(gather) - 1, -1, -1)
     absent = np.flatnonzero(restore < 0)
@@ -158,21 +160,22 @@ def _layout(slots: list[np.ndarray], num_rows: int, device: torch.device | str) 
 
 
 def to_blocks(rows: Tensor, slots: Slots) -> tuple[Tensor, ...]:
-    """Packed rows as the slots of each dense block."""
+    """Move packed rows into the slots of each dense block."""
     if slots.moves is not None:
         rows = _ToBlocks.apply(rows, slots.moves)
     return (rows,) if len(slots.sizes) == 1 else rows.split(slots.sizes)
 
 
 def from_blocks(slotted: Tensor, slots: Slots) -> Tensor:
-    """The slots of all dense blocks, end to end, as packed rows."""
+    """Move the slots of all dense blocks, end to end, back into packed rows."""
     return slotted if slots.moves is None else _FromBlocks.apply(slotted, slots.moves)
 
 
 class _ToBlocks(torch.autograd.Function):
-    """Packed rows into slots. Backward copies, where autograd's own would add row by row.
+    """Move packed rows into slots; backward copies rows, while the backward of ``index_select`` would add them.
 
-    That is exact: a spare slot repeats a row but never has a gradient, as its key is hidden and its output dropped.
+    Copying is exact: a spare slot repeats a row but never has a gradient, because its key is hidden and its output is
+    dropped.
     """
 
     @staticmethod
@@ -189,7 +192,7 @@ class _ToBlocks(torch.autograd.Function):
 
 
 class _FromBlocks(torch.autograd.Function):
-    """Slots back into packed rows, dropping the spare ones."""
+    """Move slots back into packed rows; spare slots are dropped."""
 
     @staticmethod
     def forward(ctx: Any, slotted: Tensor, moves: Moves) -> Tensor:

@@ -1,4 +1,4 @@
-"""How the sequences of a packed batch are laid out for attention: decided once a batch, used by every layer.
+"""The layout of a packed batch for attention: computed once per batch, used by every layer.
 
 Shape legend: T packed keys, N packed queries, B sequences.
 """
@@ -17,22 +17,23 @@ from lmtransfer.layers.attention.bin_packed_attention import JoinedRows
 from lmtransfer.layers.attention.blocks import Block, DenseBlocks, Slots
 from lmtransfer.layers.attention.per_sequence_attention import RowRange, row_ranges
 
-#: A CPU computes sequences one by one where the longest is longer than this and the mean at least half of it;
-#: shorter ones share rows. On two AVX512-BF16 cores both take as long at 60 to 200 tokens, 32 sequences.
+#: A CPU computes sequences one by one if the longest is longer than this and the mean length is at least half of it;
+#: shorter sequences share rows. On two AVX512-BF16 cores both take the same time for 32 sequences of 60 to 200 tokens.
 _LONG = 192
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Packed queries over packed keys; what a backend needs is made when it asks.
+    """Packed queries over packed keys; indices for a backend are computed on first use.
 
     Attributes:
-        lengths: packed keys of each of the B sequences.
-        counts: packed queries of each, where they are a selection of its tokens; None: every token is a query. Only
-            attention that sees everything may use a selection.
-        device: where the indices are needed.
-        causal: a query sees keys at its own position and before.
-        num_causal: in how many sequences, the first ones, whatever ``causal`` says; None: in all or none, as it says.
+        lengths: number of packed keys of each of the B sequences.
+        counts: number of packed queries of each sequence, if only some tokens are queries; None: every token is a
+            query. Only attention in which every query sees its whole sequence may have ``counts``.
+        device: device of the indices.
+        causal: a query sees only keys at its own position and before.
+        num_causal: the first ``num_causal`` sequences are causal and the others are not, whatever ``causal`` is; None:
+            ``causal`` applies to all sequences.
     """
 
     lengths: tuple[int, ...]
@@ -51,7 +52,7 @@ class Layout:
         causal: bool = False,
         num_causal: int | None = None,
     ) -> Layout:
-        """Lay out B sequences; see the attributes."""
+        """Lay out B sequences; the arguments are described at the attributes of the class."""
         counts = None if num_queries is None else tuple(int(count) for count in num_queries)
         if num_causal in (0, len(num_keys)):
             causal, num_causal = num_causal != 0, None
@@ -59,7 +60,7 @@ class Layout:
 
     @cached_property
     def parts(self) -> tuple[Layout, ...]:
-        """The causal sequences and the others, where there are both; else this layout alone."""
+        """One layout for the causal sequences and one for the others; if all are of one kind, only this layout."""
         if self.num_causal is None:
             return (self,)
         assert not self.selected, "a selection of queries sees everything"
@@ -73,7 +74,7 @@ class Layout:
 
     @property
     def selected(self) -> bool:
-        """Whether the queries are a selection of the tokens."""
+        """Whether only some of the tokens are queries."""
         return self.counts is not None
 
     @cached_property
@@ -83,54 +84,54 @@ class Layout:
 
     @property
     def is_long(self) -> bool:
-        """Whether every token is a query, and the sequences are ragged and of many tokens."""
+        """Whether every token is a query, and the sequences are ragged and long."""
         many = max(self.lengths, default=0) > _LONG and 2 * sum(self.lengths) >= _LONG * len(self.lengths)
         return self.is_ragged and many and not self.selected
 
     @cached_property
     def cu_keys(self) -> Tensor:
-        """Offsets of the sequences' keys, (B + 1) int32, for the variable-length kernels."""
+        """Offsets of the keys of the sequences, (B + 1) int32, for the variable-length kernels."""
         return _offsets(self.lengths).to(self.device)
 
     @cached_property
     def cu_queries(self) -> Tensor:
-        """Offsets of their queries."""
+        """Offsets of the queries of the sequences, (B + 1) int32."""
         return self.cu_keys if self.counts is None else _offsets(self.counts).to(self.device)
 
     @property
     def max_keys(self) -> int:
-        """The longest sequence's keys."""
+        """The number of keys of the longest sequence."""
         return max(self.lengths, default=0)
 
     @property
     def max_queries(self) -> int:
-        """The most queries of a sequence."""
+        """The largest number of queries in one sequence."""
         return self.max_keys if self.counts is None else max(self.counts, default=0)
 
     @cached_property
     def dense(self) -> DenseBlocks:
-        """Sequences of like length in dense blocks."""
+        """The sequences in dense blocks; sequences of similar length share a block."""
         counts = None if self.counts is None else np.asarray(self.counts, dtype=np.int64)
         return DenseBlocks.of(np.asarray(self.lengths, dtype=np.int64), counts, self.device)
 
     @cached_property
     def joined(self) -> JoinedRows:
-        """Several sequences in a row; all rows have as many key slots, and as many query slots."""
+        """The sequences in shared rows; all rows have the same number of key slots and of query slots."""
         return JoinedRows.of(self.lengths, self.counts, self.device)
 
     @cached_property
     def ranges(self) -> list[RowRange]:
-        """The rows around each sequence, where each is computed by itself."""
+        """The range of packed rows around each sequence, for computing each sequence separately."""
         return row_ranges(self.lengths)
 
     @property
     def queries(self) -> Slots:
-        """The queries' slots in the dense blocks."""
+        """The slots of the queries in the dense blocks."""
         return self.dense.queries
 
     @property
     def keys(self) -> Slots:
-        """The keys' slots in the dense blocks."""
+        """The slots of the keys in the dense blocks."""
         return self.dense.keys
 
     @property

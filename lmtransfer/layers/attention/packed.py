@@ -1,16 +1,16 @@
-"""Scaled dot-product attention over packed sequences, on the best backend for the device and dtype.
+"""Scaled dot-product attention over packed sequences, with the best backend for the device and dtype.
 
 Shape legend: N packed queries, T packed keys, H heads, K head width, G sequences of a block, Q and S its query and key
 slots.
 
-Backends, one meaning:
+All backends compute the same function:
 
 * CUDA with bfloat16 or float16 on sm80 and newer: PyTorch's variable-length flash kernel.
-* A CPU, where sequences differ in length and no weight is dropped: short ones several to a row
-  (``joined_attention``), long ones each by itself (``long_attention``).
-* Anything else: dense blocks of sequences of like length (``blocks``), as matrix products and a softmax. On two
-  AVX512-BF16 cores, 32 x 64 tokens, 4 heads of 64, forward and backward in bfloat16: 2.9 ms, against 13.9 ms for
-  ``scaled_dot_product_attention``, whose CPU backward is slow in that dtype.
+* A CPU, if the sequences differ in length and there is no dropout: several short sequences share a row
+  (``joined_attention``); each long sequence is computed separately (``long_attention``).
+* All other cases: dense blocks of sequences of similar length (``blocks``), as matrix products and a softmax. On two
+  AVX512-BF16 cores, 32 x 64 tokens, 4 heads of 64, forward and backward in bfloat16: 2.9 ms, compared with 13.9 ms
+  for ``scaled_dot_product_attention``, whose CPU backward is slow in that dtype.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from lmtransfer.layers.attention.visibility import attention_mask, unseen_keys
 from lmtransfer.layers.dropout import dropout as drop
 
 
-@torch.compiler.disable  # its blocks differ from batch to batch; what is around it has static shapes
+@torch.compiler.disable  # its block shapes change from batch to batch; the code around it has static shapes
 def attention(
     query_NHK: Tensor,
     key_THK: Tensor,
@@ -42,9 +42,10 @@ def attention(
         query_NHK: packed queries.
         key_THK: packed keys.
         value_THK: packed values.
-        layout: which queries and keys form a sequence, and in which of them a query sees nothing behind it.
-        reach: a query sees keys at most this many positions away; None: all.
-        dropout: probability of dropping an attention weight. No other backend has any, so it takes the dense blocks.
+        layout: which queries and keys form a sequence, and which sequences are causal.
+        reach: a query sees only keys at most this many positions away; None: no limit.
+        dropout: probability of dropping an attention weight. Only the dense blocks support it, so a probability above
+            0 selects them.
 
     Returns:
         (N, H, K), in the dtype of the queries.
@@ -92,7 +93,7 @@ def _flash(query: Tensor, key: Tensor, value: Tensor, layout: Layout, causal: bo
         layout.max_keys,
         window_size=(sides, 0 if causal else sides),
     )
-    assert isinstance(output, Tensor)  # a pair only where auxiliary results are asked for
+    assert isinstance(output, Tensor)  # it is a pair only if the call requests auxiliary results
     return output
 
 
@@ -102,8 +103,8 @@ def _dense(
     heads, width = query.shape[1:]
     dtype = query.dtype
     if dtype == torch.bfloat16 and query.device.type == "cpu" and layout.keys.moves is not None:
-        # Blocks of ragged batches hardly ever have the same shape twice, and on a CPU each new
-        # shape of a bfloat16 product costs a new kernel; float32 has none to build, and the products are small.
+        # Blocks of ragged batches rarely have the same shape twice, and a CPU builds a new kernel for each new
+        # shape of a bfloat16 product. float32 needs no new kernels, and the products are small.
         query, key, value = query.float(), key.float(), value.float()
     queries = to_blocks(query * width**-0.5, layout.queries)
     keys = to_blocks(key, layout.keys)
@@ -126,7 +127,7 @@ def _dense(
 
 
 def _hidden(block: Block, causal: bool, reach: int | None) -> Tensor | None:
-    """What a query may not see: True at hidden keys, broadcastable to (G, H, Q, S); None when all is visible."""
+    """True at keys that a query may not see, broadcastable to (G, H, Q, S); None if every query sees every key."""
     hidden = None if block.key_mask is None else ~block.key_mask[:, None, None, :]
     if causal or reach is not None:
         unseen = unseen_keys(block.positions, causal=causal, reach=reach)

@@ -1,12 +1,12 @@
-"""Attention of long sequences on a CPU: each by itself, on views of the packed rows.
+"""Attention of long sequences on a CPU: each sequence is computed separately, on views of the packed rows.
 
-A CPU multiplies one long sequence's matrices as fast as those of a block of several, so there is nothing to
-gain from blocks; and without them no row is copied, and hardly a spare slot computed or masked. On two AVX512-BF16
-cores, forward and backward in bfloat16, 32 sequences of 100 to 384 tokens, 4 heads of 64: 42 ms, in blocks 93 ms.
+A CPU multiplies the matrices of one long sequence as fast as those of a block of several sequences, so blocks gain
+nothing. Without blocks no row is copied, and almost no spare slot is computed or masked. On two AVX512-BF16 cores,
+forward and backward in bfloat16, 32 sequences of 100 to 384 tokens, 4 heads of 64: 42 ms; in blocks 93 ms.
 
-A sequence is computed in a range of rows, their number rounded up since a CPU builds a kernel for each shape of a
-bfloat16 product, that extends into its neighbours, whose keys are
-hidden and whose queries weigh nothing.
+A sequence is computed in a range of rows. A CPU builds a kernel for each shape of a bfloat16 product, so the number of
+rows is rounded up. The range then extends into neighbouring sequences: their keys are hidden, and the attention weights
+of their queries are set to 0.
 
 Shape legend: T packed rows, H heads, K head width, P rows of a range.
 """
@@ -31,9 +31,9 @@ class RowRange:
     """The rows around one sequence.
 
     Attributes:
-        start, stop: the sequence's rows, of all rows.
+        start, stop: first row of the sequence and first row after it, counted over all packed rows.
         first: the first row of the range.
-        size: P.
+        size: P, the number of rows of the range.
     """
 
     start: int
@@ -46,11 +46,11 @@ class RowRange:
         return rows_THK[self.first : self.first + self.size].transpose(0, 1)
 
     def own(self, rows_HPK: Tensor) -> Tensor:
-        """Of the rows of the range those of the sequence, (stop - start, H, K)."""
+        """The rows of the range that belong to the sequence, (stop - start, H, K)."""
         return rows_HPK[:, self.start - self.first : self.stop - self.first].transpose(0, 1)
 
     def neighbours(self) -> Iterator[slice]:
-        """The places in the range that are not the sequence's."""
+        """The places in the range that belong to neighbouring sequences."""
         if self.first < self.start:
             yield slice(0, self.start - self.first)
         if self.stop < self.first + self.size:
@@ -58,7 +58,7 @@ class RowRange:
 
 
 def row_ranges(lengths: Sequence[int]) -> list[RowRange]:
-    """A range around each sequence of so many rows; sizes are multiples of 16, or all rows where there are fewer."""
+    """A range around each sequence; sizes are multiples of 16, but at most the number of all rows."""
     total, start, ranges = sum(lengths), 0, []
     for length in lengths:
         size = min(total, -(-length // _MULTIPLE) * _MULTIPLE)
@@ -82,9 +82,9 @@ def long_attention(
         query_THK: packed queries.
         key_THK: packed keys.
         value_THK: packed values.
-        ranges: one around each sequence.
-        causal: a query sees keys at its own position and before.
-        reach: a query sees keys at most this many positions away; None: all.
+        ranges: one range per sequence.
+        causal: a query sees only keys at its own position and before.
+        reach: a query sees only keys at most this many positions away; None: no limit.
 
     Returns:
         (T, H, K).
@@ -93,7 +93,7 @@ def long_attention(
 
 
 class _LongAttention(torch.autograd.Function):
-    """One node of the graph for all sequences: what the backward pass needs of a sequence is its weights alone."""
+    """One node of the autograd graph for all sequences; per sequence, backward needs only the attention weights."""
 
     @staticmethod
     def forward(

@@ -1,6 +1,6 @@
 """Multi-head self-attention over packed sequences.
 
-Shape legend: T tokens, N read positions, D width, H heads, K head width.
+Shape legend: T tokens, N output positions, D width, H heads, K head width.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from lmtransfer.layers.stacked_linear import StackedLinear
 
 
 class HeadNorm(nn.RMSNorm):
-    """Root-mean-square norm over the features of each head, in the states' own number format under autocast."""
+    """Root-mean-square norm over the features of each head; it keeps the dtype of the states under autocast."""
 
     def forward(self, states: Tensor) -> Tensor:
         """(T, H, K) -> (T, H, K)."""
@@ -29,13 +29,13 @@ class SelfAttention(AttentionLayer):
     Args:
         dim: width D.
         num_heads: heads H; must divide ``dim``.
-        dropout: probability of dropping an attention weight. 0 by default, where the papers have 0.1: the flash
-            kernels have none, and it takes the slower dense blocks.
-        window: a token sees others at most this many positions away; None: all.
+        dropout: probability of dropping an attention weight. The default is 0, but 0.1 in the papers: the flash
+            kernels have no dropout, so attention with dropout uses the slower dense blocks.
+        window: a token sees only tokens at most this many positions away; None: no limit.
         bias: add biases to the projections.
         query_key_norm: normalise the queries and keys of each head by their root mean square, with a gain (Henry et
-            al. 2020; with a gain a feature as in Qwen3), so that no score grows without bound.
-        norm_eps: its epsilon.
+            al. 2020; one gain per feature as in Qwen3), so that scores cannot grow without bound.
+        norm_eps: epsilon of this norm.
     """
 
     def __init__(
@@ -64,13 +64,12 @@ class SelfAttention(AttentionLayer):
 
         Args:
             hidden_TD: token states.
-            layout: of the batch; of the batch and the read positions where those are given.
-            reads_N: the only positions whose result is wanted, or None for all; attention that does not see
-                everything, causal or within a window, must be asked for all.
-            rotation: turns the queries and keys; None: positions are in the states.
+            layout: layout of the batch; with ``reads_N``, layout of the batch and these positions.
+            reads_N: positions to compute; None: all. Causal attention and attention within a window must compute all.
+            rotation: rotates the queries and keys; None: the states already contain the positions.
 
         Returns:
-            (T, D), or (N, D) for read positions.
+            (T, D), or (N, D) with ``reads_N``.
         """
         if reads_N is None:
             query, key, value = self.query_key_value(hidden_TD).view(-1, 3, self.num_heads, self.head_dim).unbind(1)

@@ -1,4 +1,4 @@
-"""Which keys of its own sequence a query may not see, and how scores say so.
+"""Which keys of its own sequence a query may not see, and the mask that hides them.
 
 Shape legend: S slots of a sequence.
 """
@@ -13,9 +13,9 @@ def unseen_keys(positions_S: Tensor, *, causal: bool, reach: int | None) -> Tens
     """True where a query (row) may not see a key (column) of its sequence, (S, S).
 
     Args:
-        positions_S: of the slots, within the sequence.
-        causal: a query sees keys at its own position and before.
-        reach: a query sees keys at most this many positions away; None: all.
+        positions_S: position of each slot within the sequence.
+        causal: a query sees only keys at its own position and before.
+        reach: a query sees only keys at most this many positions away; None: no limit.
     """
     ahead = positions_S[None, :] - positions_S[:, None]
     unseen = torch.zeros_like(ahead, dtype=torch.bool)
@@ -27,13 +27,13 @@ def unseen_keys(positions_S: Tensor, *, causal: bool, reach: int | None) -> Tens
 
 
 def attention_mask(hidden: Tensor, dtype: torch.dtype) -> Tensor:
-    """What hides keys when it is added to their scores: a large negative number where ``hidden``, else 0.
+    """A mask to add to attention scores: a large negative number where ``hidden`` is True, else 0.
 
-    Adding is several times as fast on a CPU as filling by a mask. The number is finite, since a query may see
-    nothing at all, and 0/0 would get into the gradients; such a query weighs all keys alike.
+    On a CPU, adding a mask is several times faster than filling with it. The number is finite because some queries
+    see no key; with minus infinity, 0/0 would enter the gradients. Such a query gives all keys the same weight.
 
     Args:
-        hidden: True at keys that may not be seen, of any shape.
-        dtype: of the scores.
+        hidden: True at keys that a query may not see, of any shape.
+        dtype: dtype of the scores.
     """
     return torch.zeros(hidden.shape, dtype=dtype, device=hidden.device).masked_fill_(hidden, torch.finfo(dtype).min / 2)

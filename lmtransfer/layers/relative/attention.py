@@ -20,13 +20,13 @@ from lmtransfer.layers.stacked_linear import StackedLinear
 
 
 class RelativeBiases(nn.Module):
-    """What is added to every query: u before it meets keys, v before distances, s before segments.
+    """Learnt biases of the queries: u for the product with keys, v with distances, s with segments.
 
     Dai et al. 2019, section 3.3 (u, v); Yang et al. 2019, section 2.5 (s and the two segment vectors).
 
     Args:
         dim: width D.
-        segments: with s and the vectors of same and different segments.
+        segments: also create s and the two vectors for same and different segments.
     """
 
     def __init__(self, *, dim: int, segments: bool = False) -> None:
@@ -37,17 +37,17 @@ class RelativeBiases(nn.Module):
         self.same_or_different = nn.Parameter(0.02 * torch.randn(2, dim)) if segments else None
 
     def unused(self) -> Tensor | float:
-        """0, with a gradient of zero for what rows of one segment do not use."""
+        """0, with a zero gradient for the segment parameters, which rows of one segment do not use."""
         if self.segment is None or self.same_or_different is None:
             return 0.0
         return 0.0 * (self.segment.sum() + self.same_or_different.sum())
 
 
 class RelativeAttention(AttentionLayer):
-    """Attention whose scores are (q + u) k + (q + v) r, and (q + s) e where segments count; without linear biases.
+    """Attention with the scores (q + u) k + (q + v) r, plus (q + s) e with segments; its linear layers have no biases.
 
-    r is a projection of the sinusoids of the distance from query to key, e a vector for same or different segments
-    (the difference of the two is what counts in a softmax, and all that is computed).
+    r is a projection of the sinusoids of the distance from query to key. e is the vector for same or for different
+    segments. A softmax depends only on the difference of these two vectors, so only the difference is computed.
 
     Args:
         dim: width D.
@@ -74,11 +74,11 @@ class RelativeAttention(AttentionLayer):
         """Attend.
 
         Args:
-            queries_ND: states that ask.
-            key_value_X2D: ``self.key_value`` of the states that are asked.
+            queries_ND: states from which the queries are computed.
+            key_value_X2D: ``self.key_value`` of the states at the keys.
             by_distance_PD: ``self.position`` of the sinusoids of ``at.distances()``.
-            biases: u, v and what segments need.
-            at: who asks whom.
+            biases: u and v; s and the segment vectors if segments are used.
+            at: which queries see which keys.
 
         Returns:
             (N, D).
@@ -98,9 +98,9 @@ class RelativeAttention(AttentionLayer):
     ) -> Tensor:
         dtype, layout, width = query_ND.dtype, at.layout, self.dim // self.num_heads
         if not layout.blocks:
-            return query_ND  # of no queries
+            return query_ND  # there are no queries
         if dtype == torch.bfloat16 and query_ND.device.type == "cpu" and layout.keys.moves is not None:
-            # As in layers.attention: ragged blocks hardly repeat a shape, and each costs a bfloat16 kernel.
+            # As in layers.attention: ragged blocks rarely repeat a shape, and each new shape needs a bfloat16 kernel.
             query_ND, key_value_X2D, by_distance_PD = query_ND.float(), key_value_X2D.float(), by_distance_PD.float()
         counts_segments = biases.segment is not None and any(block.differs is not None for block in at.blocks)
         slotted_u = to_blocks(_biased(query_ND, biases.content, width), layout.queries)
@@ -146,7 +146,7 @@ def _biased(query_ND: Tensor, bias_D: Tensor, width: int) -> Tensor:
 
 
 def sinusoids(distances_P: Tensor, dim: int) -> Tensor:
-    """Sines, then cosines of the distances at ``dim / 2`` wave lengths each, (P, D) float32.
+    """Sines, then cosines of the distances at ``dim / 2`` wavelengths, (P, D) float32.
 
     Vaswani et al. 2017, section 3.5, in the order of Transformer-XL's code: all sines come before all cosines.
     """
@@ -156,11 +156,11 @@ def sinusoids(distances_P: Tensor, dim: int) -> Tensor:
 
 
 def add_shifted(scores_GHQS: Tensor, by_distance_HGQP: Tensor, offset: int) -> Tensor:
-    """Add to the score of query i and key j the entry ``offset - i + j`` of query i's row by distance.
+    """Add entry ``offset - i + j`` of row i of ``by_distance_HGQP`` to the score of query i and key j.
 
-    That is the relative shift of Dai et al. 2019, appendix B, as a view with other strides, so that nothing is copied
-    and nothing gathered. Changes ``scores_GHQS`` in place. Where i and j lie outside the row, a neighbouring row's
-    entry is added; the caller hides such keys.
+    This is the relative shift of Dai et al. 2019, appendix B. It is a view with other strides, so it needs no copy and
+    no gather. It changes ``scores_GHQS`` in place. If the entry lies outside the row, the entry of a neighbouring row
+    is added; the caller must hide such keys.
     """
     return _AddShifted.apply(scores_GHQS, by_distance_HGQP, offset)
 
@@ -186,7 +186,7 @@ class _AddShifted(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
         queries, distances = ctx.shape[2:]
-        if distances == grad.shape[-1] + 1:  # the rows of the view follow one another without gaps
+        if distances == grad.shape[-1] + 1:  # there are no gaps between the rows of the view
             by_distance = grad.new_empty(ctx.shape)
             flat = by_distance.view(*ctx.shape[:2], queries * distances)
             flat[..., : ctx.offset] = 0

@@ -1,4 +1,4 @@
-"""Packed sequences with memories laid out for relative attention: decided once a batch, used by every layer.
+"""The layout of packed sequences and their memories for relative attention: computed once per batch for all layers.
 
 Shape legend: T tokens, N queries, X packed keys (of each sequence: its memory, then its tokens), B sequences, R real
 sequences, D width, G sequences of a block, Q and S its query and key slots.
@@ -20,15 +20,15 @@ from lmtransfer.layers.attention.layout import Layout
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """What is attended to: the tokens of each sequence behind its memory.
+    """The keys of attention: for each sequence its memory, then its tokens.
 
     Attributes:
-        memory: memory rows of each sequence, the same for all.
-        lengths: tokens of each of the B sequences.
-        num_real: R, how many of them are real; the memories of filler are zeros.
-        order_X: row of [all memories; all tokens] at each packed key; None where all sequences are of one length, so
-            that a concatenation does.
-        device: where the indices are.
+        memory: number of memory rows of each sequence, the same for all sequences.
+        lengths: number of tokens of each of the B sequences.
+        num_real: R, the number of real sequences; the memories of filler are zeros.
+        order_X: for each packed key its row in [all memories; all tokens]; None if all sequences have the same length,
+            because a concatenation is then enough.
+        device: device of the indices.
     """
 
     memory: int
@@ -39,7 +39,7 @@ class Keys:
 
     @classmethod
     def of(cls, batch: PackedBatch, *, memory: int) -> Keys:
-        """The keys of ``batch`` behind ``memory`` rows a sequence."""
+        """The keys of ``batch``, with ``memory`` rows of memory before the tokens of each sequence."""
         device = batch.tokens_T.device
         order = None
         if memory and len(set(batch.lengths)) > 1:
@@ -50,7 +50,7 @@ class Keys:
         return cls(memory, batch.lengths, batch.num_real, order, device)
 
     def behind(self, memory_RMD: Tensor | None, rows_TD: Tensor) -> Tensor:
-        """The packed keys (X, D) of token rows and the real sequences' memories; 1 dimension instead of D is fine."""
+        """The packed keys (X, D): the memories of the real sequences and the token rows; also without dimension D."""
         if not self.memory:
             return rows_TD
         assert memory_RMD is not None
@@ -64,7 +64,7 @@ class Keys:
         return torch.cat([memory_RMD.flatten(0, 1), rows_TD]).index_select(0, self.order_X)
 
     def latest(self, keys_XD: Tensor, size: int) -> Tensor:
-        """The last keys of each real sequence, without history: at most ``size``, and as many of each, (R, M, D)."""
+        """The last keys of each real sequence, detached: at most ``size``, the same number for each, (R, M, D)."""
         size = min(size, self.memory + min(self.lengths[: self.num_real]))
         if len(set(self.lengths)) == 1:
             return keys_XD.detach().view(len(self.lengths), -1, keys_XD.shape[1])[: self.num_real, -size:]
@@ -75,14 +75,14 @@ class Keys:
 
 @dataclass(frozen=True, slots=True)
 class RelativeBlock:
-    """What queries of a dense block see, and how far it is.
+    """Which keys the queries of a dense block see, and at what distances.
 
     Attributes:
-        num_tokens: token slots of each sequence; the other S - num_tokens keys are its memory.
-        hidden: True where a query does not see a key, broadcastable to (G, heads, Q, S); None where all is seen.
-        differs: True where a query and a key are of different segments, (G, 1, Q, S); None where segments do not count.
-        places: for a selection of queries, where in the row of distances those to each key lie, int64, (1, G, Q, S);
-            None where the queries are all tokens in order.
+        num_tokens: number of token slots of each sequence; the other S - num_tokens keys are its memory.
+        hidden: True where a query does not see a key, broadcastable to (G, heads, Q, S); None if all keys are seen.
+        differs: True where a query and a key are of different segments, (G, 1, Q, S); None if segments are not used.
+        places: for a selection of queries, the index of the distance to each key in the row of distances, int64,
+            (1, G, Q, S); None if the queries are all tokens in order.
     """
 
     num_tokens: int
@@ -96,9 +96,9 @@ class RelativeLayout:
     """Packed queries over packed keys.
 
     Attributes:
-        layout: the slots of both, and the dense blocks.
-        blocks: what is relative about each block.
-        causal: keys behind a query are hidden, so that distances below -1 are not needed.
+        layout: the slots of queries and keys, and the dense blocks.
+        blocks: masks and distances of each block.
+        causal: keys after a query are hidden, so distances below -1 are not needed.
     """
 
     layout: Layout
@@ -121,15 +121,16 @@ class RelativeLayout:
         """Lay out a batch.
 
         Args:
-            keys: of the batch.
+            keys: the keys of the batch.
             causal: a query sees no key after it.
-            num_seen: it sees at most so many keys, itself the nearest; None: all. Needs ``causal``.
-            counts: how many queries each sequence has, where they are a selection; None: every token is one.
-            positions_N: their positions within their sequences; ``None`` with ``counts=None`` only.
-            segments_T: segment of each token, where it counts; memory has segment 0.
-            order_T: place of each token in the order of factorisation, where not all is seen: a query sees the keys
-                of lower places, and all memory. For a selection of queries, the order must be that of tokens too.
-            sees_itself: it also sees those of its own place.
+            num_seen: a query sees at most this many keys: the nearest ones, including itself; None: no limit. Needs
+                ``causal``.
+            counts: number of queries of each sequence, if only some tokens are queries; None: every token is a query.
+            positions_N: positions of the queries within their sequences; ``None`` only with ``counts=None``.
+            segments_T: segment of each token, if segments are used; memory has segment 0.
+            order_T: place of each token in the order of factorisation, or None. With it, a query sees only the keys of
+                lower places and all memory. It has one entry per token, also for a selection of queries.
+            sees_itself: with ``order_T``, a query also sees the keys of its own place.
         """
         assert not (causal and counts is not None), "a selection of queries sees all that its order allows"
         num_keys = [keys.memory + length for length in keys.lengths]
@@ -170,18 +171,18 @@ class RelativeLayout:
         return cls(layout, tuple(blocks), causal)
 
     def distances(self) -> Tensor:
-        """Every distance from a query back to a key that a block needs, the largest first, int64."""
+        """All distances from a query back to a key that any block needs, the largest first, int64."""
         farthest, nearest = self.layout.max_keys - 1, self._nearest(max(block.num_tokens for block in self.blocks))
         return torch.arange(farthest, nearest - 1, -1, device=self.layout.device)
 
     def distances_of(self, block: int) -> slice:
-        """Where in ``distances`` those of one block lie, from its first key's to its last query down."""
+        """The slice of ``distances`` that one block needs: from the distance of its first key down to the nearest."""
         zero = self.layout.max_keys - 1
         farthest = self.layout.blocks[block].num_keys - 1
         return slice(zero - farthest, zero - self._nearest(self.blocks[block].num_tokens) + 1)
 
     def _nearest(self, num_tokens: int) -> int:
-        """The least distance: that of the last of ``num_tokens`` from the first, and -1 where none of it is seen."""
+        """The least distance: from the first of ``num_tokens`` tokens to the last; -1 if the layout is causal."""
         return -1 if self.causal else 1 - num_tokens
 
 
@@ -194,7 +195,7 @@ def _slotted(rows: Tensor, slots: Slots) -> tuple[Tensor, ...]:
 def _pairs(
     keys: Keys, layout: Layout, per_token_T: Tensor, of_query: Tensor | None, memory: int
 ) -> list[tuple[Tensor, Tensor]]:
-    """A number of each query (G, Q) and of each key (G, S) by block; ``memory`` is that of all memory."""
+    """For each block: the number of each query (G, Q) and of each key (G, S); all memory has the number ``memory``."""
     per_query = per_token_T if of_query is None else per_token_T[of_query]
     memory_RM = per_token_T.new_full((keys.num_real, keys.memory), memory)
     per_key = keys.behind(memory_RM, per_token_T)

@@ -14,7 +14,7 @@ from lmtransfer.layers.relative.attention import RelativeAttention, RelativeBias
 from lmtransfer.layers.relative.layout import RelativeLayout
 from lmtransfer.layers.transformer import TransformerSettings
 
-#: States that ask, and whom they ask.
+#: The states of the queries, and which keys they see.
 Stream = tuple[Tensor, RelativeLayout]
 
 
@@ -22,8 +22,8 @@ class RelativeLayer(nn.Module):
     """Relative attention and feed-forward, each with a residual connection and LayerNorm.
 
     Args:
-        settings: of the stack; its norm is "post" as published (Dai et al. 2019; Yang et al. 2019), or "pre".
-        biases: of its own; None where they are given with each call.
+        settings: settings of the stack; ``norm`` is "post" as published (Dai et al. 2019; Yang et al. 2019), or "pre".
+        biases: biases of this layer; None if each call passes them.
     """
 
     def __init__(self, settings: TransformerSettings, *, biases: RelativeBiases | None) -> None:
@@ -44,10 +44,10 @@ class RelativeLayer(nn.Module):
         """The next states (N, D) of each stream.
 
         Args:
-            streams: who asks.
-            keys_XD: the layer's input at all tokens and the memory: who is asked.
+            streams: the states of the queries, one or two streams.
+            keys_XD: the input of the layer at all keys, which are the memory and all tokens.
             distances_PD: sinusoids of the distances.
-            biases: of the queries, where the layer has none of its own.
+            biases: biases of the queries, if the layer has none of its own.
         """
         biases = self.biases or biases
         assert biases is not None

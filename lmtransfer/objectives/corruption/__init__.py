@@ -1,1 +1,1 @@
-"""Which tokens of a row are hidden or asked for, and how."""
+"""Corruption: which tokens of a row are masked or predicted, and how."""

@@ -1,4 +1,4 @@
-"""What every corruption promises: which tokens of a row are hidden, and what stands in their places."""
+"""The interface of all corruptions: which tokens of a row are masked, and what replaces them."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from lmtransfer.objectives.rows.base import Row
 
 
 class Corrupted(NamedTuple):
-    """A row as the encoder sees it, and what it must find out.
+    """A row as the encoder sees it, and the tokens to predict.
 
     Attributes:
         tokens: token ids, int32, shape (n,).
         positions: indices into the row of the tokens to predict, int64, ascending, shape (m,).
-        targets: the ids that stood there, int32, shape (m,).
+        targets: the original ids at these positions, int32, shape (m,).
         per_target: further numbers of each target by name, int64, shape (m,) each.
         per_token: further numbers of each token by name, int64, shape (n,) each.
-        causal: the row is as it is, and to be read left to right.
+        causal: the row is unchanged, and the encoder reads it left to right.
     """
 
     tokens: np.ndarray
@@ -34,16 +34,16 @@ class Corrupted(NamedTuple):
 
 
 class Corruption(ABC):
-    """Hides tokens of single rows, so that how rows are put into batches changes nothing.
+    """Masks tokens of each row independently, so that the result does not depend on the batch.
 
     Attributes:
-        static_masking: every epoch repeats the rows and masks of the first.
-        gives: names of the numbers of each target or token that it gives beside the tokens; an objective may need them.
-        uses_mask: whether it puts [MASK] into rows, which the tokenizer must have then.
-        hides: whether it leaves something to predict, so that there must be an objective that does.
-        hides_alike: whether it hides frequent tokens as often as others, so that the entropy of the token frequencies
-            is the loss of a model that knows them alone.
-        causal_share: share of the rows that it leaves as they are, to be read left to right.
+        static_masking: every epoch repeats the rows and masks of the first epoch.
+        gives: names of the further numbers per target or per token that it provides; an objective may need them.
+        uses_mask: whether it puts [MASK] into rows; the tokenizer must then have [MASK].
+        hides: whether it produces tokens to predict; an objective must then predict them.
+        hides_alike: whether it masks frequent tokens as often as rare tokens. The entropy of the token frequencies is
+            then the loss of a model that knows only these frequencies.
+        causal_share: share of the rows that it leaves unchanged, which the encoder reads left to right.
     """
 
     static_masking: bool = False
@@ -54,26 +54,26 @@ class Corruption(ABC):
     causal_share: float = 0.0
 
     def observe(self, store: TokenStore | MixedStore) -> None:  # noqa: B027
-        """Learn what it must know of the text before the first row, such as how often words occur: nothing here."""
+        """Read statistics of the text before the first row, such as word frequencies; by default nothing."""
 
     @abstractmethod
     def corrupt(self, row: Row, rng: np.random.Generator) -> Corrupted:
-        """The corrupted row, decided by the row and ``rng`` alone; special tokens are never touched."""
+        """The corrupted row; it depends only on the row and ``rng``, and special tokens never change."""
 
     @abstractmethod
     def expected_targets(self, num_tokens: int) -> int:
-        """About how many predictions rows of ``num_tokens`` tokens in all have, for static shapes."""
+        """The expected number of predictions in rows with ``num_tokens`` tokens in total, for static shapes."""
 
 
 class NoCorruption(Corruption):
-    """Leaves rows as they are: for objectives that predict the text itself, such as the next token."""
+    """Leaves rows unchanged: for objectives that predict the text itself, such as the next token."""
 
     hides = False
 
     def corrupt(self, row: Row, rng: np.random.Generator) -> Corrupted:
-        """The row, and nothing to predict."""
+        """The unchanged row, without tokens to predict."""
         return Corrupted(row.tokens, np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32))
 
     def expected_targets(self, num_tokens: int) -> int:
-        """None."""
+        """0: it predicts no masked tokens."""
         return 0

@@ -16,21 +16,21 @@ _SENTENCE_END = re.compile(r"[.!?]\W*$")
 
 
 class Entities(Selection):
-    """Each named entity is a unit, and so is each word outside of them (Sun et al. 2019, section 3.2).
+    """Each named entity is a unit, and each word outside of entities is a unit (Sun et al. 2019, section 3.2).
 
-    Entities come in random order until they have their share of the budget; words outside of them fill up the rest.
-    (ERNIE masks words, phrases and entities in stages, one after another; here each row has words and entities.)
+    Entities are masked in random order until they reach their share of the budget; words outside of entities use the
+    rest. (ERNIE masks words, phrases and entities in successive stages; here each row has masked words and entities.)
 
-    An entity is a run of capitalised words without punctuation between them. No entities are: a single word that
-    begins a sentence or a row, the pronoun I, and a run of more than ``max_words``, which is a headline. This finds no
-    entities in languages that write other words with capital letters too, nor in those without capital letters.
+    An entity is a run of capitalised words without punctuation between them. Three cases do not count as entities: a
+    single word that begins a sentence or a row; the pronoun I; and a run of more than ``max_words``, which is taken for
+    a headline. The rule does not work for languages that also capitalise other words, or that have no capital letters.
 
     Args:
-        entity_share: entities are hidden until they make up this share of the budget; own choice.
-        max_words: longest entity.
+        entity_share: entities are masked until they make up this share of the budget; this share is our own choice.
+        max_words: longest entity in words.
 
     Raises:
-        ConfigError: ``entity_share`` is no share, or ``max_words`` less than 1.
+        ConfigError: ``entity_share`` is not between 0 and 1, or ``max_words`` is less than 1.
     """
 
     weighs = True
@@ -60,7 +60,7 @@ class Entities(Selection):
             )
 
     def choose(self, tokens: np.ndarray, maskable: np.ndarray, budget: int, rng: np.random.Generator) -> Chosen:
-        """See ``Selection``; at most the budget is chosen, unless each unit exceeds it: then one word."""
+        """See ``Selection``; chooses at most the budget, or one word if each unit exceeds the budget."""
         words = words_of(tokens, maskable, self.starts_word)
         weights = word_weights(words, tokens, self.token_weights)
         edges = words.edges.tolist()
@@ -87,7 +87,7 @@ class Entities(Selection):
         return words.chosen(taken or [(word, word + 1) for word in order[:1]] or entities[:1])
 
     def entities(self, tokens: np.ndarray, words: Words) -> list[tuple[int, int]]:
-        """First word and end of each entity of a row, in order."""
+        """First word of each entity of a row, and the word after its last word, in order."""
         ids = tokens[words.positions].tolist()
         edges, follows = words.edges.tolist(), words.follows.tolist()
         texts = ["".join(self.texts[i] for i in ids[edges[w] : edges[w + 1]]).strip() for w in range(len(follows))]
@@ -111,5 +111,5 @@ def _is_capitalised(text: str) -> bool:
 
 
 def _is_name(text: str) -> bool:
-    """Whether a word goes on with an entity: capitalised, and nothing before the capital letter."""
+    """Whether a word continues an entity: it is capitalised, and nothing stands before the capital letter."""
     return text[:1].isupper() and _is_capitalised(text)

@@ -12,32 +12,33 @@ from lmtransfer.tokenizers.base import Tokenizer
 
 
 class PermutationTargets(Corruption):
-    """Chooses short spans to predict, and the order in which their tokens are predicted; hides no token itself.
+    """Chooses short spans to predict, and the order in which their tokens are predicted; the tokens do not change.
 
-    Spans are chosen as in section 3.1 of Yang et al. 2019: a length of 1 to ``max_ngram``, and a place for a span of
-    that length within a context of ``alpha / beta`` times as many tokens, until the row is used up, so that
-    ``beta / alpha`` of the row's tokens are predicted. Lengths n are drawn with a probability proportional to 1 / n,
-    as in the published data_utils.py; the paper does not say. Special tokens are part of no context.
+    Spans are chosen as in section 3.1 of Yang et al. 2019: draw a length of 1 to ``max_ngram``, and place a span of
+    this length within a context of ``alpha / beta`` times as many tokens, until the row is used up. Then
+    ``beta / alpha`` of the tokens of the row are predicted. The probability of a length n is proportional to 1 / n, as
+    in the published data_utils.py; the paper does not specify it. Special tokens belong to no context.
 
-    The order is a random one of the chosen tokens, one by one. A token is predicted from all tokens that are not
-    chosen, and from the chosen ones before it in the order. Only this much of a permutation matters, since tokens that
-    are not predicted come first in it.
+    The order is a random permutation of the chosen tokens. A token is predicted from all tokens that are not chosen,
+    and from the chosen tokens before it in the order. Tokens that are not predicted come first in a permutation, so
+    their order does not matter.
 
-    Where we differ from the published code: spans are of tokens instead of whole words, contexts lie at random places
-    of the row, and the span counts in its context, so that no further tokens are needed to reach the number.
+    Where we differ from the published code: spans consist of tokens instead of whole words, contexts lie at random
+    places of the row, and the span counts as part of its context, so that no further tokens are needed to reach the
+    number.
 
     ``per_token["order"]`` is 0 for tokens that are not predicted, and 1, 2, ... for the others.
 
     Args:
-        alpha: tokens of context, 6 as published ...
-        beta: ... of which so many are predicted, 1 as published.
+        alpha: number of tokens of a context, 6 as published.
+        beta: number of predicted tokens per ``alpha`` tokens of context, 1 as published.
         max_ngram: longest span in tokens.
-        max_predictions: most tokens to predict in a row; null for no limit (85 at 512 tokens in the paper).
-        static_masking: every epoch repeats the rows, spans and orders of the first.
-        tokenizer: names the special tokens.
+        max_predictions: largest number of tokens to predict in a row; null: no limit (85 at 512 tokens in the paper).
+        static_masking: every epoch repeats the rows, spans and orders of the first epoch.
+        tokenizer: defines the special tokens.
 
     Raises:
-        ConfigError: a number outside what is allowed.
+        ConfigError: a number is outside its allowed range.
     """
 
     gives = ("order",)
@@ -70,19 +71,19 @@ class PermutationTargets(Corruption):
         """See ``Corruption``; the tokens stay as they are."""
         maskable = np.flatnonzero(self.maskable[row.tokens])
         positions = maskable[self.choose(len(maskable), rng).positions]
-        if len(positions) == len(row.tokens):  # a token alone: there is nothing to predict it from
+        if len(positions) == len(row.tokens):  # a single token: there is no context to predict it from
             positions = positions[:0]
         order = np.zeros(len(row.tokens), dtype=np.int64)
         order[positions] = rng.permutation(len(positions)) + 1
         return Corrupted(row.tokens, positions, row.tokens[positions], per_token={"order": order})
 
     def choose(self, size: int, rng: np.random.Generator) -> Chosen:
-        """Spans of ``size`` tokens, each a unit: ``size * beta / alpha`` tokens rounded down, and one at least."""
+        """Choose spans among ``size`` tokens; each is a unit: ``size * beta / alpha`` tokens, rounded down, at least 1."""
         if size == 0:
             return Chosen(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
         budget = max(int(size / self.context), 1)
         spans = self._spans(budget, rng)
-        # Contexts one after the other; what they leave over is split at random between before and behind them.
+        # Contexts follow one another. The remaining tokens are split at random: some before the contexts, some after.
         ends = np.minimum((np.cumsum(spans) * self.context).astype(np.int64), size)
         contexts = np.diff(ends, prepend=0)
         first = rng.integers(size - ends[-1] + 1)
@@ -94,7 +95,7 @@ class PermutationTargets(Corruption):
         return Chosen(np.repeat(starts, spans) + within, np.repeat(np.arange(len(spans)), spans))
 
     def _spans(self, budget: int, rng: np.random.Generator) -> np.ndarray:
-        """Lengths that add up to ``budget``, in random order."""
+        """Lengths whose sum is ``budget``, in random order."""
         lengths: list[int] = []
         while budget:
             longest = min(self.max_ngram, budget)
@@ -104,7 +105,7 @@ class PermutationTargets(Corruption):
         return rng.permutation(np.array(lengths))
 
     def _shortened(self, spans: np.ndarray, budget: int, rng: np.random.Generator) -> np.ndarray:
-        """Random spans of which ``budget`` tokens are left, the last one in part; 0 for the others."""
+        """Keep random spans with ``budget`` tokens in total, the last in part; the lengths of the others become 0."""
         order = rng.permutation(len(spans))
         before = np.cumsum(spans[order]) - spans[order]
         left = np.zeros_like(spans)

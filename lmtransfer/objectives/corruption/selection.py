@@ -1,4 +1,4 @@
-"""Which tokens of a row are hidden, in units such as words or spans. What replaces them is decided elsewhere."""
+"""Which tokens of a row are masked, in units such as words or spans; ``Replacement`` decides what replaces them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from lmtransfer.tokenizers.base import Tokenizer
 
 
 class Chosen(NamedTuple):
-    """Positions to hide.
+    """Positions to mask.
 
     Attributes:
         positions: indices into the row, int64, ascending, shape (m,).
-        units: number of the unit that each belongs to, from 0 in order, int64, shape (m,).
+        units: number of the unit of each position, from 0 in order, int64, shape (m,).
         per_target: further numbers of each position by name, int64, shape (m,) each.
     """
 
@@ -27,13 +27,13 @@ class Chosen(NamedTuple):
 
 
 def drawn_order(items: np.ndarray, weights: np.ndarray | None, rng: np.random.Generator) -> np.ndarray:
-    """Items in random order: the first is drawn by weight from all, the second from those left, and so on.
+    """Items in random order: the first is drawn by weight from all items, the second from the rest, and so on.
 
     Args:
-        items: shape (n,).
-        weights: of each, above 0; an item is drawn in proportion to it. None: all alike.
-        rng: decides. With weights, an exponential variate over the weight of each item is its place (Efraimidis and
-            Spirakis 2006, https://doi.org/10.1016/j.ipl.2005.11.003).
+        items: the items, shape (n,).
+        weights: weight of each item, above 0; an item is drawn in proportion to it. None: equal weights.
+        rng: source of random numbers. With weights, items are sorted by an exponential variate divided by the weight
+            (Efraimidis and Spirakis 2006, https://doi.org/10.1016/j.ipl.2005.11.003).
     """
     if weights is None:
         return rng.permutation(items)
@@ -41,12 +41,12 @@ def drawn_order(items: np.ndarray, weights: np.ndarray | None, rng: np.random.Ge
 
 
 class Selection(ABC):
-    """Chooses units of a row until a budget of tokens is spent.
+    """Chooses units of a row until a budget of tokens is used up.
 
     Attributes:
         gives: names in ``Chosen.per_target``.
-        weighs: whether it draws units by ``token_weights``.
-        token_weights: of each id, above 0; a unit weighs the mean of its tokens. None: all alike.
+        weighs: whether it supports ``token_weights``.
+        token_weights: weight of each id, above 0; the weight of a unit is the mean of its tokens. None: equal weights.
     """
 
     gives: tuple[str, ...] = ()
@@ -54,21 +54,21 @@ class Selection(ABC):
     token_weights: np.ndarray | None = None
 
     def bind(self, tokenizer: Tokenizer) -> None:  # noqa: B027
-        """Learn what it needs of the vocabulary, once, before the first row: nothing here.
+        """Read what it needs from the vocabulary, once, before the first row; by default nothing.
 
         Raises:
-            ConfigError: the vocabulary does not have it.
+            ConfigError: the vocabulary lacks something that it needs.
         """
 
     @abstractmethod
     def choose(self, tokens: np.ndarray, maskable: np.ndarray, budget: int, rng: np.random.Generator) -> Chosen:
-        """Choose about ``budget`` tokens, and none that is not in ``maskable``.
+        """Choose about ``budget`` tokens, all of them in ``maskable``.
 
         Args:
             tokens: the row, int32.
             maskable: positions that may be chosen, int64, ascending.
-            budget: tokens to choose; from 1 to ``len(maskable)``.
-            rng: decides.
+            budget: number of tokens to choose, from 1 to ``len(maskable)``.
+            rng: source of random numbers.
         """
 
 

@@ -14,23 +14,23 @@ from lmtransfer.objectives.corruption.selection import Selection, SingleTokens
 from lmtransfer.objectives.rows.base import Row
 from lmtransfer.tokenizers.base import Tokenizer
 
-#: How tokens of a row are drawn: all alike, or rare ones more often.
+#: How the tokens of a row are drawn: all with the same probability, or rare tokens more often.
 Weighting = Literal["uniform", "rare"]
-#: In nats; less, which a token has that makes up more than a third of the text, counts as this.
+#: Least information of a token, in nats. Smaller values (tokens that are more than a third of the text) count as this.
 _LEAST_INFORMATION = 1.0
 
 
 class Replacement:
-    """BERT's 80 / 10 / 10 and any other split (Devlin et al. 2019, section 3.1).
+    """BERT's 80 / 10 / 10 replacement, or any other split (Devlin et al. 2019, section 3.1).
 
     Args:
-        mask_share: share of hidden units that become [MASK].
-        random_share: share that become random tokens; what is left stays as it is.
+        mask_share: share of the chosen units that become [MASK].
+        random_share: share of the chosen units that become random tokens; the rest stay unchanged.
         random_from_specials: draw the random token from the whole vocabulary, special tokens included.
-        tokenizer: names [MASK], the special tokens and the pieces that occur.
+        tokenizer: defines [MASK], the special tokens and the pieces that occur.
 
     Raises:
-        ConfigError: shares that are negative or exceed 1 together.
+        ConfigError: a share is negative, or their sum exceeds 1.
     """
 
     def __init__(
@@ -47,12 +47,12 @@ class Replacement:
         self.drawable = pieces if random_from_specials else pieces[~tokenizer.is_special[: len(pieces)]]
 
     def draw(self, tokens: np.ndarray, units: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """What replaces ``tokens``: one kind of replacement a unit, one random token a token.
+        """Draw replacements for ``tokens``: one kind of replacement per unit, one random token per token.
 
         Args:
-            tokens: hidden ids, int32, shape (m,).
-            units: number of the unit that each belongs to, from 0, shape (m,).
-            rng: decides.
+            tokens: ids of the chosen tokens, int32, shape (m,).
+            units: number of the unit of each token, from 0, shape (m,).
+            rng: source of random numbers.
         """
         kind = rng.random(int(units[-1]) + 1 if len(units) else 0)[units]
         replaced = np.where(kind < self.mask_share, np.int32(self.mask_id), tokens)
@@ -64,33 +64,35 @@ class Replacement:
 
 
 class TokenMasking(Corruption):
-    """Hides a number of tokens of each row (Devlin et al. 2019, section 3.1; create_pretraining_data.py).
+    """Masks a number of tokens of each row (Devlin et al. 2019, section 3.1; create_pretraining_data.py).
 
-    That number is ``min(max_predictions, max(1, round(mask_prob * len(row))))``, where the length counts special
-    tokens as in the original; special tokens themselves are never hidden. Single tokens hit it exactly; units larger
-    than a token come as near to it from below as whole units do.
+    This number is ``min(max_predictions, max(1, round(mask_prob * len(row))))``. As in the original, the length counts
+    special tokens, but special tokens are never masked. With single tokens the number is exact. With larger units it is
+    an upper limit, and as many whole units are masked as fit.
 
     Args:
-        mask_prob: share of a row's tokens to hide, above 0, at most 1.
-        mask_share: share of the hidden tokens that become [MASK].
-        random_share: share that become random tokens; what is left stays as it is.
-        max_predictions: most tokens to hide in a row; null for no limit (20 at 128 tokens in the original).
-        selection: the units that are hidden whole, such as words or spans; single tokens if omitted.
-        shared_replacement: one draw of the three outcomes for all tokens of a unit (SpanBERT); otherwise each token
-            has its own (BERT's whole words, ALBERT, ERNIE).
-        static_masking: every epoch repeats the rows and masks of the first (Liu et al. 2019, section 4.1, compares).
+        mask_prob: share of the tokens of a row to mask, above 0, at most 1.
+        mask_share: share of the masked tokens that become [MASK].
+        random_share: share of the masked tokens that become random tokens; the rest stay unchanged.
+        max_predictions: largest number of tokens to mask in a row; null: no limit (20 at 128 tokens in the original).
+        selection: the units that are masked as a whole, such as words or spans; single tokens if omitted.
+        shared_replacement: one random draw of the three outcomes for all tokens of a unit (SpanBERT); otherwise one
+            draw per token (BERT's whole words, ALBERT, ERNIE).
+        static_masking: every epoch repeats the rows and masks of the first epoch (compared in Liu et al. 2019, section
+            4.1).
         random_from_specials: draw random tokens from the whole vocabulary, special tokens included, as the original
-            code does; the paper does not say.
-        weighting: "uniform" hides all tokens of a row alike; "rare" draws them, one after the other, in proportion to
-            their information ``-log p``, p being a token's share of the training text, or 1 nat where it has less. As
-            many are hidden either way, but harder ones, so losses do not compare. (Yang et al. 2022,
-            https://arxiv.org/abs/2208.10806, weigh by losses so far; batches here depend on nothing that was learnt.)
-        causal_share: share of the rows, drawn one by one, that are left as they are and read left to right, for a
+            code does; the paper does not specify it.
+        weighting: with "uniform" all tokens of a row have the same probability. With "rare" tokens are drawn, one after
+            the other, in proportion to their information ``-log p``, where p is the share of the token in the training
+            text; the least value is 1 nat. The number of masked tokens is the same, but they are harder, so losses of
+            the two settings are not comparable. (Yang et al. 2022, https://arxiv.org/abs/2208.10806, weight by the
+            losses so far; batches here do not depend on the state of the model.)
+        causal_share: share of the rows, drawn independently, that stay unchanged and are read left to right, for a
             language model beside the masked one (Charpentier & Samuel 2024, arXiv 2410.24159).
-        tokenizer: names the special tokens, and binds the selection.
+        tokenizer: defines the special tokens; the selection is bound to it.
 
     Raises:
-        ConfigError: a number outside what is allowed.
+        ConfigError: a number is outside its allowed range, or the selection does not support the weighting.
     """
 
     uses_mask = True
@@ -146,7 +148,7 @@ class TokenMasking(Corruption):
         )
 
     def observe(self, store: TokenStore | MixedStore) -> None:
-        """See ``Corruption``: how often words occur, where it matters; until then all are hidden alike."""
+        """See ``Corruption``; with "rare", reads the frequencies of the tokens. Before, all tokens have equal weight."""
         if self.weighting == "rare":
             weights = token_information(store, size=len(self.maskable))
             self.selection.token_weights = np.maximum(weights, _LEAST_INFORMATION)

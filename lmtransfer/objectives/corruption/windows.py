@@ -13,30 +13,30 @@ from lmtransfer.tokenizers.base import Tokenizer
 
 
 class ContextWindows(Corruption):
-    """Says which words around each word are its context, and draws noise words; hides nothing.
+    """Selects the context words of each word and draws noise words; masks nothing.
 
-    As word2vec.c: special tokens and words left out by subsampling are taken out of the text first, so that windows
-    reach further; the window of each word is drawn from 1 to ``window``; noise words follow the unigram distribution
-    to the power of ``noise_power`` (Mikolov et al. 2013, "Distributed representations of words and phrases and their
+    As in word2vec.c, special tokens and subsampled words are removed from the text first, so that windows reach
+    further. The window of each word is drawn from 1 to ``window``. Noise words follow the unigram distribution to the
+    power of ``noise_power`` (Mikolov et al. 2013, "Distributed representations of words and phrases and their
     compositionality", sections 2.2 and 2.3). A window ends at [CLS] and [SEP], so it never spans two documents.
 
-    ``per_token["context_left"]`` and ``per_token["context_right"]`` are how many words of context a word has on each
-    side, among those that have any; both are 0 for a token that takes no part. ``per_token["negative_0"]`` and so on
-    are its noise words.
+    ``per_token["context_left"]`` and ``per_token["context_right"]`` are the numbers of context words on each side of a
+    word, counted among the words that remain; both are 0 for removed tokens. ``per_token["negative_0"]`` and so on are
+    the noise words of the word.
 
     Until ``observe`` is called, all words count as equally frequent.
 
     Args:
-        window: most words of context on each side.
-        num_negatives: noise words of each word.
-        noise_power: 0 draws all words alike, 1 by their frequency.
-        subsample: frequency t above which words are left out at random, with probability ``1 - sqrt(t / frequency)``
-            (1e-5 in the paper, for a billion words); null: none.
-        static_masking: every epoch repeats the rows and draws of the first.
-        tokenizer: names the special tokens.
+        window: largest number of context words on each side.
+        num_negatives: number of noise words per word.
+        noise_power: with 0 all words are equally likely noise words, with 1 they are drawn by their frequency.
+        subsample: words with a frequency above this number t are removed at random, with probability
+            ``1 - sqrt(t / frequency)`` (1e-5 in the paper, for a billion words); null: no subsampling.
+        static_masking: every epoch repeats the rows and random draws of the first epoch.
+        tokenizer: defines the special tokens.
 
     Raises:
-        ConfigError: a number outside what is allowed.
+        ConfigError: a number is outside its allowed range.
     """
 
     gives = ("context_left", "context_right")
@@ -65,14 +65,14 @@ class ContextWindows(Corruption):
         self.keep = self.ordinary.astype(np.float64)
 
     def observe(self, store: TokenStore | MixedStore) -> None:
-        """See ``Corruption``: how often words occur."""
+        """See ``Corruption``; reads the frequencies of the words."""
         self.set_frequencies(token_shares(store))
 
     def set_frequencies(self, shares: np.ndarray) -> None:
-        """Take words to occur so often.
+        """Set the frequencies of the words.
 
         Args:
-            shares: of each id among all tokens of the corpus; ids beyond its length do not occur.
+            shares: share of each id among all tokens of the corpus; ids beyond the length of ``shares`` do not occur.
         """
         frequency = np.zeros(len(self.ordinary))
         known = min(len(frequency), len(shares))
@@ -107,5 +107,5 @@ class ContextWindows(Corruption):
         return Corrupted(tokens, nothing, tokens[nothing], per_token=per_token)
 
     def expected_targets(self, num_tokens: int) -> int:
-        """None."""
+        """0: it predicts no masked tokens."""
         return 0

@@ -13,14 +13,15 @@ from lmtransfer.tokenizers.base import Tokenizer
 
 
 class Words(NamedTuple):
-    """The tokens of a row that may be hidden, as words: a piece that begins one and those after it that do not.
+    """The maskable tokens of a row, grouped into words: a piece that begins a word, and the next pieces that do not.
 
-    A special token ends a word; what is left of a word that the row's start or a special token cuts is a word too.
+    A special token ends a word. If the start of the row or a special token cuts a word, its remaining part is a word
+    too.
 
     Attributes:
         positions: indices into the row, int64, ascending, shape (n,).
         edges: word w is ``positions[edges[w]:edges[w + 1]]``, int64, shape (W + 1,).
-        follows: whether nothing stands between a word and the one before it, bool, shape (W,).
+        follows: whether a word directly follows the previous word, without a token between them, bool, shape (W,).
     """
 
     positions: np.ndarray
@@ -29,14 +30,14 @@ class Words(NamedTuple):
 
     @property
     def sizes(self) -> np.ndarray:
-        """Tokens of each word, int64, shape (W,)."""
+        """Number of tokens of each word, int64, shape (W,)."""
         return np.diff(self.edges)
 
     def chosen(self, units: Sequence[tuple[int, int]]) -> Chosen:
-        """The tokens of some runs of words, each a unit.
+        """The tokens of some runs of words; each run is a unit.
 
         Args:
-            units: first word and end of each run; they do not overlap.
+            units: first word of each run, and the word after its last word; runs do not overlap.
         """
         taken = np.zeros(len(self.follows), dtype=bool)
         begins = np.zeros(len(self.follows), dtype=np.int64)
@@ -53,8 +54,8 @@ def words_of(tokens: np.ndarray, maskable: np.ndarray, starts_word: np.ndarray) 
 
     Args:
         tokens: the row, int32.
-        maskable: positions that may be hidden, int64, ascending; at least one.
-        starts_word: bool per id: whether the piece begins a word.
+        maskable: positions that may be masked, int64, ascending; at least one.
+        starts_word: for each id whether the piece begins a word, bool.
     """
     follows = np.diff(maskable, prepend=-2) == 1
     begins = starts_word[tokens[maskable]] | ~follows
@@ -63,7 +64,7 @@ def words_of(tokens: np.ndarray, maskable: np.ndarray, starts_word: np.ndarray) 
 
 
 def word_weights(words: Words, tokens: np.ndarray, token_weights: np.ndarray | None) -> np.ndarray | None:
-    """The mean weight of the tokens of each word, shape (W,); None where all are alike."""
+    """The mean weight of the tokens of each word, shape (W,); None without ``token_weights``."""
     if token_weights is None:
         return None
     return np.add.reduceat(token_weights[tokens[words.positions]], words.edges[:-1]) / words.sizes
@@ -72,18 +73,19 @@ def word_weights(words: Words, tokens: np.ndarray, token_weights: np.ndarray | N
 def random_runs(
     words: Words, lengths: np.ndarray, budget: int, rng: np.random.Generator, weights: np.ndarray | None = None
 ) -> Chosen:
-    """Runs of whole words from random first words on, until the budget of tokens is spent as far as it can be.
+    """Choose runs of whole words with random first words, until no further word fits the budget of tokens.
 
-    First words come in random order. A run ends before a special token, a hidden word, and a word that exceeds the
-    budget, as the whole-word masking of google-research/bert passes over such a word. A row whose words all exceed
-    the budget hides the first of them in that order, so that each row has something to predict.
+    First words come in random order. A run ends before a special token, before a word that is already masked, and
+    before a word that exceeds the remaining budget (the whole-word masking of google-research/bert also skips such a
+    word). If all words of a row exceed the budget, the first word in that order is masked, so that each row has
+    something to predict.
 
     Args:
-        words: of the row.
-        lengths: words of the run that would start at each word, int64, shape (W,).
-        budget: tokens to hide.
-        rng: decides the order.
-        weights: of words as first ones; see ``drawn_order``.
+        words: the words of the row.
+        lengths: number of words of the run that would start at each word, int64, shape (W,).
+        budget: number of tokens to mask.
+        rng: source of the random order.
+        weights: weight of each word as a first word; see ``drawn_order``.
     """
     order = drawn_order(np.arange(len(lengths)), weights, rng).tolist()
     sizes, follows, wanted = words.sizes.tolist(), words.follows.tolist(), lengths.tolist()
@@ -105,7 +107,7 @@ def random_runs(
 class WholeWords(Selection):
     """Each word is a unit (the whole-word masking of google-research/bert); at most the budget is chosen.
 
-    Words come in random order, and one that would exceed the budget is passed over; see ``random_runs``.
+    Words come in random order, and a word that would exceed the budget is skipped; see ``random_runs``.
     """
 
     weighs = True
@@ -122,10 +124,10 @@ class WholeWords(Selection):
 
 
 class NGrams(Selection):
-    """Each unit is n words in a row, with p(n) proportional to 1 / n (Lan et al. 2020, section 4.1).
+    """Each unit is n consecutive words, with p(n) proportional to 1 / n (Lan et al. 2020, section 4.1).
 
-    Where we differ from google-research/albert: an n-gram does not reach across a special token, and one that would
-    run into another n-gram ends before it, where the code drops it and may leave the budget unspent.
+    Where we differ from google-research/albert: an n-gram does not reach across a special token. An n-gram that would
+    overlap another n-gram ends before it; the published code drops it, and may leave a part of the budget unused.
 
     Args:
         max_words: the largest n.
@@ -156,20 +158,20 @@ class NGrams(Selection):
 class Spans(Selection):
     """Each unit is a span of whole words of geometric length (Joshi et al. 2020, section 3.1).
 
-    Lengths l have p(l) proportional to ``(1 - stop_prob) ** (l - 1)`` for 1 to ``max_words``: 3.8 words in the mean
-    with the published numbers. A span starts at a word that is not hidden yet, and ends before a special token, a
-    hidden word, and what would exceed the budget. The first and last token of a row are never hidden, so that each
-    span has a token on both sides.
+    Lengths l have p(l) proportional to ``(1 - stop_prob) ** (l - 1)`` for 1 to ``max_words``: a mean of 3.8 words with
+    the published numbers. A span starts at a word that is not masked yet. It ends before a special token, before a
+    masked word, and before a word that would exceed the budget. The first and the last token of a row are never masked,
+    so that each span has a token on both sides.
 
-    It gives ``left`` and ``right`` of each hidden token: how many tokens it is from the nearest one on either side that
-    is not hidden (spans that touch are one stretch), for the span-boundary objective.
+    It provides ``left`` and ``right`` of each masked token for the span-boundary objective: the distances in tokens to
+    the nearest unmasked token on either side. Spans that touch count as one span here.
 
     Args:
-        stop_prob: the geometric distribution's p.
-        max_words: longest span.
+        stop_prob: parameter p of the geometric distribution.
+        max_words: longest span in words.
 
     Raises:
-        ConfigError: ``stop_prob`` is no probability above 0, or ``max_words`` less than 1.
+        ConfigError: ``stop_prob`` is not above 0 and at most 1, or ``max_words`` is less than 1.
     """
 
     gives = ("left", "right")
@@ -202,7 +204,7 @@ class Spans(Selection):
 
 
 def _with_distances(chosen: Chosen) -> Chosen:
-    """The same choice with what it gives."""
+    """The same choice, with the distances ``left`` and ``right``."""
     positions = chosen.positions
     edges = np.flatnonzero(np.diff(positions, prepend=-2, append=np.iinfo(np.int64).max) != 1)
     sizes = np.diff(edges)

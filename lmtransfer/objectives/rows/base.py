@@ -1,4 +1,4 @@
-"""What every way of cutting training rows from documents promises."""
+"""The interface of all ways to cut training rows from documents."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 from lmtransfer.data.store.store import TokenStore
 from lmtransfer.errors import ConfigError, DataError
 
-#: Where special tokens frame a row: ``[CLS] text [SEP]``, ``[CLS] text``, or bare text.
+#: The special tokens around the text of a row: ``[CLS] text [SEP]``, ``[CLS] text``, or text only.
 Frame = Literal["both", "start", "none"]
 
 NUM_SPECIAL: dict[Frame, int] = {"both": 2, "start": 1, "none": 0}
@@ -26,7 +26,7 @@ class Row:
     Attributes:
         tokens: token ids, int32, shape (n,).
         segments: 0 for the first text, 1 for the second, int8, shape (n,).
-        key: which tokens of the corpus it holds, for error messages: ``tokens 128:190``.
+        key: which tokens of the corpus it holds, for error messages, such as ``tokens 128:190``.
         labels: labels of the whole row by objective, such as ``{"nsp": 1}``.
     """
 
@@ -37,10 +37,10 @@ class Row:
 
 
 class RowPlan(Protocol):
-    """Where the rows of one epoch lie; the rows themselves are read when asked for.
+    """The places of the rows of one epoch in the corpus; the rows themselves are read on request.
 
     Attributes:
-        lengths: tokens of each row, special tokens included, int32, shape (N,).
+        lengths: number of tokens of each row, special tokens included, int32, shape (N,).
     """
 
     lengths: np.ndarray
@@ -56,10 +56,10 @@ class Rows(ABC):
     Attributes:
         max_length: longest row in tokens, special tokens included.
         frame: the special tokens around a row.
-        num_segments: 2 where rows are pairs of texts, else 1.
-        label_names: the labels that each row carries, and what their values 0, 1, ... mean.
-        contiguous: row k + 1 goes on where row k ends, and batches are to keep that order, so that an encoder can
-            carry its state on; rows then have the labels "next_token" and "previous_token", the ids around them.
+        num_segments: 2 if rows are pairs of texts, else 1.
+        label_names: the labels of each row, and the meaning of their values 0, 1, ...
+        contiguous: row k + 1 continues row k, and batches must keep that order, so that an encoder can carry its
+            recurrent state. Rows then have the labels "next_token" and "previous_token": the ids after and before them.
     """
 
     max_length: int
@@ -74,10 +74,10 @@ class Rows(ABC):
 
 
 def checked_length(max_length: int, *, num_special: int) -> int:
-    """The number of text tokens in a row of ``max_length`` tokens of which ``num_special`` are special.
+    """The number of text tokens in a row of ``max_length`` tokens with ``num_special`` special tokens.
 
     Raises:
-        ConfigError: not even one token of text a special token fits.
+        ConfigError: ``max_length`` leaves less text than special tokens.
     """
     least = 2 * max(num_special, 1)
     if max_length < least:

@@ -12,24 +12,26 @@ from lmtransfer.objectives.rows.base import Row, Rows, check_not_empty, checked_
 from lmtransfer.objectives.rows.joined import JoinedDocuments
 from lmtransfer.tokenizers.base import Tokenizer
 
-#: Sentences planned at one time, so that memory does not grow with the corpus; a row ends where such a block does.
+#: Number of sentences planned at one time, so that memory does not grow with the corpus; a row ends at the end of such
+#: a block.
 _BLOCK_SENTENCES = 1 << 20
 
 
 class FullSentences(Rows):
-    """``[CLS] sentences [SEP]``: complete sentences, as many as fit (Liu et al. 2019, section 4.2).
+    """``[CLS] sentences [SEP]``: as many complete sentences as fit (Liu et al. 2019, section 4.2).
 
-    FULL-SENTENCES of the paper with ``cross_documents``: a row goes on into the next document, with a [SEP] between
-    them. DOC-SENTENCES without: a row ends where its document does. A sentence longer than a row is cut into pieces
-    of a row's length, the last of which is followed by other sentences. The rows are the same in every epoch.
+    With ``cross_documents`` these are the FULL-SENTENCES of the paper: a row continues into the next document, with a
+    [SEP] between the documents. Without it these are the DOC-SENTENCES: a row ends at the end of its document. A
+    sentence longer than a row is cut into pieces of the length of a row; other sentences follow the last piece. The
+    rows are the same in every epoch.
 
     Args:
         max_length: longest row in tokens, special tokens included.
         cross_documents: whether a row may hold text of several documents.
-        tokenizer: names the special tokens.
+        tokenizer: defines the special tokens.
 
     Raises:
-        ConfigError: ``max_length`` leaves no room for text.
+        ConfigError: ``max_length`` leaves less text than special tokens.
     """
 
     def __init__(self, *, max_length: int, cross_documents: bool = True, tokenizer: Tokenizer) -> None:
@@ -38,7 +40,7 @@ class FullSentences(Rows):
         self.cls_id, self.sep_id = tokenizer.cls_id, tokenizer.sep_id
 
     def plan(self, store: TokenStore, *, seed: int, epoch: int) -> FullSentencesPlan:
-        """The rows, whatever ``seed`` and ``epoch``.
+        """The rows; they do not depend on ``seed`` and ``epoch``.
 
         Raises:
             DataError: the store holds no text.
@@ -73,10 +75,10 @@ class FullSentencesPlan:
 def _plan_block(
     store: TokenStore, first: int, last: int, room: int, cross_documents: bool, starts: array, sizes: array
 ) -> None:
-    """Append the rows of documents [first, last) as places of ``JoinedDocuments`` and their numbers of tokens."""
+    """Append the rows of documents [first, last): their starts in ``JoinedDocuments`` and their numbers of tokens."""
     documents = store.document_starts[first : last + 1]
     sentences = store.sentence_starts[documents[0] : documents[-1] + 1]
-    before = np.repeat(np.arange(first, last), np.diff(documents))  # separators before each sentence
+    before = np.repeat(np.arange(first, last), np.diff(documents))  # number of separators before each sentence
     unit_starts, unit_sizes = sentences[:-1] + before, np.diff(sentences)
     pieces = -(-unit_sizes // room)
     first_pieces = np.append(0, np.cumsum(pieces))

@@ -1,4 +1,4 @@
-"""All documents of a store laid end to end, with one separator after each."""
+"""All documents of a store end to end, with one separator after each document."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from lmtransfer.data.store.store import TokenStore
 
 
 class JoinedDocuments:
-    """A ring of text: document, separator, document, separator, ... and round to the first document again.
+    """A ring of text: document, separator, document, separator, ...; the first document follows the last separator.
 
-    A place is a token's or separator's index in the ring; the text itself stays on disk.
+    A place is the index of a token or separator in the ring. The text itself stays on disk.
 
     Args:
         store: the documents.
         separator_id: token id of the separator.
 
     Attributes:
-        size: places in the ring: tokens plus documents.
-        ends: place after each document's separator, int64, shape (num_documents,).
+        size: number of places in the ring: tokens plus documents.
+        ends: place after the separator of each document, int64, shape (num_documents,).
     """
 
     def __init__(self, store: TokenStore, *, separator_id: int) -> None:
@@ -43,12 +43,12 @@ class JoinedDocuments:
         return row
 
     def at(self, place: int) -> int:
-        """Token id of one place, which may lie a round before or beyond the ring."""
+        """Token id of one place; the place is taken modulo the size of the ring."""
         place %= self.size
         return int(self.read(place, place + 1)[0])
 
     def token_range(self, start: int, stop: int) -> str:
-        """The same places as a range of the store's tokens, for messages."""
+        """The places [start, stop) as a range of tokens of the store, for messages."""
         stop = stop if stop <= self.size else stop - self.size
         first, last = self.ends.searchsorted((start, stop), side="right").tolist()
         return f"tokens {start - first}:{stop - last}"

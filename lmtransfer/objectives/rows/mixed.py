@@ -12,7 +12,7 @@ from lmtransfer.errors import ConfigError, DataError
 from lmtransfer.objectives.rows.base import Row, RowPlan, Rows
 from lmtransfer.randomness import derived_seed, permutation
 
-#: What is said where rows that go on from one another are wanted of a mixture.
+#: The error message for contiguous rows of a mixture.
 CONTIGUOUS_MIXTURE = (
     "objective.rows.contiguous=true does not fit a mixture of corpora: rows that go on from one another are of one "
     "text; use objective/rows=stream, or one corpus"
@@ -20,26 +20,26 @@ CONTIGUOUS_MIXTURE = (
 
 
 class MixedPlan:
-    """One epoch over a mixture: as many rows as the parts have together, in their smoothed proportions.
+    """One epoch over a mixture: the total number of rows of all parts, in smoothed proportions.
 
-    Part i has n_i rows in its first pass, and gives q_i of an epoch's rows, with q_i ~ n_i^alpha (see
-    ``data.corpora.mixture.smoothed``). Its rows come pass after pass, each in an order of its own, and an epoch goes
-    on where the one before ended: no row of a part is seen again before all of its others were. A row is of one part,
-    and so are both texts of a pair.
+    Part i has n_i rows in its first pass, and gives a share q_i of the rows of an epoch, with q_i ~ n_i^alpha (see
+    ``data.corpora.mixture.smoothed``). The rows of a part come pass after pass, each pass in its own random order. An
+    epoch continues where the previous epoch ended: no row of a part is repeated before all other rows of the part were
+    used. A row belongs to one part, and so do both texts of a pair.
 
     Args:
         rows: how rows are cut from each part.
         store: the parts.
-        seed: of rows and order.
-        epoch: which epoch.
+        seed: seed of rows and order.
+        epoch: number of the epoch.
 
     Attributes:
-        lengths: tokens of each row, int32, shape (N,).
-        parts: number of the part that each row is of, int64, shape (N,).
+        lengths: number of tokens of each row, int32, shape (N,).
+        parts: number of the part of each row, int64, shape (N,).
 
     Raises:
-        ConfigError: the rows go on from one another, which the rows of several texts do not.
-        DataError: a part has no rows; the message names it.
+        ConfigError: ``rows`` is contiguous; rows of several texts cannot continue each other.
+        DataError: a part has no rows; the message names the part.
     """
 
     def __init__(self, rows: Rows, store: MixedStore, *, seed: int, epoch: int) -> None:
@@ -62,7 +62,7 @@ class MixedPlan:
             start, stop = epoch * count, (epoch + 1) * count
             for number in range(start // size, -(-stop // size)):
                 plan = first[part] if number == 0 else planned(part, number)
-                # Passes of rows that are drawn anew differ a little in their number of rows.
+                # If rows are drawn again in each pass, the number of rows differs a little between passes.
                 places = np.arange(max(start - number * size, 0), min(stop - number * size, size)) % len(plan.lengths)
                 chosen = permutation(len(plan.lengths), seeds[part], "pass", number)[places]
                 lengths.append(plan.lengths[chosen])
@@ -75,20 +75,20 @@ class MixedPlan:
         self._of_plan, self._numbers = np.concatenate(plans), np.concatenate(numbers)
 
     def row(self, index: int) -> Row:
-        """Row ``index``; its key begins with its part."""
+        """Row ``index``; its key begins with the name of its part."""
         row = self._plans[int(self._of_plan[index])].row(int(self._numbers[index]))
         return replace(row, key=f"{self._names[int(self.parts[index])]}: {row.key}")
 
 
 def quotas(sizes: np.ndarray, alpha: float) -> np.ndarray:
-    """Rows of each part in an epoch: the smoothed proportions of all rows, rounded by the largest remainders.
+    """Number of rows of each part in an epoch: smoothed proportions of all rows, rounded by the largest remainders.
 
     Args:
-        sizes: rows of each part, all above 0.
+        sizes: number of rows of each part, all above 0.
         alpha: see ``data.corpora.mixture.smoothed``.
 
     Returns:
-        int64, as many in all as ``sizes``, at least one a part.
+        int64, with the same sum as ``sizes``, but at least one row per part.
     """
     exact = smoothed(sizes, alpha) * sizes.sum()
     counts = np.floor(exact).astype(np.int64)

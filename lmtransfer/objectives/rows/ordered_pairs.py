@@ -25,24 +25,24 @@ from lmtransfer.tokenizers.base import Tokenizer
 class OrderedPairs(Rows):
     """``[CLS] A [SEP] B [SEP]``: two consecutive texts of one document, swapped with probability ``swap_prob``.
 
-    As ``create_pretraining_data.py`` of google-research/albert (Lan et al. 2020, section 3.1): sentences of one
-    document are collected up to a target length, the first text is a random number of them and the second the rest.
-    What is too long loses tokens of its longer side, at a random end.
+    The rows follow ``create_pretraining_data.py`` of google-research/albert (Lan et al. 2020, section 3.1). Sentences
+    of one document are collected up to a target length. The first text is a random number of them, and the second text
+    is the rest. A row that is too long loses tokens of its longer side, at a random end.
 
-    Where we differ: at least two sentences are collected, and a sentence that would be left alone at a document's end
-    goes with those before it, so that there are always two texts of the same document; a document of one sentence
-    gives no row. Rows are drawn anew in each epoch.
+    Where we differ: at least two sentences are collected, and a single sentence that remains at the end of a document
+    is added to the sentences before it. So there are always two texts of the same document, and a document of one
+    sentence gives no row. Rows are drawn again in each epoch.
 
     Args:
         max_length: longest row in tokens, special tokens included.
         short_seq_prob: share of documents cut to a random shorter target length.
         swap_prob: probability that the two texts are swapped.
-        lone_with_other_document: a sentence that was collected alone is paired with sentences of another document, and
-            labelled as swapped, as the published code does.
-        tokenizer: names the special tokens.
+        lone_with_other_document: a single collected sentence is paired with sentences of another document and labelled
+            as swapped, as in the published code.
+        tokenizer: defines the special tokens.
 
     Raises:
-        ConfigError: ``max_length`` leaves no room for text, or a probability outside [0, 1].
+        ConfigError: ``max_length`` leaves less text than special tokens, or a probability is outside [0, 1].
     """
 
     num_segments = 2
@@ -95,7 +95,7 @@ class OrderedPairs(Rows):
 
 
 def _draw_pairs(rows: OrderedPairs, store: TokenStore, rng: np.random.Generator) -> np.ndarray:
-    """Draw the pairs: (N, 5) int64 of A's start and stop, B's start and stop (in tokens), and the label."""
+    """Draw the pairs: (N, 5) int64: start and stop of A, start and stop of B (in tokens), and the label."""
     starts, documents = store.sentence_starts.data, store.document_starts.data
     least = 1 if rows.lone_with_other_document else 2
     uniform = uniforms(rng)

@@ -1,4 +1,4 @@
-"""What rows of two texts have in common: how they are framed, and cut to a length."""
+"""Rows of two texts: their special tokens, and how they are cut to a length."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ NUM_SPECIAL = 3
 
 
 def check_probability(name: str, value: float) -> None:
-    """Refuse a number that is no probability.
+    """Refuse a number that is not a probability.
 
     Raises:
-        ConfigError: naming ``objective.rows.<name>``.
+        ConfigError: the number is outside [0, 1]; the message names ``objective.rows.<name>``.
     """
     if not 0 <= value <= 1:
         raise ConfigError(f"objective.rows.{name}={value} is no probability: use a number from 0 to 1")
@@ -29,14 +29,14 @@ def check_probability(name: str, value: float) -> None:
 def paired_row(
     store: TokenStore, first: np.ndarray, second: np.ndarray, labels: Mapping[str, int], *, tokenizer: Tokenizer
 ) -> Row:
-    """``[CLS] A [SEP] B [SEP]``, in segments 0 and 1.
+    """The row ``[CLS] A [SEP] B [SEP]``, in segments 0 and 1.
 
     Args:
         store: holds both texts.
         first: token range [start, stop) of A in the store, int64, shape (2,).
-        second: the same of B.
-        labels: of the row.
-        tokenizer: names the special tokens.
+        second: token range of B.
+        labels: labels of the row.
+        tokenizer: defines the special tokens.
     """
     (a_start, a_stop), (b_start, b_stop) = first.tolist(), second.tolist()
     middle = a_stop - a_start + 1
@@ -56,17 +56,17 @@ class PairsPlan:
 
     Args:
         store: holds the texts.
-        pairs: (N, 5) int64: A's start and stop, B's start and stop (in tokens), and the label.
+        pairs: (N, 5) int64: start and stop of A, start and stop of B (in tokens), and the label.
         label: name of the label.
-        room: most tokens of both texts.
-        rng: decides where what is too long is cut.
-        tokenizer: names the special tokens.
+        room: largest number of tokens of both texts together.
+        rng: source of random numbers for truncation.
+        tokenizer: defines the special tokens.
 
     Attributes:
-        lengths: tokens of each row.
-        first: token range [start, stop) of each row's A in the store, int64, shape (N, 2).
-        second: the same of its B.
-        is_positive: whether each row's label is 1, bool, shape (N,).
+        lengths: number of tokens of each row.
+        first: token range [start, stop) of A of each row in the store, int64, shape (N, 2).
+        second: token range of B of each row.
+        is_positive: whether the label of each row is 1, bool, shape (N,).
     """
 
     def __init__(
@@ -93,23 +93,23 @@ class PairsPlan:
 
 
 def uniforms(rng: np.random.Generator) -> Iterator[float]:
-    """Numbers from [0, 1), without end."""
+    """An endless iterator over random numbers from [0, 1)."""
     while True:
         yield from rng.random(4096).tolist()
 
 
 def truncate(first: np.ndarray, second: np.ndarray, room: int, rng: np.random.Generator) -> None:
-    """Cut both sides to ``room`` tokens together, token by token off the longer one, each at a random end.
+    """Cut A and B to ``room`` tokens together: remove tokens from the longer side, one by one, each at a random end.
 
     Args:
-        first: token ranges of each row's A, int64, shape (N, 2); changed in place.
-        second: the same of its B.
-        room: most tokens of both.
-        rng: decides the ends.
+        first: token ranges of A of each row, int64, shape (N, 2); changed in place.
+        second: token ranges of B of each row; changed in place.
+        room: largest number of tokens of both.
+        rng: source of random numbers that choose the ends.
     """
     a, b = first[:, 1] - first[:, 0], second[:, 1] - second[:, 0]
     excess = np.maximum(a + b - room, 0)
-    # While one side is longer it loses; once they are equal they lose in turn, B first.
+    # While one side is longer, it loses tokens; once both have the same length, they lose tokens in turn, B first.
     half = -(-room // 2)
     a_kept = np.where(a > b, np.maximum(a - excess, half), np.minimum(a, half))
     a_kept = np.where(excess == 0, a, a_kept)
@@ -124,13 +124,13 @@ def truncate(first: np.ndarray, second: np.ndarray, room: int, rng: np.random.Ge
 def from_another_document(
     store: TokenStore, document: int, num_tokens: int, uniform: Iterator[float]
 ) -> tuple[int, int]:
-    """Sentences [first, stop) of another document, from a random one on, until they have ``num_tokens``.
+    """Sentences [first, stop) of another document, from a random first sentence on, with ``num_tokens`` or more.
 
     Args:
-        store: of two documents or more.
-        document: the one that they are not from.
-        num_tokens: wanted; at least one sentence is taken, and none beyond the document's end.
-        uniform: decides.
+        store: a store of at least two documents.
+        document: the document that is excluded.
+        num_tokens: wanted number of tokens; the result has at least one sentence and ends with its document.
+        uniform: random numbers from [0, 1).
     """
     starts, documents = store.sentence_starts.data, store.document_starts.data
     other = int(next(uniform) * (store.num_documents - 1))

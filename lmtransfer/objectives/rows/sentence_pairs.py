@@ -23,25 +23,25 @@ from lmtransfer.tokenizers.base import Tokenizer
 
 
 class SentencePairs(Rows):
-    """``[CLS] A [SEP] B [SEP]``, B following A or taken from another document.
+    """``[CLS] A [SEP] B [SEP]``: B follows A or is from another document.
 
-    As ``create_pretraining_data.py`` of google-research/bert (Devlin et al. 2019, appendix A.2): sentences of one
-    document are collected up to a target length, A is a random number of them, B the rest or, with probability
-    ``random_prob`` and always where only one sentence was collected (so for more than half of the rows), sentences
-    of another document, and then the sentences that were collected and not used start the next row. What is too
-    long loses tokens of its longer side, at a random end.
+    The rows follow ``create_pretraining_data.py`` of google-research/bert (Devlin et al. 2019, appendix A.2). Sentences
+    of one document are collected up to a target length. A is a random number of these sentences, and B is the rest.
+    With probability ``random_prob``, and always if only one sentence was collected, B is sentences of another document
+    instead, so this happens for more than half of the rows. The collected sentences that were not used then start the
+    next row. A row that is too long loses tokens of its longer side, at a random end.
 
-    Where we differ: the other document is never the same one (the original gives up after ten draws), and rows are
-    drawn anew in each epoch (the original draws ten times and repeats them).
+    Where we differ: the other document is never the same document (the original gives up after ten draws), and rows are
+    drawn again in each epoch (the original draws ten times and repeats these rows).
 
     Args:
         max_length: longest row in tokens, special tokens included.
         short_seq_prob: share of documents cut to a random shorter target length.
-        random_prob: probability of a B from another document where there is a choice.
-        tokenizer: names the special tokens.
+        random_prob: probability of a B from another document if more than one sentence was collected.
+        tokenizer: defines the special tokens.
 
     Raises:
-        ConfigError: ``max_length`` leaves no room for text, or a probability outside [0, 1].
+        ConfigError: ``max_length`` leaves less text than special tokens, or a probability is outside [0, 1].
     """
 
     num_segments = 2
@@ -81,7 +81,7 @@ class SentencePairs(Rows):
 
 
 def _draw_pairs(rows: SentencePairs, store: TokenStore, rng: np.random.Generator) -> np.ndarray:
-    """Draw the pairs: (N, 5) int64 of A's start and stop, B's start and stop (in tokens), and whether B is random."""
+    """Draw the pairs: (N, 5) int64: start and stop of A, start and stop of B (in tokens), and whether B is random."""
     starts, documents = store.sentence_starts.data, store.document_starts.data
     uniform = uniforms(rng)
     drawn = array("q")

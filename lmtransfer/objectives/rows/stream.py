@@ -15,20 +15,20 @@ from lmtransfer.tokenizers.base import Tokenizer
 class LanguageStream(Rows):
     """Contiguous windows of ``max_length`` tokens, across sentences and documents ([SEP] after each document).
 
-    Every row but the last has the same length, which is what a CPU likes best. The documents form a ring that
-    is cut at a random place of each epoch, so the windows differ between epochs while each token is seen once in
-    each of them. The last row holds what is left.
+    All rows except the last have the same length, which is the fastest case on a CPU. The documents form a ring, which
+    is cut at a random place in each epoch. The windows therefore differ between epochs, and each epoch contains each
+    token once. The last row holds the rest.
 
     Args:
-        max_length: tokens of a row, special tokens included.
-        frame: special tokens around a window: "both" ([CLS] and [SEP]), "start" ([CLS]), or "none"; with "none" no
-            [CLS] is ever read, and in transfer it begins as a copy of [SEP].
-        contiguous: batches keep the order of the text in parallel lanes, so that an encoder with a memory carries it
-            on (Dai et al. 2019, section 3.2); needs ``frame="none"``.
-        tokenizer: names the special tokens.
+        max_length: number of tokens of a row, special tokens included.
+        frame: special tokens around a window: "both" ([CLS] and [SEP]), "start" ([CLS]), or "none". With "none" the
+            encoder never reads [CLS], and in transfer [CLS] begins as a copy of [SEP].
+        contiguous: batches consist of parallel contiguous streams in the order of the text, so that an encoder with a
+            memory can carry it from batch to batch (Dai et al. 2019, section 3.2); needs ``frame="none"``.
+        tokenizer: defines the special tokens.
 
     Raises:
-        ConfigError: ``max_length`` leaves no room for text.
+        ConfigError: ``max_length`` leaves less text than special tokens, or ``frame`` does not fit ``contiguous``.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class LanguageStreamPlan:
         self.lengths[-1] -= count * rows.room - self._text.size
 
     def row(self, index: int) -> Row:
-        """Window ``index``, counted from the epoch's cut."""
+        """Window ``index``, counted from the place where the ring is cut in this epoch."""
         rows, text = self._rows, self._text
         start = index * rows.room
         size = min(rows.room, text.size - start)

@@ -1,1 +1,1 @@
-"""Token embeddings found by counting: which tokens occur together, factorised, before the first step of training."""
+"""Token embeddings from co-occurrence counts, which are factorised before the first step of training."""

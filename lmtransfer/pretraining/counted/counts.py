@@ -14,12 +14,12 @@ from lmtransfer.data.store.token_shares import kept_rates
 
 
 def token_ids(store: TokenStore | MixedStore, *, most_tokens: int) -> np.ndarray:
-    """The first tokens of a corpus, or of each part of a mixture as far as it is sampled, int64, shape (N,)."""
+    """The first tokens of a corpus, or of each part of a mixture by its sampling proportion, int64, shape (N,)."""
     return np.concatenate([one.tokens(0, size) for one, size in _taken(store, most_tokens)]).astype(np.int64)
 
 
 def _taken(store: TokenStore | MixedStore, most_tokens: int) -> list[tuple[TokenStore, int]]:
-    """How many of its first tokens are counted of each corpus."""
+    """Each store, and how many of its first tokens are counted."""
     if isinstance(store, TokenStore):
         return [(store, min(store.num_tokens, most_tokens))]
     sampled = store.proportions()
@@ -27,12 +27,12 @@ def _taken(store: TokenStore | MixedStore, most_tokens: int) -> list[tuple[Token
 
 
 def segment_ids(store: TokenStore | MixedStore, *, most_tokens: int, longest: int) -> np.ndarray:
-    """For each of ``token_ids`` the number of its document, or of the part of it, int64, shape (N,).
+    """The number of the segment of each token of ``token_ids``: a document or a part of it, int64, shape (N,).
 
     Args:
         store: the corpus.
-        most_tokens: as of ``token_ids``.
-        longest: tokens of a segment at most; longer documents are cut.
+        most_tokens: as in ``token_ids``.
+        longest: most tokens of a segment; longer documents are cut.
     """
     found, number = [], 0
     for one, size in _taken(store, most_tokens):
@@ -47,23 +47,24 @@ def segment_ids(store: TokenStore | MixedStore, *, most_tokens: int, longest: in
 
 
 def subsampled(ids_N: np.ndarray, *, threshold: float, seed: int) -> np.ndarray:
-    """The text with frequent tokens thinned out, in order.
+    """Drop frequent tokens at random and keep the order of the others.
 
-    Each token is kept as often as ``token_shares.kept_rates`` says; what is dropped widens the windows, as in word2vec.
+    Each token is kept with the probability of ``token_shares.kept_rates``. Dropped tokens make the windows wider, as in
+    word2vec.
     """
     kept_V = kept_rates(np.bincount(ids_N) / max(1, len(ids_N)), threshold=threshold)
     return ids_N[np.random.default_rng(seed).random(len(ids_N)) < kept_V[ids_N]]
 
 
 def window_counts(ranks_N: np.ndarray, *, window: int, vocab_size: int, contexts: int) -> Tensor:
-    """How often each token has each context token near it.
+    """How often each context token occurs near each token.
 
-    A pair at distance d counts ``window - d + 1``: nearer ones more, as word2vec's random window sizes do. Windows go
-    over the ends of documents.
+    A pair at distance d counts ``window - d + 1``, so nearer pairs count more, as with the random window sizes of
+    word2vec. Windows cross the ends of documents.
 
     Args:
-        ranks_N: the text, each token by its place in the order of frequency.
-        window: tokens to each side.
+        ranks_N: the text; each token is its rank by frequency.
+        window: number of tokens on each side.
         vocab_size: V.
         contexts: C, at most V.
 
@@ -72,7 +73,7 @@ def window_counts(ranks_N: np.ndarray, *, window: int, vocab_size: int, contexts
     """
     text_N = torch.from_numpy(ranks_N)
     every = contexts == vocab_size
-    columns = contexts + (not every)  # one more takes the tokens that are no context
+    columns = contexts + (not every)  # one more column collects the tokens that are no context
     row_N, column_N = text_N * columns, text_N.clamp(max=columns - 1)
     counts = torch.zeros(vocab_size * columns)
     one = torch.ones(len(text_N))
@@ -89,7 +90,7 @@ def segment_counts(ranks_N: np.ndarray, segments_N: np.ndarray, *, vocab_size: i
     """How often each token occurs in each segment.
 
     Returns:
-        Places of the numbers that are not 0, int64, (2, P), token and segment; and the numbers, float32, (P,).
+        The token and the segment of each count that is not 0, int64, (2, P); and the counts, float32, (P,).
     """
     num_segments = int(segments_N.max()) + 1
     keys_P, counts_P = torch.from_numpy(ranks_N * num_segments + segments_N).unique(return_counts=True)

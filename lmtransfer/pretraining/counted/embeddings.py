@@ -1,4 +1,4 @@
-"""Token embeddings as the counts of a text say them."""
+"""Token embeddings from the co-occurrence counts of a text."""
 
 from __future__ import annotations
 
@@ -21,30 +21,31 @@ from lmtransfer.pretraining.counted.counts import (
 from lmtransfer.pretraining.counted.factorising import leading_vectors, positive_pmi, sparse_positive_pmi
 from lmtransfer.randomness import derived_seed
 
-#: Of a matrix of counts: 1 GiB in float32.
+#: Most entries of a matrix of counts: 1 GiB in float32.
 _MOST_NUMBERS = 1 << 28
 
 
 class CountedEmbeddings:
-    """Starts a token embedding from what occurs together, by counting and one factorisation, without training.
+    """Initialises token embeddings from co-occurrence counts and one factorisation, without training.
 
-    Each view of the text gives a share of the columns: near neighbours (what can stand in a token's place), far ones
-    and documents (what it is about). A view is a matrix of positive pointwise mutual information, whose leading
-    singular vectors are taken (Levy & Goldberg 2014; of documents Deerwester et al. 1990). Skip-gram with negative
-    sampling factorises nearly the same matrix, step by step; this takes seconds.
+    Each view of the text gives a share of the columns. Near neighbours show which tokens can replace a token. Far
+    neighbours and documents show its topic. A view is a matrix of positive pointwise mutual information; its columns
+    are the leading singular vectors (Levy & Goldberg 2014; for documents Deerwester et al. 1990). Skip-gram with
+    negative sampling factorises nearly the same matrix, but step by step; this takes seconds.
 
     Args:
-        windows: of the views by neighbours: tokens to each side.
-        documents: a view by documents, too.
-        segment_tokens: longer documents are cut into parts of so many tokens.
-        subsample: tokens more frequent than this are thinned out for the windows (``counts.subsampled``); null: none.
+        windows: the views by neighbours: for each the number of tokens on each side.
+        documents: whether to add a view by documents.
+        segment_tokens: longer documents are cut into parts of this many tokens.
+        subsample: tokens whose share is higher than this are dropped at random for the windows
+            (``counts.subsampled``); null drops none.
         smoothing: exponent on the frequencies of contexts (Levy et al. 2015).
-        contexts: the most frequent tokens that count as contexts, or fewer with a large vocabulary: a matrix of
-            counts, of which there are two at a time, has 1 GiB at most. Some 50 bytes a counted token come on top.
-        max_tokens: of a larger text only so many are counted.
-        deviation: standard deviation of all numbers of the table, whose columns are centred; random ones have
+        contexts: how many of the most frequent tokens are contexts. A large vocabulary gets fewer: a matrix of counts
+            has 1 GiB at most. There are two at a time, plus about 50 bytes for each counted token.
+        max_tokens: most tokens that are counted of a text.
+        deviation: standard deviation of all numbers of the table, whose columns are centred; random embeddings have
             0.02.
-        output_bias: start the biases of outputs over the vocabulary from the tokens' log frequencies.
+        output_bias: start the output biases over the vocabulary from the log frequencies of the tokens.
 
     Raises:
         ConfigError: a value out of its range, or no view.
@@ -82,15 +83,15 @@ class CountedEmbeddings:
 
     @torch.no_grad()
     def fill(self, table: nn.Embedding, store: TokenStore | MixedStore, *, seed: int) -> int:
-        """Put the vectors into a table, in place; tokens that the text lacks keep what they have.
+        """Write the vectors into a table, in place; tokens that do not occur in the text keep their vectors.
 
         Args:
-            table: (V, E).
+            table: the token embeddings, (V, E).
             store: the text, as tokens.
-            seed: of the run.
+            seed: seed of the run.
 
         Returns:
-            How many tokens of text were counted.
+            Number of counted tokens of the text.
         """
         ids_N = token_ids(store, most_tokens=self.max_tokens)
         counts_V = np.bincount(ids_N, minlength=table.num_embeddings)
@@ -106,12 +107,12 @@ class CountedEmbeddings:
     def _vectors(
         self, ranks_N: np.ndarray, store: TokenStore | MixedStore, vocab_size: int, dim: int, *, seed: int
     ) -> Tensor:
-        """(tokens that occur, most frequent first; dim): the views side by side, each of deviation 1, then scaled."""
+        """Vectors of the tokens that occur, most frequent first: the views side by side, each scaled to deviation 1."""
         shares = np.array_split(np.arange(dim), len(self.windows) + self.documents)
         views = []
         seed = derived_seed(seed, "counted embeddings")
         text_N = ranks_N if self.subsample is None else subsampled(ranks_N, threshold=self.subsample, seed=seed)
-        text_N = text_N if len(text_N) > 1 else ranks_N  # of a tiny text, all of whose tokens are frequent
+        text_N = text_N if len(text_N) > 1 else ranks_N  # in a tiny text all tokens are frequent
         contexts = min(self.contexts, vocab_size, max(dim, _MOST_NUMBERS // vocab_size))
         for place, window in enumerate(self.windows):
             counts_VC = window_counts(text_N, window=window, vocab_size=vocab_size, contexts=contexts)

@@ -1,6 +1,6 @@
-"""Vectors out of counts: positive pointwise mutual information, and its leading singular vectors.
+"""Vectors from counts: positive pointwise mutual information, and its leading singular vectors.
 
-Shape legend: V vocabulary, C contexts, P numbers of a sparse matrix, K columns.
+Shape legend: V vocabulary, C contexts, P entries of a sparse matrix, K columns.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ def positive_pmi(counts_VC: Tensor, *, smoothing: float) -> Tensor:
     """Positive pointwise mutual information in nats (Levy & Goldberg 2014), in place.
 
     Args:
-        counts_VC: how often tokens have contexts.
+        counts_VC: how often each context token occurs near each token.
         smoothing: exponent on the frequencies of contexts; below 1, rare contexts count less (Levy et al. 2015).
     """
     of_token_V = counts_VC.sum(1).clamp_min(_TINY)
@@ -26,7 +26,7 @@ def positive_pmi(counts_VC: Tensor, *, smoothing: float) -> Tensor:
 
 
 def sparse_positive_pmi(places_2P: Tensor, numbers_P: Tensor, *, size: tuple[int, int]) -> Tensor:
-    """The same of counts in sparse form, each number n counting as log(1 + n), without smoothing; a sparse matrix."""
+    """Positive pointwise mutual information of sparse counts, without smoothing; a count n is log(1 + n); sparse."""
     damped_P = numbers_P.log1p()
     rows, columns = (torch.zeros(n).index_add_(0, place, damped_P) for n, place in zip(size, places_2P, strict=True))
     expected_P = rows[places_2P[0]] * columns[places_2P[1]] / damped_P.sum()
@@ -37,13 +37,13 @@ def sparse_positive_pmi(places_2P: Tensor, numbers_P: Tensor, *, size: tuple[int
 def leading_vectors(matrix: Tensor, *, columns: int, seed: int, rounds: int = 2) -> Tensor:
     """The leading left singular vectors, each times the root of its singular value (Levy et al. 2015, section 3.3).
 
-    By random projection and subspace iteration (Halko, Martinsson & Tropp 2011, algorithm 4.4).
+    Computed by random projection and subspace iteration (Halko, Martinsson & Tropp 2011, algorithm 4.4).
 
     Args:
         matrix: (V, C), dense or sparse.
-        columns: K; missing ones, where the matrix has fewer rows or columns, are 0.
-        seed: of the projection.
-        rounds: of subspace iteration.
+        columns: K; if the matrix has fewer rows or columns, the missing vectors are 0.
+        seed: seed of the projection.
+        rounds: number of rounds of subspace iteration.
 
     Returns:
         (V, K), float32.

@@ -1,4 +1,4 @@
-"""What counting gives a run before its heads are made: the token embedding, and how often each token occurs."""
+"""The result of counting before the heads are built: token embeddings, and the frequency of each token."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from lmtransfer.training import distributed
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What a run starts from.
+    """The result of counting.
 
     Attributes:
-        num_tokens: counted; 0 where the run has a checkpoint, which has the embedding.
-        seconds: that counting took, which are part of a budget in seconds.
-        shares_V: how often each token occurs, for the biases of heads; fewer than V where the last ones never do; None:
-            biases start at 0.
+        num_tokens: number of counted tokens; 0 if the run has a checkpoint, which contains the embeddings.
+        seconds: seconds that counting took; a budget in seconds includes them.
+        shares_V: share of each token in the text, for the biases of heads; shorter than V if the last tokens never
+            occur. None: biases start at 0.
     """
 
     num_tokens: int
@@ -34,10 +34,10 @@ class Start:
     shares_V: np.ndarray | None
 
     def fill_biases(self, objective: Objective) -> None:
-        """Start an objective's biases over the vocabulary from log frequencies, of which the mean is 0.
+        """Set an objective's biases over the vocabulary to log frequencies with mean 0.
 
         Args:
-            objective: bound to its encoder.
+            objective: the objective, bound to its encoder.
         """
         if self.shares_V is None:
             return
@@ -51,16 +51,16 @@ class Start:
 
 
 def count_first(node: Any, encoder: Encoder, store: TokenStore | MixedStore, *, seed: int, fresh: bool) -> Start:
-    """Count a text and start an encoder's token embedding from it, on the main rank; the others are given its weights.
+    """Count a text and initialise an encoder's token embeddings, on the main rank; the other ranks get its weights.
 
-    To be called before anything copies or ties the table.
+    Call it before anything copies or ties the embedding table.
 
     Args:
-        node: ``embeddings`` of the configuration.
-        encoder: with a table of tokens.
-        store: the text that is trained on.
-        seed: of the run.
-        fresh: whether the run has no checkpoint yet; else nothing is counted.
+        node: ``embeddings`` of the config.
+        encoder: an encoder with token embeddings.
+        store: the training text.
+        seed: seed of the run.
+        fresh: whether the run has no checkpoint yet; otherwise nothing is counted.
     """
     counted, num_tokens, began = cast(CountedEmbeddings, build(node)), 0, perf_counter()
     if fresh and distributed.is_main():

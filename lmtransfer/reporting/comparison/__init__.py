@@ -1,1 +1,1 @@
-"""Two runs, or two groups of runs, held against each other."""
+"""The comparison of two runs, or of two groups of runs."""

@@ -1,4 +1,4 @@
-"""What both sides answered to the same examples, where their runs kept it."""
+"""The answers of both sides to the same examples, if their runs kept them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from lmtransfer.reporting.comparison.sides import Side
 
 
 def common_answers(one: Side, other: Side) -> tuple[tuple[list[Kept], list[Kept]] | None, int | None, list[str]]:
-    """The answers of both sides to the examples that all of their training runs answered.
+    """The answers of both sides to the examples that all their training runs answered.
 
     Returns:
-        The answers, in the order of the members, or None where some were not kept; how many examples both are compared
-        on, None where that is not known; and what there is to say.
+        The answers, in the order of the members, or None if some were not kept; the number of compared examples, or
+        None if it is unknown; and notes.
     """
     lacking = [side.name for side in (one, other) if any(member.kept is None for member in side.members)]
     if lacking:
@@ -45,14 +45,14 @@ def common_answers(one: Side, other: Side) -> tuple[tuple[list[Kept], list[Kept]
 
 
 def only(kept: Kept, keys: np.ndarray) -> Kept:
-    """Answers to the examples of these keys, in their order."""
+    """The answers to the examples with these keys, in the order of the keys."""
     order = np.argsort(kept.examples.keys)
     rows = order[np.searchsorted(kept.examples.keys[order], keys)]
     return replace(kept, examples=kept.examples.select(rows))
 
 
 def _gold_differs(one: ScoredExamples, other: ScoredExamples) -> int:
-    """In how many examples of the same content the gold answers are different ones."""
+    """The number of examples with the same content whose gold answers differ."""
     if one.kind != other.kind or len(one.gold) != len(other.gold):
         return len(one)
     if one.kind == "regression":

@@ -1,4 +1,4 @@
-"""What there is to say of one side against another, and what every comparison looks at: seeds and settings."""
+"""The result of a comparison, and the checks that every comparison makes: seeds and settings."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class GroupDifference:
     """The comparison on some of the examples, or by one of several metrics.
 
     Attributes:
-        name: which: a class, a range of lengths, or a metric.
-        num: how many examples, or words; None where that is not known.
-        metric: what is compared on them.
+        name: a class, a range of lengths, or a metric.
+        num: number of examples, or of words; None if it is unknown.
+        metric: name of the compared metric.
         one: mean of the first side.
-        other: of the second.
-        difference: between them, judged together with the other groups; None where it is not defined.
+        other: mean of the second side.
+        difference: their difference, judged together with the other groups; None if it is not defined.
     """
 
     name: str
@@ -36,7 +36,7 @@ class GroupDifference:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A setting in which the sides differ."""
+    """A setting that differs between the sides."""
 
     key: str
     one: object
@@ -45,19 +45,19 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What there is to say of two sides.
+    """The result of comparing two sides.
 
     Attributes:
-        sides: the two, as they were scored.
-        values: the score of each training run of a side, on the examples that are compared.
-        settings: in which the sides differ.
-        missing: what was not compared and why, a line each.
-        difference: of the first to the second; None where there is none to speak of.
-        num_examples: how many examples both were compared on; None where that is not known.
-        classes: by class.
-        lengths: by length of the input.
-        losses: of pretraining, by each loss and accuracy.
-        flips: the examples that one side answers and the other does not; None where they were not kept.
+        sides: the two sides.
+        values: the score of each training run of a side, on the compared examples.
+        settings: the settings that differ between the sides.
+        missing: what was not compared and why, one line for each.
+        difference: the first side minus the second; None if there is no valid difference.
+        num_examples: number of examples that both sides were compared on; None if it is unknown.
+        classes: the comparison by class.
+        lengths: the comparison by length of the input.
+        losses: the comparison by each loss and accuracy of pretraining.
+        flips: the examples that only one side answers correctly; None if answers were not kept.
     """
 
     sides: tuple[Side, Side]
@@ -73,13 +73,13 @@ class Comparison:
 
 
 def judged_together(rows: Sequence[GroupDifference]) -> tuple[GroupDifference, ...]:
-    """The rows of one table, with verdicts that hold for all of it."""
+    """The rows of one table, with verdicts corrected for all of its comparisons."""
     together = iter(corrected([row.difference for row in rows if row.difference is not None]))
     return tuple(row if row.difference is None else replace(row, difference=next(together)) for row in rows)
 
 
 def uneven_seeds(one: Side, other: Side) -> list[str]:
-    """What there is to say of seeds that do not match."""
+    """Notes about seeds that do not match."""
     counts = [len(side.members) for side in (one, other)]
     if min(counts) == 1:
         single = " and ".join(side.name for side, n in zip((one, other), counts, strict=True) if n == 1)
@@ -94,9 +94,9 @@ def uneven_seeds(one: Side, other: Side) -> list[str]:
 
 
 def setting_differences(one: Side, other: Side) -> tuple[Setting, ...]:
-    """The weights first, then the settings of the task, then those of pretraining where both sides had one."""
+    """The weights first, then the settings of the task, then those of pretraining if both sides had one."""
     weights = [", ".join(dict.fromkeys(member.pretraining or "random" for member in s.members)) for s in (one, other)]
-    apart = weights[0] != weights[1] and not one.first.is_pretraining  # there the weights are what is compared
+    apart = weights[0] != weights[1] and not one.first.is_pretraining  # pretraining compares the weights themselves
     found = [Setting("weights", *weights)] if apart else []
     settings = [("", one.first.settings, other.first.settings)]
     before = one.pretraining_settings(), other.pretraining_settings()
@@ -107,7 +107,7 @@ def setting_differences(one: Side, other: Side) -> tuple[Setting, ...]:
 
 
 def _folded(settings: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings in which a group that the other side has nothing of, such as ``phases``, is named by what it holds."""
+    """Replace a group that the other side lacks, such as ``phases``, by the list of its parts."""
     others = {key.partition(".")[0] for key in other}
     folded: dict[str, Any] = {}
     for key, value in settings.items():

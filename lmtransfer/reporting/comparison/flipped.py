@@ -1,4 +1,4 @@
-"""The examples that one side answers rightly and the other does not.
+"""The examples that only one of two sides answers correctly.
 
 Shape letters: ``S`` training runs of a side, ``N`` examples.
 """
@@ -13,7 +13,7 @@ import numpy as np
 
 from lmtransfer.kept_predictions.scored import Kept, ScoredExamples
 
-#: A side answers an example rightly where its runs' mean score is above this, and wrongly where it is below.
+#: A side answers an example correctly if the mean score of its runs is above this, and wrongly if it is below.
 _HALF = 0.5
 
 
@@ -22,11 +22,11 @@ class Flip:
     """One example.
 
     Attributes:
-        id: of the example.
-        gold: what is right; empty where that is not a word or two.
-        one: what the first side answers, most of its training runs.
-        other: what the second side does.
-        scores: mean score of each side, 0 to 1; the mean squared error where scores are asked for.
+        id: id of the example.
+        gold: the correct answer; empty if it is longer than a word or two.
+        one: the most frequent answer of the first side's training runs.
+        other: the same for the second side.
+        scores: mean score of each side, 0 to 1; for tasks that predict scores the mean squared error.
     """
 
     id: str
@@ -38,14 +38,14 @@ class Flip:
 
 @dataclass(frozen=True, slots=True)
 class Flipped:
-    """All of them.
+    """All flipped examples.
 
     Attributes:
-        score: what an example's score is: accuracy, f1, squared_error.
-        counts: examples that both answer rightly, the first alone, the second alone, and neither; None where an answer
-            is neither right nor wrong.
-        to_one: those that the first side answers better, the clearest first.
-        to_other: those that the second side does.
+        score: the kind of an example's score: accuracy, f1, squared_error.
+        counts: number of examples that both sides answer correctly, only the first, only the second, and neither; None
+            if an answer is not simply right or wrong.
+        to_one: examples that the first side answers better, the largest difference first.
+        to_other: examples that the second side answers better.
     """
 
     score: str
@@ -58,8 +58,8 @@ def flipped(one: Sequence[Kept], other: Sequence[Kept]) -> Flipped | None:
     """Compare the answers of two sides to the same examples, in the same order.
 
     Args:
-        one: each training run of the first side.
-        other: of the second.
+        one: the answers of each training run of the first side.
+        other: the answers of each training run of the second side.
     """
     examples = one[0].examples
     ratios = examples.ratios
@@ -98,7 +98,7 @@ def flipped(one: Sequence[Kept], other: Sequence[Kept]) -> Flipped | None:
 
 
 def _mean_scores(side: Sequence[Kept], score: str) -> np.ndarray:
-    """The score of each example in the mean over the runs of a side, shape (N,); NaN where it does not count."""
+    """The mean score of each example over the runs of a side, shape (N,); NaN if the example does not count."""
     with np.errstate(invalid="ignore", divide="ignore"):
         found = [kept.examples.ratios[score].parts / kept.examples.ratios[score].counts for kept in side]
     return np.mean(found, axis=0)
@@ -116,7 +116,7 @@ def _gold(examples: ScoredExamples, row: int) -> str:
 
 
 def _said(side: Sequence[Kept], row: int) -> str:
-    """What most of the runs say; how many of them, where they do not agree."""
+    """The most frequent answer of the runs, with its count if they do not all agree."""
     if side[0].examples.kind == "regression":
         return f"{np.mean([kept.examples.predicted[row] for kept in side]):.3f}"
     answers = Counter(_answer(kept.examples, row) for kept in side)

@@ -1,4 +1,4 @@
-"""The comparison by class and by length of the input, on some of the examples each."""
+"""The comparison by class and by length of the input, each on a part of the examples."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from lmtransfer.reporting.comparison.sides import Side
 from lmtransfer.reporting.runs.kept_answers import examples_of
 from lmtransfer.verdicts.difference import compare_conditions
 
-#: Groups of lengths, of about as many examples each.
+#: Number of length groups, with about the same number of examples each.
 _LENGTHS = 4
-#: More classes than this are too many to be told of one by one; the most frequent ones are.
+#: Highest number of classes that are shown; the most frequent ones are chosen.
 _MOST_CLASSES = 20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Group:
-    """Some of the examples, or of their words.
+    """A part of the examples, or of their words.
 
     Attributes:
-        name: what it is called.
-        rows: which examples.
-        num: how many examples, or words.
-        tag: the gold tag whose words are meant; None: whole examples.
+        name: name of the group.
+        rows: indices of its examples.
+        num: number of its examples, or of its words.
+        tag: the gold tag of its words; None: whole examples.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Group:
 
 
 def class_groups(examples: ScoredExamples) -> list[Group]:
-    """By gold label, by kind of question or phenomenon; of tagged sentences the words of each gold tag; most first."""
+    """Groups by gold label, kind of question or phenomenon; tagged sentences: words by gold tag; largest first."""
     if examples.kind == "tagging":
         owners = np.repeat(np.arange(len(examples)), np.diff(examples.offsets))
         words = [(name, np.flatnonzero(examples.gold == tag)) for tag, name in enumerate(examples.labels)]
@@ -51,11 +51,11 @@ def class_groups(examples: ScoredExamples) -> list[Group]:
 
 
 def _of_tag(kept: Kept, tag: str) -> Kept:
-    """The answers to the words of a gold tag alone."""
+    """The answers restricted to the words with one gold tag."""
     examples = kept.examples
     wanted = np.array([label == tag for label in examples.labels])[examples.gold]
     right = wanted & (examples.predicted == examples.gold)
-    starts = examples.offsets[:-1]  # no sentence without words is chosen
+    starts = examples.offsets[:-1]  # every chosen sentence has words
     parts, counts = (np.add.reduceat(of_word, starts).astype(np.float64) for of_word in (right, wanted))
     return replace(kept, examples=replace(examples, ratios={"accuracy": Ratio(parts, counts)}))
 
@@ -81,7 +81,7 @@ def compare_groups(
     metric: str,
     settings_differ: bool,
 ) -> tuple[GroupDifference, ...]:
-    """The comparison on each of some groups of examples, judged together."""
+    """Compare two sides on each group of examples; the differences are judged together."""
     made: list[GroupDifference] = []
     for group in groups:
         keys = kept[0][0].examples.keys[group.rows]

@@ -1,4 +1,4 @@
-"""A comparison on the terminal, and as a page that needs nothing else."""
+"""Showing a comparison on the terminal and as a self-contained page."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def print_comparison(found: Comparison, console: Console, *, most: int) -> None:
-    """Print the difference, what is missing, and the tables."""
+    """Print the difference, notes on what is missing, and the tables."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -40,15 +40,16 @@ def print_comparison(found: Comparison, console: Console, *, most: int) -> None:
 
 
 def write_comparison(found: Comparison, folder: Path | None, *, most: int) -> Path:
-    """Write the page and a JSON beside it; the page.
+    """Write the page and a JSON file beside it; return the path of the page.
 
     Args:
         found: the comparison.
-        folder: where to; None: ``compare`` in the folder that holds both sides, and is no run itself.
-        most: so many flipped examples are shown on each side.
+        folder: where to write; None: the folder ``compare`` in the nearest folder that holds both sides and is not a
+            run.
+        most: the highest number of flipped examples shown for each side.
 
     Raises:
-        RunDirectoryError: they cannot be written.
+        RunDirectoryError: the files cannot be written.
     """
     folder = _beside(found) if folder is None else folder
     path = folder / f"{_slug(found.sides[0].name)}-against-{_slug(found.sides[1].name)}.html"
@@ -64,7 +65,7 @@ def write_comparison(found: Comparison, folder: Path | None, *, most: int) -> Pa
 
 
 def html_comparison(found: Comparison, *, most: int) -> str:
-    """The page."""
+    """The page as HTML."""
     title = f"{found.sides[0].name} against {found.sides[1].name}"
     missing = "".join(f"<li>{escape(line)}</li>" for line in remarks(found))
     return page(
@@ -85,7 +86,7 @@ def _section(section: Section) -> str:
 
 
 def _beside(found: Comparison) -> Path:
-    """``compare`` in the nearest folder above both sides that is no run."""
+    """The folder ``compare`` in the nearest folder above both sides that is not a run."""
     tops = [entry.run.path.resolve() for side in found.sides for entry in side.entries]
     common = Path(os.path.commonpath([top.parent for top in tops]))
     while (common / "config.yaml").is_file() and common != common.parent:

@@ -1,4 +1,4 @@
-"""Two pretraining runs, or groups of them, by their losses on the same held-out text."""
+"""Comparing two pretraining runs, or groups of them, by their losses on the same held-out text."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from lmtransfer.verdicts.difference import compare_conditions
 from lmtransfer.verdicts.variance import NO_PREDICTIONS
 
 _TEXT, _LOSSES = "corpus", "losses"
-#: Settings of an evaluation that change what is measured; of these the last ones are of a memory.
+#: Settings of an evaluation that change what is measured; the last ones concern a memory.
 _ASKED = ("eval_tokens", "memory_lengths", "segment_length", "clamp_length", "same_length")
-#: The noise that these objectives have to find is drawn by the run's own generator: no two runs are set the same task.
+#: The generator of the run produces the noise of these objectives, so every run has a different task.
 _OWN_NOISE = ("ReplacedTokenDetection", "AllTokensMaskedLanguageModel")
 
 _WHY = {
@@ -42,10 +42,10 @@ _WHY = {
 
 
 def compare_pretrainings(one: Side, other: Side) -> Comparison:
-    """Compare two sides by their losses, as far as it is sound: where both were measured on the same tokens.
+    """Compare two sides by their losses, if both were measured on the same tokens.
 
-    A recipe is compared with another, so that settings may differ between the sides, which are told; within a side they
-    may not. Each pretraining seed is one draw of a side's luck.
+    Two recipes are compared, so settings may differ between the sides; the differences are listed. Within a side they
+    must be equal. Each pretraining seed is one independent draw.
     """
     settings, missing = setting_differences(one, other), [*one.problems, *other.problems]
     values = tuple(m.value for m in one.members), tuple(m.value for m in other.members)
@@ -70,7 +70,7 @@ def compare_pretrainings(one: Side, other: Side) -> Comparison:
 
 
 def _unlike(one: Side, other: Side) -> str:
-    """Why the losses of two sides are not of the same thing; empty where they are."""
+    """Why the losses of two sides are not comparable; empty if they are."""
     if one.metric != other.metric:
         return f"no difference: the sides were scored by another metric each ({one.metric}, {other.metric})"
     measured = _measured(one.first), _measured(other.first)
@@ -95,11 +95,11 @@ def _unlike(one: Side, other: Side) -> str:
 
 
 def _measured(entry: Entry) -> dict[str, Any]:
-    """What a loss is of: text, tokens, what of them is hidden and asked for; by dotted key."""
+    """What a loss was measured on: text, tokenizer, rows, corruption and losses; by dotted key."""
     run, source = entry.run, _source(entry)
     data = run.versions.get("data")
     if run.command == "evaluate" and not data and run.config.get("corpus") is None:
-        data = source.versions.get("data")  # as earlier versions left it: measured on the text of its own
+        data = source.versions.get("data")  # earlier versions noted no data if an evaluation used the run's own text
     found: dict[str, Any] = {key: data.get(key) for key in (_TEXT, TOKENIZER)} if isinstance(data, Mapping) else {}
     train = run.config.get("train")
     asked = run.config if run.command == "evaluate" else {"eval_tokens": _of(train).get("eval_tokens")}
@@ -111,7 +111,7 @@ def _measured(entry: Entry) -> dict[str, Any]:
 
 
 def _not_shared(one: Side, other: Side) -> dict[str, str]:
-    """The metrics that are not of the same thing on both sides, and why."""
+    """The metrics that measure different things on the two sides, with the reason."""
     first, second = (_objectives(side.first) for side in (one, other))
     found: dict[str, str] = {}
     for metric in _metrics(one.first) | _metrics(other.first):
@@ -130,7 +130,7 @@ def _not_shared(one: Side, other: Side) -> dict[str, str]:
 def _losses(
     one: Side, other: Side, not_shared: Mapping[str, str], *, settings_differ: bool
 ) -> tuple[GroupDifference, ...]:
-    """The comparison by each loss and accuracy that both have, of each part of a mixture too, judged together."""
+    """The comparison by each loss and accuracy of both sides, also for each part of a mixture, judged together."""
     made: list[GroupDifference] = []
     theirs = _metrics(other.first)
     left_out = {*not_shared, *(["loss"] if _is_one_part(one) and _is_one_part(other) else [])}
@@ -150,19 +150,19 @@ def _condition(side: Side) -> Condition:
 
 
 def _by(side: Side, metric: str) -> Side:
-    """The side by another of its metrics."""
+    """The side with another of its metrics."""
     members: Sequence[Member] = [m for entry in side.entries for m in pretrained_values(entry, metric)]
     return Side(side.name, side.entries, tuple(members), side.problems)
 
 
 def _metrics(entry: Entry) -> dict[str, None]:
-    """The names of what was measured, in their order."""
+    """The names of the measured metrics, in order."""
     metrics = entry.run.result.get("metrics")
     return {str(name): None for name, value in _of(metrics).items() if scores.number(value) is not None}
 
 
 def _objectives(entry: Entry) -> dict[str, tuple[str, float]]:
-    """Class and weight of each part of the loss."""
+    """Class and weight of each loss."""
     losses = _of(_of(_source(entry).config.get("objective")).get("losses"))
     weights = {name: scores.number(_of(node).get("weight")) for name, node in losses.items()}
     return {
@@ -172,19 +172,19 @@ def _objectives(entry: Entry) -> dict[str, tuple[str, float]]:
 
 
 def _target(losses: Mapping[str, tuple[str, float]], part: str) -> str:
-    """The class that a metric is of; of one that is named after no loss, the class that measures more than its own."""
+    """The class that computes a metric; if no loss has the metric's name, a class that reports several metrics."""
     if part in losses:
         return losses[part][0]
     return next((target for target, _ in losses.values() if target.endswith(_OWN_NOISE)), "")
 
 
 def _is_one_part(side: Side) -> bool:
-    """Whether the loss is that of a single objective, which is told under its own name."""
+    """Whether the loss has a single part with weight 1, which is reported under its own name."""
     return [weight for _, weight in _objectives(side.first).values()] == [1.0]
 
 
 def _trained_alike(side: Side) -> bool:
-    """Whether the runs of a side differ in their seed alone."""
+    """Whether the runs of a side differ only in their seed."""
     first, *others = (side.settings_of(entry) for entry in side.entries)
     return not any(differing(first, found, but=["seed"]) for found in others)
 

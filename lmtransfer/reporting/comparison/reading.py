@@ -1,4 +1,4 @@
-"""What the paths of ``lmtransfer compare`` name, each a run or a group of runs, as sides."""
+"""Reading the paths of ``lmtransfer compare``, each a run or a group of runs, as sides."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from lmtransfer.reporting.runs.lineage import starting_point
 
 
 def read_sides(paths: Sequence[str]) -> tuple[Side, Side]:
-    """The two sides that the user named.
+    """Read the two sides that the user named.
 
     Raises:
-        ConfigError: not two, or one and the same twice.
-        RunDirectoryError: a folder does not exist or holds no scored run, or runs of several kinds; or the sides are
-            of different kinds.
+        ConfigError: there are not two paths, or both are the same.
+        RunDirectoryError: a folder does not exist or holds no scored run, or runs of several kinds; or the sides are of
+            different kinds.
     """
     if len(paths) != 2:
         raise ConfigError(
@@ -43,11 +43,11 @@ def read_sides(paths: Sequence[str]) -> tuple[Side, Side]:
 
 
 def read_side(folder: Path, name: str) -> Side:
-    """One side: a run with its seeds, or all scored runs in a folder; of pretraining where there are none of a task.
+    """Read a side: a run with its seeds, or all scored runs in a folder; pretraining runs if none is of a task.
 
     Args:
-        folder: of the run, or of the group.
-        name: what to call it.
+        folder: folder of the run, or of the group.
+        name: name of the side.
 
     Raises:
         RunDirectoryError: see ``read_sides``.
@@ -83,7 +83,7 @@ def read_side(folder: Path, name: str) -> Side:
 
 
 def _members(entry: Entry, problems: list[str]) -> list[Member]:
-    """The training runs of a run, with what each answered."""
+    """The training runs of a run, with their answers."""
     metric = entry.metric or ""
     results = [seed.result for seed in entry.seeds if seed.result]
     values = scores.seed_values(entry.run.result, metric, results)
@@ -93,7 +93,7 @@ def _members(entry: Entry, problems: list[str]) -> list[Member]:
         [(value.seed, value.pretraining_seed) for value in values],
         split=entry.split,
         is_control=False,
-    ) or kept_of(  # the folder of a control, named as a run of its own
+    ) or kept_of(  # the folder of a control that was named as a run itself
         kept_answers(entry.run.path),
         [(value.seed, value.pretraining_seed) for value in values],
         split=entry.split,
@@ -130,18 +130,18 @@ def pretrained_values(entry: Entry, metric: str) -> list[Member]:
 
 
 def _with_source(entry: Entry, runs: Sequence[Run]) -> Entry:
-    """An entry of pretraining with the run that its losses are of: itself, or what was evaluated."""
+    """A pretraining entry with the run that its losses belong to: itself, or the evaluated run."""
     return replace(entry, source=starting_point(entry.run, runs) if entry.run.command == "evaluate" else entry.run)
 
 
 def _weights(entry: Entry) -> str:
-    """Which weights a run began from."""
+    """The weights that a run started from."""
     source = entry.source
     return str(entry.run.config.get("init") or entry.run.key) if source is None else str(source.path)
 
 
 def _names(folders: Sequence[Path]) -> list[str]:
-    """The last parts of two paths that tell them apart."""
+    """The shortest ends of two paths that differ."""
     parts = [folder.resolve().parts for folder in folders]
     size = 1
     while parts[0][-size:] == parts[1][-size:]:

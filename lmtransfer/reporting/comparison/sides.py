@@ -1,4 +1,4 @@
-"""The two sides of a comparison: a run or a group of runs each, as scores with their seeds."""
+"""The two sides of a comparison: each is a run or a group of runs, with scores and seeds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lmtransfer.reporting.runs.entry import Entry
 from lmtransfer.reporting.runs.labels import flatten, node_label
 from lmtransfer.verdicts.conditions import Condition, Examples, Score
 
-#: Keys of pretraining that say nothing of what is learnt.
+#: Keys of pretraining that do not affect what a model learns.
 _OF_NO_ACCOUNT = ("name", "resume", "output_root", "cache_dir", "data_root", "seeds", "hardware", "tracker", "run")
 
 
@@ -21,10 +21,10 @@ class Member:
     """One training run of a side.
 
     Attributes:
-        value: the metric that decides.
-        seed: of finetuning or of the probe; None where it is not stated.
-        pretraining: the pretraining that it began from; None for random weights.
-        kept: its answers; None where they were not kept.
+        value: value of the main metric.
+        seed: seed of finetuning or of the probe; None if unknown.
+        pretraining: the pretraining that it started from; None for random weights.
+        kept: its answers; None if they were not kept.
     """
 
     value: float
@@ -38,10 +38,10 @@ class Side:
     """One side of a comparison.
 
     Attributes:
-        name: what it is called.
+        name: name of the side.
         entries: its runs.
-        members: their scores, a training run each.
-        problems: what could not be read, a line each.
+        members: its training runs with their scores.
+        problems: what could not be read, one line for each.
     """
 
     name: str
@@ -51,28 +51,28 @@ class Side:
 
     @property
     def first(self) -> Entry:
-        """Speaks for all of them, which are of one task, split and metric."""
+        """The first run; all runs of a side have the same task, split and metric."""
         return self.entries[0]
 
     @property
     def metric(self) -> str:
-        """The metric that decides."""
+        """The name of the main metric."""
         assert self.first.metric is not None
         return self.first.metric
 
     @property
     def num_scored(self) -> float | None:
-        """How many examples its result says that were scored."""
+        """The number of scored examples, according to the result."""
         return scores.number(self.first.run.result.get("num_scored"))
 
     @property
     def num_collapsed(self) -> int:
-        """How many of its training runs answer one and the same label throughout."""
+        """The number of training runs that give every example the same label."""
         return sum(scores.num_collapsed(entry.run.result) for entry in self.entries)
 
     @property
     def scored_on(self) -> str:
-        """What its scores are of: ``sst2, dev``, or ``held-out text of python_docs``."""
+        """What was scored: ``sst2, dev``, or ``held-out text of python_docs``."""
         first = self.first
         if not first.is_pretraining:
             return ", ".join(filter(None, (first.task, first.split)))
@@ -81,12 +81,12 @@ class Side:
         return f"held-out text of {text}" if text else "held-out text"
 
     def pretraining_settings(self) -> dict[str, Any]:
-        """What the weights were pretrained with, by dotted key; empty for random weights."""
+        """The settings of the weights' pretraining, by dotted key; empty for random weights."""
         return self.settings_of(self.first)
 
     @staticmethod
     def settings_of(entry: Entry) -> dict[str, Any]:
-        """As ``pretraining_settings``, of one of its runs."""
+        """The same as ``pretraining_settings`` for one of its runs."""
         source = entry.source
         config: Mapping[str, Any] = {} if source is None or entry.is_control else source.config
         flat = flatten({key: value for key, value in config.items() if key not in _OF_NO_ACCOUNT})
@@ -94,17 +94,17 @@ class Side:
 
     @property
     def are_told_apart(self) -> bool:
-        """Whether the seeds of all its members are known and different, so that they can pair them."""
+        """Whether the seeds of all members are known and different, so that they can be used for pairing."""
         names = {(member.pretraining, member.seed) for member in self.members}
         return len(names) == len(self.members) and all(member.seed is not None for member in self.members)
 
     def condition(self, values: Sequence[float], examples: Examples | None = None, *, collapsed: int = 0) -> Condition:
-        """A condition of the rule of verdicts.
+        """Make a condition for ``verdicts``.
 
         Args:
-            values: a score of each member.
-            examples: what each example contributed to each score.
-            collapsed: how many members answer one and the same label.
+            values: one score for each member.
+            examples: the contribution of each example to each score.
+            collapsed: number of members that give every example the same label.
         """
         apart = self.are_told_apart
         found = tuple(

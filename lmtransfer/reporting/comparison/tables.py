@@ -1,4 +1,4 @@
-"""A comparison as headings and cells, which the terminal and the page both show."""
+"""A comparison as headings and cells, for the terminal and for the page."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lmtransfer.verdicts.spread import spread
 
 #: Longer texts in a table are cut.
 _LONGEST = 60
-#: More settings than this are counted, not named.
+#: Highest number of settings that are named; if there are more, they are only counted.
 _MOST_SETTINGS = 40
 
 
@@ -27,10 +27,10 @@ class Section:
     """A table.
 
     Attributes:
-        title: what is in it.
-        headings: of the columns.
+        title: title of the table.
+        headings: headings of the columns.
         rows: the cells.
-        note: a line below it.
+        note: a line below the table.
     """
 
     title: str
@@ -40,7 +40,7 @@ class Section:
 
 
 def headline(found: Comparison) -> str:
-    """The difference in a sentence."""
+    """The difference in one sentence."""
     one, other = found.sides
     difference, metric = found.difference, one.metric
     where = one.scored_on
@@ -55,7 +55,7 @@ def headline(found: Comparison) -> str:
 
 
 def remarks(found: Comparison) -> list[str]:
-    """What was not compared and why, and what the design could show; one line each."""
+    """Notes: what was not compared and why, and what the design could show; one line each."""
     if found.difference is None:
         return [printable(line) for line in found.missing]
     one, other = (side.name for side in found.sides)
@@ -70,13 +70,13 @@ def remarks(found: Comparison) -> list[str]:
 
 
 def _grounds(found: Comparison, difference: Difference) -> str:
-    """What the verdict rests on; the held-out text of pretraining stands where a task has examples."""
+    """The basis of the verdict; for pretraining it names the held-out text instead of examples."""
     of = "this text" if found.sides[0].first.is_pretraining else "these examples"
     return grounds(difference, found.sides[0].metric, of=of)
 
 
 def _variance(difference: Difference) -> str:
-    """Where the variance of the difference comes from; empty where that is not known."""
+    """The sources of the difference's variance; empty if unknown."""
     shares: dict[str, float] = {}
     for part in difference.parts:
         shares[part.source] = shares.get(part.source, 0.0) + part.variance
@@ -88,12 +88,12 @@ def _variance(difference: Difference) -> str:
 
 
 def sections(found: Comparison, *, most: int, plus_minus: str = PLUS_MINUS) -> list[Section]:
-    """The tables, those without rows left out.
+    """The tables that have rows.
 
     Args:
         found: the comparison.
-        most: so many flipped examples are shown on each side.
-        plus_minus: the sign.
+        most: the highest number of flipped examples shown for each side.
+        plus_minus: the plus-minus sign.
     """
     made = [
         _scores(found, plus_minus),
@@ -107,7 +107,7 @@ def sections(found: Comparison, *, most: int, plus_minus: str = PLUS_MINUS) -> l
 
 
 def to_json(found: Comparison) -> str:
-    """Everything in plain units."""
+    """The whole comparison as JSON, in plain units."""
 
     def groups(rows: Sequence[GroupDifference]) -> list[dict[str, Any]]:
         return [
@@ -168,7 +168,7 @@ def _scores(found: Comparison, plus_minus: str) -> Section:
 
 
 def _losses(found: Comparison) -> Section:
-    """By each loss and accuracy of pretraining, which have no examples."""
+    """The table by loss and accuracy of pretraining, which has no examples."""
     section = _groups(found, "", found.losses)
     rows = tuple((name, *cells) for name, _, *cells in section.rows)
     headings = (section.headings[0], *section.headings[2:])
@@ -226,7 +226,7 @@ def _settings(found: Comparison) -> Section:
 
 def _value(value: object) -> str:
     text = "" if value is None else str(value)
-    if text.startswith("/") and len(text) > _LONGEST:  # the end of a path says more than its beginning
+    if text.startswith("/") and len(text) > _LONGEST:  # the end of a path is more specific than its beginning
         text = f"...{text[3 - _LONGEST :]}"
     return _cut(text)
 

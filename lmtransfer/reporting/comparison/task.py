@@ -1,4 +1,4 @@
-"""Two runs of a task, or groups of them, by what they scored and what they answered."""
+"""Comparing two runs of a task, or groups of them, by their scores and their answers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lmtransfer.verdicts.difference import compare_conditions
 
 
 def compare_sides(one: Side, other: Side) -> Comparison:
-    """Compare two sides of a task, as far as it is sound."""
+    """Compare two sides of a task, as far as the comparison is valid."""
     settings, missing = setting_differences(one, other), [*one.problems, *other.problems]
     values = tuple(m.value for m in one.members), tuple(m.value for m in other.members)
     unlike = _unlike(one, other)
@@ -50,7 +50,7 @@ def compare_sides(one: Side, other: Side) -> Comparison:
 
 
 def _unlike(one: Side, other: Side) -> str:
-    """Why two sides have no difference at all; empty where they may have one."""
+    """Why two sides cannot have a difference; empty if they can."""
     for what, first, second in (
         ("task", one.first.task, other.first.task),
         ("split", one.first.split, other.first.split),
@@ -64,9 +64,9 @@ def _unlike(one: Side, other: Side) -> str:
 
 
 def _judged_apart(one: Side, other: Side) -> str:
-    """Why more than the weights is different; empty where it is not.
+    """Why the sides differ in more than the weights; empty if they do not.
 
-    The architecture and the tokenizer are those of the pretrained run, and go with its weights; a control has neither.
+    The model and the tokenizer belong to the pretrained weights, so they may differ. For a control they may not.
     """
     pretrained = not (one.first.is_control or other.first.is_control)
     first, second = one.first.settings, other.first.settings
@@ -84,7 +84,7 @@ def _judged_apart(one: Side, other: Side) -> str:
 
 
 def _condition(side: Side, kept: Sequence[Kept] | None, metric: str) -> Condition:
-    """A side as a condition; on the examples of ``kept`` where they are known."""
+    """A side as a condition; with the contributions of the examples if ``kept`` is given."""
     values = [member.value for member in side.members]
     if kept is not None:
         anew = [metric_value(one.examples, metric) for one in kept]
@@ -93,7 +93,7 @@ def _condition(side: Side, kept: Sequence[Kept] | None, metric: str) -> Conditio
 
 
 def _by_example(found: Comparison, kept: tuple[list[Kept], list[Kept]], *, settings_differ: bool) -> Comparison:
-    """The comparison with classes, lengths, and the examples that flipped."""
+    """Add the comparison by class and by length and the flipped examples."""
     examples, metric = kept[0][0].examples, found.sides[0].metric
     of_class = "accuracy" if examples.kind in ("classification", "tagging") else metric
     by_class, by_length = class_groups(examples), length_groups(examples.lengths)

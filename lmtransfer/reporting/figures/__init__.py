@@ -1,1 +1,1 @@
-"""Figures, drawn from the rows of a report."""
+"""Figures made from the rows of a report."""

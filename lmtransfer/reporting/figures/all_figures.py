@@ -1,4 +1,4 @@
-"""Which figures a report has: learning curves, comparisons with the control, and curves over what was varied."""
+"""All figures of a report: learning curves, comparisons with the control, and curves over varied settings."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from lmtransfer.reporting.runs.sweeps import Sweep, value_text
 
 
 def draw_figures(entries: Sequence[Entry], sweeps: Sequence[Sweep], folder: Path) -> list[SavedFigure]:
-    """All figures that the runs have numbers for, as SVG and PNG.
+    """Draw all figures for which the runs have numbers, as SVG and PNG.
 
     Args:
-        entries: of the report.
-        sweeps: of the report.
-        folder: where the files go; it is made if need be.
+        entries: entries of the report.
+        sweeps: sweeps of the report.
+        folder: folder for the files; made if needed.
     """
     figures = comparison_figures(entries, folder) + label_figures(entries, folder)
     figures += source_figures(entries, folder) + layer_figures(entries, folder)
@@ -39,7 +39,7 @@ def draw_figures(entries: Sequence[Entry], sweeps: Sequence[Sweep], folder: Path
 
 
 def _point_labels(sweeps: Sequence[Sweep]) -> dict[str, str]:
-    """What the points of sweeps are called: ``mask_prob=0.15``."""
+    """Labels of the points of sweeps, such as ``mask_prob=0.15``."""
     labels: dict[str, str] = {}
     for sweep in sweeps:
         for point in sweep.points:

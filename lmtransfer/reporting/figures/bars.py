@@ -1,4 +1,4 @@
-"""Comparison of ways to the same task: what each scores, and its difference to the control."""
+"""Comparison of several conditions on the same task: the score of each, and its difference from the control."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ _FILL: dict[BarKind, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One way to the task.
+    """One condition of a task.
 
     Attributes:
-        label: what it is called.
-        kind: decides its colour.
+        label: label of the bar.
+        kind: decides the colour.
         score: the metric over seeds.
-        difference: against its control; None for baselines and where there is no control.
+        difference: difference from the control; None for baselines and if there is no control.
     """
 
     label: str
@@ -54,7 +54,7 @@ class Bar:
 
 
 def comparison_figures(entries: Sequence[Entry], folder: Path) -> list[SavedFigure]:
-    """For each task the bars of majority, control, probe and finetuned runs, where there are two or more."""
+    """For each task the bars of majority, control, probe and finetuned runs, if there are at least two."""
     figures = []
     rows = [row for row in table_rows(entries) if row.score is not None and row.group != "pretraining"]
     for group in dict.fromkeys(row.group for row in rows):
@@ -75,14 +75,14 @@ def _kind(transfer: str) -> BarKind:
 
 
 def draw_comparison(bars: Sequence[Bar], folder: Path, *, name: str, title: str, metric: str) -> SavedFigure:
-    """Bars from zero with every seed as a dot; beside them the difference to the control with its interval.
+    """Draw bars from zero with a dot for each seed, and beside them the difference from the control with its interval.
 
     Args:
         bars: from top to bottom.
-        folder: where the files go.
+        folder: folder for the files.
         name: file name without suffix.
-        title: what is compared.
-        metric: the metric's name, for its unit.
+        title: title of the figure.
+        metric: name of the metric, which decides the unit.
     """
     factor = 100.0 if in_percent(metric) else 1.0
     differences = any(bar.difference is not None for bar in bars)
@@ -144,7 +144,7 @@ def _draw_differences(axes: Any, bars: Sequence[Bar], metric: str, factor: float
             bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5},
         )
         low, high = min(low, delta - error), max(high, delta + error)
-    room = 0.35 * (high - low) or 1.0  # for the words beside the outermost dots
+    room = 0.35 * (high - low) or 1.0  # space for the text beside the outermost dots
     axes.set_xlim(low - room, high + room)
     axes.grid(visible=False, axis="y")
     axes.set_xlabel("difference to control" + (" (points)" if factor == 100.0 else ""))

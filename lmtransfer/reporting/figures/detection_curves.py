@@ -1,4 +1,4 @@
-"""What discriminators find of the tokens that their generators put in: precision and recall beside the base rate."""
+"""How well discriminators find replaced tokens: precision and recall, with the base rate."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class DetectionCurves:
     """One pretraining run with a generator, with all its seeds.
 
     Attributes:
-        label: the run's name.
-        precision: of what is told to be replaced, the share that is; no point where nothing is told.
-        recall: of what is replaced, the share that is told.
-        base_rate: the share of all tokens that is replaced, the precision of guessing.
+        label: name of the run.
+        precision: share of the tokens marked as replaced that are replaced; no point if none is marked.
+        recall: share of the replaced tokens that are marked.
+        base_rate: share of all tokens that is replaced, which is the precision of guessing.
     """
 
     label: str
@@ -47,7 +47,7 @@ class DetectionCurves:
 
 
 def detection_figures(entries: Sequence[Entry], labels: Mapping[str, str], folder: Path) -> list[SavedFigure]:
-    """One figure of all runs that logged what they find, or none."""
+    """One figure of all runs that logged detection metrics; an empty list if there are none."""
     curves = [
         curve
         for entry in entries
@@ -57,7 +57,7 @@ def detection_figures(entries: Sequence[Entry], labels: Mapping[str, str], folde
 
 
 def detection_curves(entry: Entry, label: str) -> DetectionCurves | None:
-    """What a pretraining run and its seeds logged; None where it is nothing, as in runs of earlier versions."""
+    """The logged curves of a pretraining run and its seeds; None if there are none, as in runs of earlier versions."""
     runs = entry.seeds or (entry.run,)
     keys = {key for run in runs for line in run.metrics for key in line if key.startswith("validation/")}
     name = next((key.removesuffix(_BASE_RATE) for key in sorted(keys) if key.endswith(_BASE_RATE)), None)
@@ -73,11 +73,11 @@ def detection_curves(entry: Entry, label: str) -> DetectionCurves | None:
 def draw_detection_curves(
     curves: Sequence[DetectionCurves], folder: Path, *, name: str = "replaced-tokens"
 ) -> SavedFigure:
-    """Precision on the left with its base rate as a dashed line, recall on the right, against tokens.
+    """Draw precision on the left with its base rate as a dashed line, recall on the right, against tokens.
 
     Args:
         curves: at least one run; the first ``MAX_CURVES`` are drawn.
-        folder: where the files go.
+        folder: folder for the files.
         name: file name without suffix.
     """
     drawn = list(curves[:MAX_CURVES])

@@ -1,4 +1,4 @@
-"""What a learnt mixture of layers weighs, layer by layer, as bars."""
+"""The weights of a learnt scalar mix of layers, as bars."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from lmtransfer.reporting.figures.style import (
 from lmtransfer.reporting.runs.entry import Entry
 from lmtransfer.reporting.runs.layer_weights import LayerWeights, read_layer_weights
 
-#: More runs than this side by side tell nothing apart; the rest is left out.
+#: Highest number of runs side by side; more could not be distinguished, and are omitted.
 _MOST = 6
 
 
 def layer_figures(entries: Sequence[Entry], folder: Path) -> list[SavedFigure]:
-    """One figure for each task and number of layers: runs that learnt a mixture, side by side."""
+    """One figure for each task and number of layers, with all runs that learnt a scalar mix side by side."""
     groups: dict[tuple[str, int], list[LayerWeights]] = {}
     for entry in entries:
         results = [(entry.run.result, entry.name, entry.is_control, entry.seeds)]
@@ -42,7 +42,7 @@ def layer_figures(entries: Sequence[Entry], folder: Path) -> list[SavedFigure]:
 
 
 def draw_layer_weights(mixtures: Sequence[LayerWeights], folder: Path, *, name: str, title: str) -> SavedFigure:
-    """A group of bars a layer, one bar a run, deviation and dots over seeds; a dashed line where all weigh alike."""
+    """Draw bars by layer and run, with deviation and dots over seeds; a dashed line at equal weights."""
     num_layers = len(mixtures[0].weights)
     width = 0.8 / len(mixtures)
     with drawing(name):

@@ -1,4 +1,4 @@
-"""A loss against what evaluation varied, such as the length of a memory (Dai et al. 2019, section 4.3)."""
+"""A loss against a setting that an evaluation varied, such as the length of a memory (Dai et al. 2019, section 4.3)."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from lmtransfer.reporting.runs.entry import Entry
 from lmtransfer.reporting.runs.scores import number
 from lmtransfer.verdicts.spread import spread
 
-#: An evaluation, the key that it varied, and the loss at each of its values.
+#: An evaluation, the key that it varied, and the loss at each value.
 _Curve = tuple[Entry, str, list[tuple[float, float]]]
 
-#: What keys are called on an axis.
+#: Names of keys on an axis.
 _NAMES = {"memory_length": "memory in evaluation (tokens)"}
 
 
 def loss_against_figures(entries: Sequence[Entry], folder: Path) -> list[SavedFigure]:
-    """One figure for each key that evaluations varied inside one run, a line a run; seeds of a run share one."""
+    """One figure for each key that evaluations varied, with one line for each run; the seeds of a run share a line."""
     lines: dict[str, list[Series]] = {}
     curves = [(entry, *read_curve(entry.run.result.get("curve"))) for entry in entries]
     together = _together([(entry, key, points) for entry, key, points in curves if len(points) > 1])
@@ -47,7 +47,7 @@ def loss_against_figures(entries: Sequence[Entry], folder: Path) -> list[SavedFi
 
 
 def _together(curves: Sequence[_Curve]) -> list[list[_Curve]]:
-    """The curves of the seeds of one run side by side, where each seed was measured once and at the same values."""
+    """Group the curves of the seeds of a run, if each seed was measured once and at the same values."""
     groups: dict[object, list[_Curve]] = {}
     for place, (entry, key, points) in enumerate(curves):
         path = _evaluated(entry)
@@ -62,7 +62,7 @@ def _together(curves: Sequence[_Curve]) -> list[list[_Curve]]:
 
 
 def _measured(entry: Entry) -> str:
-    """Name of the run that was evaluated; of a seed, that of the run it is a seed of."""
+    """Name of the evaluated run; for a seed, the name of its parent run."""
     path = _evaluated(entry)
     if path is None:
         return entry.name
@@ -75,7 +75,7 @@ def _evaluated(entry: Entry) -> PurePath | None:
 
 
 def read_curve(node: Any) -> tuple[str, list[tuple[float, float]]]:
-    """Key and (value, loss) pairs of a result's ``curve``, ascending; none where it is not there or damaged."""
+    """Key and (value, loss) pairs of a result's ``curve``, ascending; no pairs if it is missing or damaged."""
     if not isinstance(node, Mapping) or not isinstance(node.get("values"), list):
         return "", []
     pairs = zip(map(number, node["values"]), map(number, node.get("losses") or []), strict=False)

@@ -1,4 +1,4 @@
-"""Learning curves of pretraining: the loss against tokens and time."""
+"""Learning curves of pretraining: the loss against tokens and against time."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from lmtransfer.reporting.runs.entry import Entry
 from lmtransfer.reporting.runs.scores import number
 from lmtransfer.reporting.units import count_formatter, time_unit
 
-#: More points than the figure has pixels only make the file large.
+#: Highest number of points of a line: more than the figure has pixels only make the file larger.
 MAX_POINTS = 500
-#: The part of a pretraining loss that is drawn, by preference: the parts that a unigram entropy can be held against.
+#: The part of the loss to draw, in order of preference: those that are comparable with a unigram entropy.
 _LOSS_PARTS = ("mlm", "lm")
-#: Beginnings of phases that are drawn of one run.
+#: Highest number of phase starts that are drawn for one run.
 _MAX_CHANGES = 8
 
 
@@ -41,13 +41,13 @@ class LossCurve:
     """One pretraining run.
 
     Attributes:
-        label: the run's name; the seeds of one run share it.
+        label: name of the run; the seeds of a run share it.
         tokens: tokens seen at each logged step.
         seconds: training seconds at each logged step.
         loss: training loss at each logged step, nats.
         validation: (tokens, seconds, loss) at each validation.
-        plateau: loss of a model that knows the frequencies of tokens only (unigram entropy, nats), or None.
-        changes: (tokens, seconds, name of the phase) where a phase follows upon another.
+        plateau: loss of a model that knows only the frequencies of tokens (unigram entropy, nats), or None.
+        changes: (tokens, seconds, name of the phase) where a new phase starts.
     """
 
     label: str
@@ -60,7 +60,7 @@ class LossCurve:
 
 
 def loss_figures(entries: Sequence[Entry], labels: Mapping[str, str], folder: Path) -> list[SavedFigure]:
-    """One figure for each part of the loss, since an LM's and an MLM's losses are not comparable."""
+    """One figure for each part of the loss, since losses of an LM and of an MLM are not comparable."""
     curves: dict[str, list[LossCurve]] = {}
     for entry in entries:
         if not entry.is_pretraining:
@@ -82,12 +82,12 @@ def loss_figures(entries: Sequence[Entry], labels: Mapping[str, str], folder: Pa
 
 
 def loss_curve(run: Run, label: str, part: str | None = None) -> LossCurve | None:
-    """The loss curve in a run's metrics, or None where there is none.
+    """The loss curve from a run's metrics; None if there is none.
 
     Args:
         run: a pretraining run, finished or not.
-        label: its name in the figure.
-        part: which part of the loss (``mlm``); None for the total.
+        label: name of the run in the figure.
+        part: the part of the loss (``mlm``); None for the total.
     """
     training, validation = [], []
     for line in run.metrics:
@@ -112,7 +112,7 @@ def loss_curve(run: Run, label: str, part: str | None = None) -> LossCurve | Non
 
 
 def _changes(run: Run) -> tuple[tuple[float, float, str], ...]:
-    """Where the phases of a run follow upon one another: at the last line of the one before."""
+    """Where a new phase of a run starts: at the last logged line of the phase before."""
     found, before = [], None
     for line in run.metrics:
         phase, tokens, seconds = line.get("phase"), number(line.get("tokens")), number(line.get("seconds"))
@@ -134,14 +134,14 @@ def _loss(line: Mapping[str, Any], part: str | None) -> float | None:
 def draw_loss_curves(
     curves: Sequence[LossCurve], folder: Path, *, name: str = "pretraining-loss", loss_name: str = "loss"
 ) -> SavedFigure:
-    """Training and validation loss of pretraining runs, against tokens on the left and against time on the right.
+    """Draw training and validation loss of pretraining runs, against tokens on the left and against time on the right.
 
-    The seeds of a run have one colour and one label, a thin line each, and a dot each at every validation, or at the
-    end of the line where there was none.
+    The seeds of a run share a colour and a label. Each seed has a thin line, and a dot at every validation, or at the
+    end of the line if there was no validation.
 
     Args:
-        curves: of the runs and their seeds; the first ``MAX_CURVES`` runs are drawn.
-        folder: where the files go.
+        curves: curves of the runs and their seeds; the first ``MAX_CURVES`` runs are drawn.
+        folder: folder for the files.
         name: file name without suffix.
         loss_name: the part of the loss that is drawn.
     """
@@ -178,10 +178,10 @@ def draw_loss_curves(
 
 
 def smoothed(values: np.ndarray, window: int) -> np.ndarray:
-    """A centred moving mean of the same length that leaves out what is not finite.
+    """A centred moving average of the same length that ignores values that are not finite.
 
-    The window grows at the start, where losses fall steeply, and becomes one-sided at the end, so that the last
-    value is as smooth as the others.
+    The window grows at the start, where losses fall fast, and is one-sided at the end, so that the last value is as
+    smooth as the others.
     """
     finite = np.isfinite(values)
     sums = np.concatenate([[0.0], np.cumsum(np.where(finite, values, 0.0))])
@@ -194,7 +194,7 @@ def smoothed(values: np.ndarray, window: int) -> np.ndarray:
 
 
 def _draw_run(left: Any, right: Any, curve: LossCurve, ink: str, scale: float, *, is_seed: bool) -> None:
-    """One run, or one seed of a run, against tokens on the left and time on the right."""
+    """Draw one run, or one seed of a run, against tokens on the left and time on the right."""
     for axes, where, divisor in ((left, curve.tokens, 1.0), (right, curve.seconds, scale)):
         x = np.asarray(where, dtype=float) / divisor
         end = _draw_noisy(axes, x, np.asarray(curve.loss, dtype=float), ink, is_seed=is_seed)
@@ -211,7 +211,7 @@ def _draw_run(left: Any, right: Any, curve: LossCurve, ink: str, scale: float, *
 
 
 def _draw_noisy(axes: Any, x: np.ndarray, y: np.ndarray, ink: str, *, is_seed: bool) -> float | None:
-    """A smooth line, with what was logged behind it where it is the only one of its run; the last value of the line."""
+    """Draw a smoothed line, with the raw values behind it if it is not a seed; return the last value of the line."""
     if len(x) == 0:
         return None
     stride = max(1, len(x) // MAX_POINTS)
@@ -241,7 +241,7 @@ def _draw_plateaus(left: Any, right: Any, curves: Sequence[LossCurve]) -> None:
 
 
 def _draw_changes(left: Any, right: Any, curve: LossCurve, ink: str, scale: float) -> None:
-    """A thin line where a phase begins, with its name."""
+    """Draw a thin line where a phase starts, with its name."""
     for tokens, seconds, name in curve.changes[:_MAX_CHANGES]:
         for axes, x in ((left, tokens), (right, seconds / scale)):
             axes.axvline(x, color=ink, linewidth=0.8, linestyle=(0, (1, 2)), zorder=1)
@@ -258,7 +258,7 @@ def _draw_changes(left: Any, right: Any, curve: LossCurve, ink: str, scale: floa
 
 
 def _run_end(label: str, seeds: Sequence[LossCurve], ink: str) -> tuple[float, str, str]:
-    """For ``label_ends``: the mean height at which the seeds of a run end, its label, its colour."""
+    """Input of ``label_ends``: the mean final height of a run's seeds, its label, its colour."""
     several = f" ({len(seeds)} seeds)" if len(seeds) > 1 else ""
     return float(np.mean([_end(seed) for seed in seeds])), shorten(label, 26) + several, ink
 

@@ -34,10 +34,10 @@ class MetricCurve:
     """A development metric while training on a task.
 
     Attributes:
-        label: the run's name.
-        steps: optimiser steps at which it was measured.
-        values: one tuple a seed, each of the length of ``steps``.
-        metric: the metric's name.
+        label: name of the run.
+        steps: training steps at which it was measured.
+        values: one tuple for each seed, of the length of ``steps``.
+        metric: name of the metric.
     """
 
     label: str
@@ -47,7 +47,7 @@ class MetricCurve:
 
 
 def metric_figures(entries: Sequence[Entry], labels: Mapping[str, str], folder: Path) -> list[SavedFigure]:
-    """One figure a task and number of labels: the runs with their controls."""
+    """One figure for each task and number of labels, with the runs and their controls."""
     groups: dict[tuple[str, str], list[tuple[MetricCurve, bool]]] = {}
     for entry in entries:
         if entry.is_pretraining or entry.metric is None:
@@ -74,12 +74,12 @@ def metric_figures(entries: Sequence[Entry], labels: Mapping[str, str], folder: 
 
 
 def metric_curve(runs: Sequence[Run], label: str, metric: str) -> MetricCurve | None:
-    """A development metric over the steps that all seeds have, or None where there are fewer than two.
+    """A development metric at the steps that all seeds have; None if there are fewer than two such steps.
 
     Args:
-        runs: one run a seed.
+        runs: one run for each seed.
         label: name in the figure.
-        metric: the metric's name, logged as ``validation/<metric>``.
+        metric: name of the metric, logged as ``validation/<metric>``.
     """
     logged = []
     for run in runs:
@@ -99,13 +99,13 @@ def metric_curve(runs: Sequence[Run], label: str, metric: str) -> MetricCurve | 
 def draw_metric_curves(
     curves: Sequence[MetricCurve], folder: Path, *, name: str, title: str, control: Sequence[str] = ()
 ) -> SavedFigure:
-    """A development metric against steps: the mean over seeds as a line, single seeds behind it as lines with dots.
+    """Draw a development metric against steps: the mean over seeds as a line, each seed behind it as a line with dots.
 
     Args:
         curves: at least one run; the first ``MAX_CURVES`` are drawn.
-        folder: where the files go.
+        folder: folder for the files.
         name: file name without suffix.
-        title: what is shown.
+        title: title of the figure.
         control: labels of the runs without pretraining, drawn grey.
     """
     drawn = list(curves[:MAX_CURVES])
@@ -124,7 +124,7 @@ def draw_metric_curves(
                     some = dotted(len(seed))
                     seed_dots(axes, np.asarray(curve.steps)[some], seed[some], ink, size=2.8)
             mean = values.mean(0)
-            marks = "o-" if len(values) == 1 else "-"  # with several seeds a dot is a seed
+            marks = "o-" if len(values) == 1 else "-"  # with several seeds, dots mark the seeds
             axes.plot(curve.steps, mean, marks, color=ink, markersize=3.5, linewidth=1.8, markeredgecolor="white")
             ends.append((float(mean[-1]), shorten(curve.label, 26), ink))
         axes.set_xlabel("optimiser steps")

@@ -1,4 +1,4 @@
-"""The validation loss of each part of a mixture of corpora (a language, for example), and what each part has of it."""
+"""The validation loss of each part of a mixture of corpora (such as a language), and the share of each part."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from lmtransfer.reporting.units import count_formatter, shown
 from lmtransfer.verdicts.spread import Spread, spread
 
 _PREFIX = "validation/"
-#: What is shown of each part beside its loss: key in ``result.json``, heading.
+#: The shares shown for each part: key in ``result.json``, heading.
 _SHARES = (
     ("share", "of the text"),
     ("sampled", "of what is sampled"),
@@ -43,7 +43,7 @@ class PartCurves:
     Attributes:
         loss: name of the loss.
         curves: (tokens seen, loss over seeds) at each validation, by part.
-        shares: by part, those of ``share``, ``sampled`` and ``own`` that are known.
+        shares: for each part the known values of ``share``, ``sampled`` and ``own``.
     """
 
     loss: str
@@ -52,11 +52,11 @@ class PartCurves:
 
 
 def part_curves(run: Run, seeds: Sequence[Run] = ()) -> PartCurves | None:
-    """What a run logged of its parts: of its first named loss, or else of the total; None for a single corpus.
+    """The logged parts of a run, for its first named loss, or else for the total; None for a single corpus.
 
     Args:
-        run: of pretraining.
-        seeds: its seeds' own runs, where it has several; validations that all of them have are shown.
+        run: a pretraining run.
+        seeds: the runs of its seeds, if it has several; only validations that all of them have are used.
     """
     runs = seeds or (run,)
     names = list(
@@ -90,7 +90,7 @@ def validations(run: Run, name: str) -> dict[object, tuple[float, float]]:
     """Tokens seen and a metric (``validation/mlm``) at each validation.
 
     Returns:
-        By its step, or by its tokens where no step is told.
+        By step, or by tokens if no step was logged.
     """
     found: dict[object, tuple[float, float]] = {}
     for line in run.metrics:
@@ -102,7 +102,7 @@ def validations(run: Run, name: str) -> dict[object, tuple[float, float]]:
 
 
 def over_seeds(logged: Sequence[Mapping[object, tuple[float, float]]]) -> tuple[tuple[float, Spread], ...]:
-    """The validations of all seeds that have any; their tokens in the mean, since seeds fill their steps unequally."""
+    """The validations common to all seeds that have any, with mean tokens, since seeds fill their steps differently."""
     seeds = [of_seed for of_seed in logged if of_seed]
     everywhere = [at for at in seeds[0] if all(at in of_seed for of_seed in seeds)] if seeds else []
     return tuple(
@@ -111,11 +111,11 @@ def over_seeds(logged: Sequence[Mapping[object, tuple[float, float]]]) -> tuple[
 
 
 def part_figures(entries: Sequence[tuple[Entry, str]], folder: Path) -> list[SavedFigure]:
-    """One figure a run that was pretrained on a mixture.
+    """One figure for each run that was pretrained on a mixture.
 
     Args:
         entries: pretraining runs with their names.
-        folder: where the files go.
+        folder: folder for the files.
     """
     figures: list[SavedFigure] = []
     for entry, label in entries:
@@ -127,7 +127,7 @@ def part_figures(entries: Sequence[tuple[Entry, str]], folder: Path) -> list[Sav
 
 
 def draw_part_curves(found: PartCurves, folder: Path, *, name: str, title: str) -> SavedFigure:
-    """The loss of each part against tokens on the left, the mean with a dot a seed; the parts' shares on the right."""
+    """Draw each part's mean loss against tokens, with a dot for each seed, on the left; the shares on the right."""
     parts = list(found.curves)
     with drawing(name):
         figure = new_figure(title, width=9.2 if found.shares else 6.4, height=3.9)

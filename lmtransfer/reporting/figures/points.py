@@ -1,4 +1,4 @@
-"""Lines through points: a metric against something that was varied."""
+"""Lines through points: a metric against a varied setting."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class Series:
     """One line through points.
 
     Attributes:
-        label: what the line is.
-        points: (value of the varied key, score), numbers ascending or names in any order.
-        is_control: drawn grey.
+        label: label of the line.
+        points: (value of the varied key, score); numbers in ascending order, or names in any order.
+        is_control: whether it is drawn grey.
     """
 
     label: str
@@ -42,16 +42,16 @@ class Series:
 def draw_points(
     series: Sequence[Series], folder: Path, *, name: str, title: str, key: str, metric: str, counts: bool = False
 ) -> SavedFigure:
-    """One line a series, whiskers of one standard deviation over seeds, every seed as a small dot.
+    """Draw one line for each series, with whiskers of one standard deviation over seeds and a small dot for each seed.
 
     Args:
         series: the lines.
-        folder: where the files go.
+        folder: folder for the files.
         name: file name without suffix.
-        title: what is shown.
-        key: what was varied.
-        metric: the metric's name, for its unit.
-        counts: whether the key counts things, to show 1000 as 1k.
+        title: title of the figure.
+        key: the varied key.
+        metric: name of the metric, which decides the unit.
+        counts: whether the key is a count, so that 1000 is shown as 1k.
     """
     with drawing(name):
         figure = new_figure(title, width=7.2, height=3.9)
@@ -66,10 +66,10 @@ def draw_points(
 def draw_on(
     axes: Any, series: Sequence[Series], *, key: str, metric: str, counts: bool = False
 ) -> list[tuple[float, str, str]]:
-    """Draw the lines into axes of a figure that is being drawn; see ``draw_points``.
+    """Draw the lines into axes of an open figure; see ``draw_points``.
 
     Returns:
-        For ``label_ends``: where each line ends, its label, its colour.
+        Input of ``label_ends``: the end of each line, its label, its colour.
     """
     factor = 100.0 if in_percent(metric) else 1.0
     keys = sorted({point[0] for line in series for point in line.points}, key=_order)
@@ -81,7 +81,7 @@ def draw_on(
         ink = GREY if line.is_control else colour(next(coloured))
         style: Any = (0, (4, 2)) if line.is_control else "-"
         if not numeric:
-            style = "none"  # names have no order that a line could follow
+            style = "none"  # names have no order, so no line connects them
         xs = [place[value] for value, _ in line.points]
         means = [factor * score.mean for _, score in line.points]
         deviations = [factor * (score.deviation or 0.0) for _, score in line.points]
@@ -120,7 +120,7 @@ def _order(value: float | str) -> tuple[int, float, str]:
 
 
 def _set_places(axes: Any, places: list[float], keys: list[float | str], *, numeric: bool, counts: bool) -> set[float]:
-    """Scale, limits and ticks of the varied key; the places that have a tick, which is all but for crowded ones."""
+    """Set scale, limits and ticks of the varied key; return the positions with a tick, which excludes crowded ones."""
     ticks = places
     if numeric and places[0] > 0 and places[-1] / places[0] >= 8:
         axes.set_xscale("log")
@@ -140,7 +140,7 @@ def _set_places(axes: Any, places: list[float], keys: list[float | str], *, nume
 
 
 def _far_apart(places: Sequence[float], gap: float) -> list[float]:
-    """Ascending places, the first and the last of them, and in between those at least ``gap`` from the one before."""
+    """Positions in ascending order: the first, the last, and those between that are at least ``gap`` apart."""
     kept = [places[0]]
     for place in places[1:-1]:
         if place - kept[-1] >= gap and places[-1] - place >= gap:

@@ -1,4 +1,4 @@
-"""What a setting of pretraining does: the loss of pretraining and the scores on tasks, against its values."""
+"""The effect of a pretraining setting: the pretraining loss and the task scores against its values."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from lmtransfer.verdicts.spread import Spread
 
 @dataclass(frozen=True, slots=True)
 class SourceCurves:
-    """Runs that were pretrained alike but for one number, and what began from them.
+    """Pretraining runs that differ in one number only, and the task runs that started from them.
 
     Attributes:
-        key: the setting, a dotted key.
-        metric: of pretraining.
+        key: dotted key of the setting.
+        metric: metric of pretraining.
         losses: validation metric at each value.
-        task: what was learnt from them.
-        task_metric: its metric.
-        series: its scores at each value, a line for each way of transfer and for the controls.
+        task: task of the runs that started from them.
+        task_metric: metric of the task.
+        series: task scores at each value, one line for each way of transfer and for its control.
     """
 
     key: str
@@ -35,12 +35,12 @@ class SourceCurves:
 
 
 def source_figures(entries: Sequence[Entry], folder: Path) -> list[SavedFigure]:
-    """One figure for each folder of pretraining runs that differ in one number, and each task learnt from them."""
+    """One figure for each folder of pretraining runs that differ in one number, and each task trained from them."""
     return [draw_source_curves(found, folder, name=f"setting-{n}") for n, found in enumerate(source_curves(entries), 1)]
 
 
 def source_curves(entries: Sequence[Entry]) -> list[SourceCurves]:
-    """What there is to draw."""
+    """The curves to draw."""
     folders: dict[str, list[Entry]] = {}
     for entry in entries:
         if entry.is_pretraining and entry.score is not None:
@@ -78,7 +78,7 @@ def _series(entries: Sequence[Entry], by_run: dict[Path, float]) -> tuple[Series
 
 
 def draw_source_curves(found: SourceCurves, folder: Path, *, name: str) -> SavedFigure:
-    """The loss on the left, the scores on the right, against the setting."""
+    """Draw the loss on the left and the scores on the right, against the setting."""
     title = f"{found.key}: the loss of pretraining, and what it is worth on {found.task}"
     with drawing(name):
         figure = new_figure(title, width=9.6, height=3.9)

@@ -1,4 +1,4 @@
-"""A score against what was varied between runs: the number of labels, or a swept key such as the masking rate."""
+"""A score against a setting that varies between runs: the number of labels, or a swept key such as the masking rate."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lmtransfer.reporting.runs.sweeps import Sweep, value_text
 
 
 def label_figures(entries: Sequence[Entry], folder: Path) -> list[SavedFigure]:
-    """The metric against the number of labels, for each task with two sizes of training set or more."""
+    """The metric against the number of labels, for each task with at least two sizes of training set."""
     tasks: dict[tuple[str, str, str], list[Entry]] = {}
     for entry in entries:
         if entry.num_train and entry.score is not None and entry.metric is not None:
@@ -48,7 +48,7 @@ def label_figures(entries: Sequence[Entry], folder: Path) -> list[SavedFigure]:
 
 
 def sweep_figures(sweeps: Sequence[Sweep], folder: Path) -> list[SavedFigure]:
-    """One figure for each sweep with two points or more."""
+    """One figure for each sweep with at least two points."""
     drawn = (_sweep_figure(sweep, folder, f"sweep-{n}-{slug(sweep.name)}") for n, sweep in enumerate(sweeps, start=1))
     return [figure for figure in drawn if figure is not None]
 

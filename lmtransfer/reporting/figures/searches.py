@@ -1,4 +1,4 @@
-"""What searching for a learning rate was worth: the score expected of the best of so many tries."""
+"""The gain from searching for a learning rate: the expected score of the best of k tries."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lmtransfer.verdicts.spread import Spread, spread
 
 
 def search_figures(entries: Sequence[Entry], folder: Path) -> list[SavedFigure]:
-    """One figure a run that chose among three learning rates or more, with its control in grey."""
+    """One figure for each run that tried at least three learning rates, with its control in grey."""
     figures: list[SavedFigure] = []
     for entry in entries:
         metric = entry.metric or ""
@@ -42,7 +42,7 @@ def search_figures(entries: Sequence[Entry], folder: Path) -> list[SavedFigure]:
 
 
 def _best_of(tried: Mapping[float, Spread], *, higher_is_better: bool) -> list[Spread]:
-    """The expected score of the best of k rates; a rate is chosen by its mean, and each seed has a score at it."""
+    """The expected score of the best of k rates, for each seed; a rate is chosen by its mean over seeds."""
     rates = list(tried.values())
     means = [rate.mean for rate in rates]
     seeds = zip(*(rate.values for rate in rates), strict=True)

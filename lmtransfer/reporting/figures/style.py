@@ -1,7 +1,7 @@
-"""How every figure looks: colours safe for colour-blind readers, quiet axes, labels beside what they name.
+"""The style of all figures: colours safe for colour-blind readers, plain axes, labels beside the lines.
 
-matplotlib is imported inside the functions, so that importing this file costs nothing. Nothing here touches
-``pyplot`` or any other global state: figures are objects, drawn by the Agg canvas.
+matplotlib is imported inside the functions, so that importing this file is cheap. Nothing here uses ``pyplot`` or other
+global state: figures are objects, drawn by the Agg canvas.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ import numpy as np
 
 from lmtransfer.system.durable import write_bytes
 
-#: Okabe and Ito (2008), "Color Universal Design"; yellow is left out since it vanishes on white.
+#: Okabe and Ito (2008), "Color Universal Design"; without yellow, which is invisible on white.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 GREY = "#8A8A8A"
 INK = "#222222"
 
-#: More curves than this in one figure tell nothing apart; the rest is left out, and the caption says so.
+#: Highest number of curves in a figure; more could not be distinguished. The rest is omitted, and the caption says so.
 MAX_CURVES = 7
-#: More dots than this on the line of a seed hide it.
+#: Highest number of dots on the line of a seed, so that the line stays visible.
 _MOST_DOTS = 25
 
 _RC = {
@@ -49,7 +49,7 @@ _RC = {
     "xtick.major.size": 0,
     "ytick.major.size": 0,
     "text.color": INK,
-    "text.parse_math": False,  # a run called "$x$" is shown as it is written
+    "text.parse_math": False,  # a run called "$x$" is shown literally
     "svg.fonttype": "none",  # text stays text: small, searchable, testable
     "figure.dpi": 100,
     "savefig.dpi": 160,
@@ -62,8 +62,8 @@ class SavedFigure:
     """A figure on disk.
 
     Attributes:
-        name: file name without suffix; ``<name>.svg`` and ``<name>.png`` lie side by side.
-        title: what it shows, one line (its caption and alternative text).
+        name: file name without suffix; ``<name>.svg`` and ``<name>.png`` are in the same folder.
+        title: one line that describes the figure (its caption and alternative text).
         svg: path of the SVG.
         png: path of the PNG.
     """
@@ -76,8 +76,8 @@ class SavedFigure:
 
 @contextmanager
 def drawing(name: str) -> Iterator[None]:
-    """Apply the house style while a figure is made and saved; ids inside the SVG depend on ``name`` only."""
-    chosen = os.environ.pop("MPLBACKEND", None)  # no window is opened, and an unknown one would stop the import
+    """Apply the style while a figure is made and saved; ids inside the SVG depend only on ``name``."""
+    chosen = os.environ.pop("MPLBACKEND", None)  # no window is opened, and an unknown backend would break the import
     import matplotlib
 
     if chosen is not None:
@@ -87,7 +87,7 @@ def drawing(name: str) -> Iterator[None]:
 
 
 def new_figure(title: str, *, width: float, height: float) -> Any:
-    """A figure of ``width`` x ``height`` inches with its title only, on the Agg canvas; layout is solved when drawn."""
+    """A figure of ``width`` x ``height`` inches with only a title, on the Agg canvas; drawing computes the layout."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -98,17 +98,17 @@ def new_figure(title: str, *, width: float, height: float) -> Any:
 
 
 def subtitle(axes: Any, text: str) -> None:
-    """How to read the marks, in small grey letters above the axes."""
+    """Write an explanation of the marks in small grey letters above the axes."""
     axes.set_title(text, color="#666666", fontsize=8.5)
 
 
 def seed_dots(axes: Any, xs: Sequence[float], ys: Sequence[float], ink: str, *, size: float = 3.4) -> None:
-    """A white dot for each seed with an edge of colour ``ink``: in every figure they look alike.
+    """Draw a white dot with an edge of colour ``ink`` for each seed; this looks the same in every figure.
 
     Args:
-        axes: to draw on.
-        xs: where, in data units.
-        ys: as many.
+        axes: axes to draw on.
+        xs: positions in data units.
+        ys: heights in data units, the same number.
         ink: colour of the edge.
         size: diameter in points.
     """
@@ -116,36 +116,36 @@ def seed_dots(axes: Any, xs: Sequence[float], ys: Sequence[float], ink: str, *, 
 
 
 def save(figure: Any, folder: Path, name: str, title: str) -> SavedFigure:
-    """Write ``<name>.svg`` and ``<name>.png`` into ``folder``, the same bytes for the same figure."""
+    """Write ``<name>.svg`` and ``<name>.png`` into ``folder``; equal figures give equal bytes."""
     folder.mkdir(parents=True, exist_ok=True)
     svg, png = folder / f"{name}.svg", folder / f"{name}.png"
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     for path, metadata in ((svg, nothing), (png, {"Software": None})):
         drawn = io.BytesIO()
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Glyph ")  # letters that the font lacks are shown as boxes
+            warnings.filterwarnings("ignore", message="Glyph ")  # characters that the font lacks are shown as boxes
             figure.savefig(drawn, format=path.suffix[1:], metadata=metadata)
         write_bytes(path, drawn.getvalue())
     return SavedFigure(name=name, title=title, svg=svg, png=png)
 
 
 def colour(index: int) -> str:
-    """The colour of the ``index``-th line or bar, repeating after seven."""
+    """The colour of the line or bar with number ``index``; colours repeat after seven."""
     return PALETTE[index % len(PALETTE)]
 
 
 def spread_apart(positions: Sequence[float], gap: float) -> list[float]:
-    """Moves label positions as little as needed so that neighbours are at least ``gap`` apart.
+    """Move label positions as little as possible so that neighbours are at least ``gap`` apart.
 
-    Overlapping labels are merged into blocks that are laid out around the mean of what they name (the pool of
-    adjacent violators), so that the order stays and no label drifts further than its block needs.
+    Overlapping labels are merged into blocks that are centred on the mean of their wanted positions (the pool of
+    adjacent violators). The order is kept, and no label moves further than its block requires.
 
     Args:
         positions: wanted positions, in any order.
         gap: smallest distance, in the same unit.
 
     Returns:
-        New positions, in the order given.
+        New positions, in the order of the input.
     """
     order = sorted(range(len(positions)), key=lambda index: positions[index])
     blocks: list[list[float]] = []  # [sum of wanted block starts, number of labels]
@@ -163,12 +163,12 @@ def spread_apart(positions: Sequence[float], gap: float) -> list[float]:
 
 
 def label_ends(axes: Any, ends: Sequence[tuple[float, str, str]], *, font_size: float = 8.5) -> None:
-    """Write each line's label just right of the axes, at the height where the line ends.
+    """Write the label of each line just right of the axes, at the height where the line ends.
 
     Args:
         axes: the axes, with their final limits.
         ends: (y in data units, text, colour) of each line.
-        font_size: in points.
+        font_size: size in points.
     """
     if not ends:
         return
@@ -191,12 +191,12 @@ def label_ends(axes: Any, ends: Sequence[tuple[float, str, str]], *, font_size: 
 
 
 def dotted(num: int) -> np.ndarray:
-    """Which of so many measurements have a dot for each seed: the last, and at most ``_MOST_DOTS`` at equal steps."""
+    """Which of ``num`` measurements get a dot for each seed: the last, and at most ``_MOST_DOTS`` in equal steps."""
     return np.arange(num - 1, -1, -max(1, -(-num // _MOST_DOTS)))[::-1]
 
 
 def shorten(text: str, limit: int = 34) -> str:
-    """``text`` with its middle left out where it is longer than ``limit`` characters."""
+    """``text``, with its middle cut out if it is longer than ``limit`` characters."""
     if len(text) <= limit:
         return text
     head = (limit - 3) // 2
@@ -204,5 +204,5 @@ def shorten(text: str, limit: int = 34) -> str:
 
 
 def slug(text: str) -> str:
-    """Text as part of a file name."""
+    """Text that is safe as part of a file name."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:60] or "x"

@@ -1,1 +1,1 @@
-"""A report as text in the terminal and as a page."""
+"""Showing a report as text on the terminal and as a page."""

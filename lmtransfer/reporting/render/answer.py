@@ -1,4 +1,4 @@
-"""The question that every run is for, answered in words: did pretraining help, by how much, how certain is it?"""
+"""The main result in words: did pretraining help, by how much, and how certain is it?"""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from lmtransfer.verdicts.spread import Spread
 
 
 def answer(entries: Sequence[Entry]) -> str:
-    """Whether pretraining helped, over all comparisons with a control, and whether going on with it did."""
+    """Whether pretraining helped, over all comparisons with a control, and whether continued pretraining helped."""
     return " ".join([_helped(entries), *_not_compared(entries), *map(_continued, before_and_after(entries))])
 
 
 def _not_compared(entries: Sequence[Entry]) -> list[str]:
-    """A sentence on each run that has no verdict though there is something like a control of it."""
+    """A sentence for each run without a verdict although a run similar to a control of it exists."""
     named = [entry for entry in entries if entry.without_control]
     said = [f"No verdict on {entry.name}: {entry.without_control}." for entry in named[:3]]
     return said + ([f"The same holds for {len(named) - 3} more runs."] if len(named) > 3 else [])
 
 
 def _helped(entries: Sequence[Entry]) -> str:
-    """One sentence on whether pretraining helped."""
+    """A sentence on whether pretraining helped."""
     compared = [entry for entry in entries if entry.difference is not None]
     if not compared:
         if any(entry.without_control for entry in entries):
@@ -57,10 +57,10 @@ def _helped(entries: Sequence[Entry]) -> str:
 
 
 def comparison(entry: Entry) -> str:
-    """One comparison in a sentence.
+    """One comparison as a sentence.
 
     Raises:
-        ValueError: the entry has nothing to be compared with.
+        ValueError: the entry has no comparison.
     """
     lead = {
         "better": "Pretraining helped",
@@ -78,7 +78,7 @@ def comparison(entry: Entry) -> str:
 
 
 def _continued(pair: BeforeAfter) -> str:
-    """Whether going on with pretraining helped, in a sentence."""
+    """A sentence on whether continued pretraining helped."""
     before, after, found = pair.before, pair.after, pair.difference
     lead = {
         "better": "helped",
@@ -108,7 +108,7 @@ def _continued(pair: BeforeAfter) -> str:
 
 
 def _measured(entry: Entry) -> str:
-    """What was measured, and how certain it is."""
+    """The measured scores and how certain their difference is."""
     difference, score, control, metric = entry.difference, entry.score, entry.control, entry.metric
     if difference is None or score is None or control is None or metric is None:
         raise ValueError(f"{entry.run.key} has nothing to be compared with")
@@ -135,7 +135,7 @@ def _value(score: Spread, metric: str) -> str:
 
 
 def _certainty(entry: Entry) -> tuple[bool, float]:
-    """Orders comparisons: finetuned before frozen, then by the chance of the difference where there is none."""
+    """Sort key of comparisons: finetuned before frozen, then by the p value; entries without a p value come last."""
     difference = entry.difference
     if difference is None or difference.p_value is None:
         return (False, -1.0)

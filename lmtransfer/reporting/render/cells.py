@@ -1,4 +1,4 @@
-"""Rows and points as text, a cell a column: what the tables of every form have in common."""
+"""Rows and points as text, one cell for each column, shared by the tables of all formats."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 PLUS_MINUS = "\u00b1"
 
-#: Heading of each column of the wide table (Markdown, HTML).
+#: Headings of the wide table (Markdown, HTML).
 COLUMNS = (
     "run",
     "model",
@@ -40,7 +40,7 @@ COLUMNS = (
 
 
 def score_text(score: Spread | None, metric: str, *, plus_minus: str = PLUS_MINUS) -> str:
-    """Mean and deviation in the metric's shown unit: ``69.6 +- 0.5``; without deviation for a single seed."""
+    """Mean and deviation in the displayed unit of the metric: ``69.6 +- 0.5``; no deviation for a single seed."""
     if score is None:
         return ""
     text = shown(score.mean, metric)
@@ -48,7 +48,7 @@ def score_text(score: Spread | None, metric: str, *, plus_minus: str = PLUS_MINU
 
 
 def difference_text(difference: Difference | None, metric: str) -> str:
-    """A difference and the interval that decides: ``+2.8 (+1.2 to +4.4)``."""
+    """A difference with its corrected interval: ``+2.8 (+1.2 to +4.4)``."""
     if difference is None:
         return ""
     text, interval = shown_difference(difference.delta, metric), interval_text(difference, metric)
@@ -56,14 +56,14 @@ def difference_text(difference: Difference | None, metric: str) -> str:
 
 
 def metric_heading(metric: str, *, of_pretraining: bool = False) -> str:
-    """The metric's name with its unit; losses of pretraining are those of the validation documents."""
+    """The metric's name with its unit; losses of pretraining are named as those of the validation documents."""
     if of_pretraining:
         return f"validation {metric}"
     return f"{metric} (%)" if in_percent(metric) else metric
 
 
 def cells(row: Row) -> list[str]:
-    """A row as text, one cell a column of ``COLUMNS``."""
+    """A row as text, one cell for each column of ``COLUMNS``."""
     budget = [] if row.pretraining_tokens is None else [f"{count(row.pretraining_tokens)} tokens"]
     budget += [] if row.pretraining_seconds is None else [duration(row.pretraining_seconds)]
     return [
@@ -88,14 +88,14 @@ def cells(row: Row) -> list[str]:
 
 
 def sweep_headings(sweep: Sweep) -> list[str]:
-    """The headings of a sweep's table: the swept keys, then what came out."""
+    """The headings of a sweep's table: the swept keys, then the results."""
     of_pretraining = sweep.points[0].entries[0].is_pretraining
     metric = metric_heading(sweep.metric, of_pretraining=of_pretraining) if sweep.metric else "metric"
     return [*sweep.keys, metric, "seeds", "difference to control", "verdict", "tokens/s", "run"]
 
 
 def sweep_cells(sweep: Sweep, *, plus_minus: str = PLUS_MINUS) -> list[list[str]]:
-    """The rows of a sweep's table as text, the best point marked with a star."""
+    """The rows of a sweep's table as text, with a star at the best point."""
     made = []
     for point in sweep.points:
         entry, metric = point.entries[0], sweep.metric or ""
@@ -115,6 +115,6 @@ def sweep_cells(sweep: Sweep, *, plus_minus: str = PLUS_MINUS) -> list[list[str]
 
 
 def without_empty(headings: list[str], rows: Sequence[list[str]]) -> tuple[list[str], list[list[str]]]:
-    """Leave out the columns in which no row has anything."""
+    """Remove the columns that are empty in all rows."""
     kept = [place for place in range(len(headings)) if any(row[place] for row in rows)]
     return [headings[place] for place in kept], [[row[place] for place in kept] for row in rows]

@@ -1,4 +1,4 @@
-"""The whole report as one HTML file that needs nothing else: no request leaves it, and all text in it is escaped."""
+"""The whole report as one self-contained HTML file: it makes no requests, and all text in it is escaped."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from lmtransfer.reporting.runs.rows import Row, table_rows
 from lmtransfer.reporting.runs.sweeps import Sweep, outside
 from lmtransfer.reporting.units import count, duration
 
-#: The columns beside the run; what it is of stands below its name, its task above.
+#: The columns after the run; its model and corpus are below its name, its task above.
 _HEADINGS = (
     "transfer",
     "mean",
@@ -46,12 +46,12 @@ _HEADINGS = (
 def html_report(
     entries: Sequence[Entry], sweeps: Sequence[Sweep], figures: Sequence[SavedFigure], *, title: str
 ) -> str:
-    """The page: the answer first, then the table, sweeps, figures, and each run's configuration and versions.
+    """The page: the answer first, then the table, sweeps, figures, and the configuration and versions of each run.
 
     Args:
         entries: all runs of the report.
-        sweeps: the sweeps among them; their points are in the sweeps' tables instead of the main one.
-        figures: saved figures, inlined in their order.
+        sweeps: the sweeps of the report; their points are in the tables of the sweeps and not in the main table.
+        figures: saved figures, put into the page in this order.
         title: heading of the page.
     """
     compared = [entry for entry in entries if entry.difference is not None]
@@ -112,7 +112,7 @@ def _sweep_section(sweep: Sweep) -> str:
 
 
 def _figure(figure: SavedFigure) -> str:
-    """A saved SVG as part of the page, without its prolog; matplotlib has escaped the texts in it."""
+    """The content of a saved SVG for the page, without its prolog; matplotlib has escaped its texts."""
     svg = figure.svg.read_text(encoding="utf-8")
     svg = svg[svg.index("<svg") :].replace("<svg ", f'<svg role="img" aria-label="{escape(figure.title)}" ', 1)
     return f"<figure>{svg}</figure>"

@@ -16,7 +16,7 @@ from lmtransfer.reporting.runs.sweeps import Sweep, outside
 def markdown_report(
     entries: Sequence[Entry], sweeps: Sequence[Sweep], figures: Sequence[SavedFigure], *, title: str
 ) -> str:
-    """The report as Markdown, with links to the figures beside it."""
+    """The report as Markdown, with links to the figure files."""
     rows = table_rows(outside(entries, sweeps))
     parts = [f"# {title}", answer(entries)]
     if rows:
@@ -28,12 +28,12 @@ def markdown_report(
 
 
 def markdown_table(rows: Sequence[Row]) -> str:
-    """The wide table as Markdown; columns in which no row has anything are left out."""
+    """The wide table as Markdown, without the columns that are empty in all rows."""
     return _markdown(list(COLUMNS), [cells(row) for row in rows])
 
 
 def sweep_markdown(sweep: Sweep) -> str:
-    """A sweep's table as Markdown."""
+    """The table of a sweep as Markdown."""
     return _markdown(sweep_headings(sweep), sweep_cells(sweep))
 
 
@@ -44,5 +44,5 @@ def _markdown(headings: list[str], rows: Sequence[list[str]]) -> str:
 
 
 def _markdown_cell(text: str) -> str:
-    """Text that stays in its cell: no line breaks, and marks that Markdown would read are escaped."""
+    """Text of a cell: without line breaks, and with Markdown characters escaped."""
     return re.sub(r"([\\`|<>\[\]*_~])", r"\\\1", " ".join(text.split()))

@@ -1,4 +1,4 @@
-"""The frame of every page: one HTML file that needs nothing else, in which all text is escaped."""
+"""The frame of every page: one self-contained HTML file in which all text is escaped."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ pre { background: #f6f6f6; padding: .75rem; overflow-x: auto; font-size: .8rem; 
 .problem { color: #a33f00; }
 """
 
-#: Nothing may be fetched or run, whatever a run directory has put into its texts.
+#: The page may not load or run anything, whatever text comes from a run directory.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 
 def page(title: str, parts: Sequence[str]) -> str:
-    """A page.
+    """A complete page.
 
     Args:
-        title: of its window.
-        parts: HTML of the body, in which whatever is text is escaped already; empty ones are left out.
+        title: title of the window.
+        parts: HTML of the body, with all text escaped already; empty parts are omitted.
     """
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -50,14 +50,14 @@ def page(title: str, parts: Sequence[str]) -> str:
 
 
 def table(headings: Sequence[str], body: Sequence[str]) -> str:
-    """A table that scrolls where it is wider than the window; ``body`` is a ``<tr>`` a row."""
+    """A table that scrolls if it is wider than the window; ``body`` has a ``<tr>`` for each row."""
     head = "".join(f"<th>{escape(heading)}</th>" for heading in headings)
     rows = "\n".join(body)
     return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>\n{rows}\n</tbody></table></div>'
 
 
 def cell(text: str) -> str:
-    """A cell, in which verdicts are coloured and numbers do not wrap."""
+    """A cell in which verdicts are coloured and numbers do not wrap."""
     verdict = text.partition(",")[0]
     css = verdict if verdict in ("better", "worse") else "number" if re.match(r"[+-]?\d", text) else ""
     return f'<td class="{css}">{escape(text)}</td>' if css else f"<td>{escape(text)}</td>"

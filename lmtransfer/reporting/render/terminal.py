@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
     from lmtransfer.system.console import Console
 
-#: The width where the output is no terminal, such as a log.
+#: The width if the output is not a terminal, such as a log.
 _WIDTH = 100
 
 
 def report_console() -> Console:
-    """A console on standard output: as wide as the terminal, without colour where there is none."""
+    """A console on standard output, with the width and colours of the terminal."""
     from lmtransfer.system.console import Console
 
     console = Console()
@@ -38,7 +38,7 @@ def report_console() -> Console:
 
 
 def print_report(entries: Sequence[Entry], sweeps: Sequence[Sweep], console: Console) -> None:
-    """Print the answer, the table of what is no point of a sweep, and a table for each sweep."""
+    """Print the answer, the table of runs outside of sweeps, and a table for each sweep."""
     sign = plus_minus(console)
     rows = table_rows(outside(entries, sweeps))
     console.print(answer(entries), style="bold", markup=False)
@@ -49,7 +49,7 @@ def print_report(entries: Sequence[Entry], sweeps: Sequence[Sweep], console: Con
 
 
 def plus_minus(console: Console) -> str:
-    """The sign, as far as the console can show it."""
+    """The plus-minus sign in a form that the console can show."""
     try:
         PLUS_MINUS.encode(console.encoding)
     except (UnicodeEncodeError, LookupError):
@@ -58,11 +58,11 @@ def plus_minus(console: Console) -> str:
 
 
 def terminal_table(rows: Sequence[Row], *, plus_minus: str = PLUS_MINUS) -> Table:
-    """The table for a terminal of 100 columns: two lines a run, one section a task.
+    """The table for a terminal of 100 columns: two lines for each run, one section for each task.
 
     Args:
-        rows: as from ``table_rows``.
-        plus_minus: what stands between mean and deviation; ``+-`` where the terminal knows ASCII only.
+        rows: the rows from ``table_rows``.
+        plus_minus: the sign between mean and deviation; ``+-`` if the terminal has only ASCII.
     """
     from rich import box
     from rich.table import Table
@@ -123,7 +123,7 @@ def _pair(first: float | None, show_first: Any, second: float | None, show_secon
 
 
 def sweep_table(sweep: Sweep, *, plus_minus: str = PLUS_MINUS) -> Table:
-    """A sweep's table for the terminal."""
+    """The table of a sweep for the terminal."""
     from rich import box
     from rich.table import Table
     from rich.text import Text

@@ -23,14 +23,14 @@ from lmtransfer.system.durable import made, write_text
 def write_report(
     entries: Sequence[Entry], sweeps: Sequence[Sweep], folder: Path, *, title: str, figures: bool = True
 ) -> list[SavedFigure]:
-    """Write ``report.html``, ``report.md``, ``report.json`` and ``figures/``, over those of an earlier report.
+    """Write ``report.html``, ``report.md``, ``report.json`` and ``figures/``; an earlier report is overwritten.
 
     Args:
         entries: all runs.
         sweeps: the sweeps among them.
-        folder: where to; made if need be.
+        folder: folder of the report; made if needed.
         title: heading of the pages.
-        figures: whether to draw any.
+        figures: whether to draw figures.
 
     Returns:
         The figures, in the order of the page.
@@ -56,7 +56,7 @@ def write_report(
 
 
 def to_json(rows: Sequence[Row], sweeps: Sequence[Sweep], answer: str) -> str:
-    """Everything in the tables as JSON, in plain units (fractions, tokens, seconds)."""
+    """The content of all tables as JSON, in plain units (fractions, tokens, seconds)."""
     points = [
         {
             "name": sweep.name,

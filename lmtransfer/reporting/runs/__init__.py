@@ -1,1 +1,1 @@
-"""Runs read from their directories, and put beside their controls."""
+"""Reading runs from their directories and comparing them with their controls."""

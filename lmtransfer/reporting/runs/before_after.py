@@ -1,4 +1,4 @@
-"""Going on with pretraining, judged on a task: the same transfer from the run before and from the one after."""
+"""Continued pretraining, judged on a task: the same transfer from the run before and from the run after."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from lmtransfer.verdicts.holm import corrected
 
 @dataclass(frozen=True, slots=True)
 class BeforeAfter:
-    """Two transfers to the same task in the same way.
+    """Two transfers to the same task, made in the same way.
 
     Attributes:
-        before: from a pretrained run.
-        after: from a run that went on from it.
-        difference: of ``after`` to ``before``, judged together with the others of its kind.
+        before: transfer from a pretrained run.
+        after: transfer from a run that continued the pretraining of that run.
+        difference: ``after`` minus ``before``, judged together with the others of this kind.
     """
 
     before: Entry
@@ -29,7 +29,7 @@ class BeforeAfter:
 
 
 def before_and_after(entries: Sequence[Entry]) -> list[BeforeAfter]:
-    """For each transfer from a run that went on from another: the one transfer from that other, if it is just one."""
+    """Pair each transfer from a continued run with that from the earlier run, if there is exactly one."""
     found = []
     runs = [entry.run for entry in entries]
     for after in entries:
@@ -44,7 +44,7 @@ def before_and_after(entries: Sequence[Entry]) -> list[BeforeAfter]:
             if len(candidates) == 1:
                 found.append(BeforeAfter(candidates[0], after, _difference(candidates[0], after)))
             if candidates:
-                break  # the nearest one that was transferred; of several ways none is its counterpart
+                break  # the nearest earlier run with transfers; if it has several, none is used
     together = corrected([pair.difference for pair in found])
     return [replace(pair, difference=difference) for pair, difference in zip(found, together, strict=True)]
 
@@ -54,12 +54,12 @@ def _is_scored(entry: Entry) -> bool:
 
 
 def _is_alike(entry: Entry, other: Entry) -> bool:
-    """Whether two transfers differ in nothing that we know of but where they began."""
+    """Whether two transfers differ in nothing known except their starting point."""
 
     def scored(one: Entry) -> tuple[object, ...]:
         return (one.run.command, one.task, one.split, one.metric, one.transfer)
 
-    # Going on may add words to a tokenizer.
+    # Continued pretraining may add words to a tokenizer.
     return (
         _is_scored(entry)
         and scored(entry) == scored(other)

@@ -1,7 +1,7 @@
-"""Reading run directories back, whole, unfinished or torn, without torch and without trusting what is in them.
+"""Reading run directories, complete, unfinished or damaged, without torch and without trusting their content.
 
-A run is a folder that holds ``config.yaml``, ``metrics.jsonl`` or ``result.json``. Runs nest: ``<name>/seed-0`` ...
-below a run of several seeds, ``<name>/control`` beside them, and ``<name>/<override>`` for the points of a sweep.
+A run is a folder with ``config.yaml``, ``metrics.jsonl`` or ``result.json``. Runs are nested: ``<name>/seed-0`` ...
+below a run with several seeds, ``<name>/control`` beside them, and ``<name>/<override>`` for the points of a sweep.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from lmtransfer.untrusted.schema import Fields
 RUN_FILES = ("config.yaml", "metrics.jsonl", "result.json")
 #: The commands that write runs.
 COMMANDS = ("import", "pretrain", "probe", "finetune", "evaluate")
-#: Folders inside a run that hold no run, so that reading stays fast beside large checkpoints.
+#: Folders inside a run that hold no run; they are skipped to keep reading fast beside large checkpoints.
 _NO_RUNS = frozenset({"checkpoints", "tokenizer", "published", "report", "figures", "tensorboard", "features",
                       "predictions"})  # fmt: skip
-#: Deeper nesting than command / sweep / point / seed / control is not ours.
+#: Deepest nesting of lmtransfer: command / sweep / point / seed / control.
 MAX_DEPTH = 8
 
 _LARGEST_MEASURED = 1e300
@@ -34,17 +34,17 @@ _LARGEST_MEASURED = 1e300
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run directory as found on disk.
+    """One run directory on disk.
 
     Attributes:
-        path: the directory.
-        key: its path relative to the root that was collected, with ``/`` (``finetune/imdb-ft/seed-0``).
-        state: "finished" with a readable ``result.json``, "unfinished" without one, "torn" where a file is damaged.
-        config: the resolved configuration ({} where missing).
-        result: ``result.json`` ({} where missing).
-        versions: ``versions.json`` ({} where missing).
+        path: path of the directory.
+        key: path relative to the collected root, with ``/`` (``finetune/imdb-ft/seed-0``).
+        state: "finished" with a readable ``result.json``, "unfinished" without one, "torn" if a file is damaged.
+        config: the resolved configuration ({} if missing).
+        result: ``result.json`` ({} if missing).
+        versions: ``versions.json`` ({} if missing).
         metrics: the readable objects of ``metrics.jsonl``, in order.
-        problems: what could not be read, one message a problem.
+        problems: what could not be read, one message for each problem.
     """
 
     path: Path
@@ -58,12 +58,12 @@ class Run:
 
     @property
     def name(self) -> str:
-        """The last part of its key."""
+        """The last part of the key."""
         return self.key.rsplit("/", 1)[-1]
 
     @property
     def command(self) -> str:
-        """The command that made it: from the result, else from the folders it lies in ("" where neither says)."""
+        """The command that made the run: from the result, else from the names of its folders ("" if unknown)."""
         command = self.result.get("command")
         if isinstance(command, str):
             return command
@@ -72,20 +72,20 @@ class Run:
 
     @property
     def is_seed(self) -> bool:
-        """Whether it is one seed of a parent run."""
+        """Whether this is one seed of a parent run."""
         return is_seed(self.name)
 
 
 def is_seed(name: str) -> bool:
-    """Whether a folder of this name is one seed of the run that it lies in."""
+    """Whether a folder with this name is one seed of the run that it is in."""
     return re.fullmatch(r"seed-\d+", name) is not None
 
 
 def collect(*roots: Path) -> list[Run]:
-    """All runs at or below some folders, each once, in the order of their paths (seed-2 before seed-10).
+    """All runs in some folders or below them, each once, in the order of their paths (seed-2 before seed-10).
 
     Raises:
-        RunDirectoryError: a folder does not exist or may not be read, or none holds a run.
+        RunDirectoryError: a folder does not exist or may not be read, or no folder holds a run.
     """
     for root in roots:
         _check_root(root)
@@ -104,10 +104,10 @@ def collect(*roots: Path) -> list[Run]:
 
 
 def _check_root(root: Path) -> None:
-    """Refuse what is no folder, or may not be read.
+    """Raise if the path is not a folder, or may not be read.
 
     Raises:
-        RunDirectoryError: see above.
+        RunDirectoryError: it is not a readable folder.
     """
     try:
         if not root.is_dir():
@@ -122,11 +122,11 @@ def _check_root(root: Path) -> None:
 
 
 def read_run(path: Path, *, key: str | None = None) -> Run:
-    """One run directory; whatever is missing or damaged is said in ``problems`` instead of raised.
+    """Read a run directory; missing or damaged files are reported in ``problems`` and raise no error.
 
     Args:
-        path: the directory.
-        key: its name in the report; the folder's name by default.
+        path: path of the directory.
+        key: key in the report; the folder's name by default.
     """
     problems: list[str] = []
     try:
@@ -159,11 +159,11 @@ def read_run(path: Path, *, key: str | None = None) -> Run:
 def read_metrics(path: Path, problems: list[str]) -> tuple[tuple[Mapping[str, Any], ...], bool]:
     """The objects of a ``metrics.jsonl``.
 
-    A last line that was cut by a kill is expected and only noted; any other bad line makes the file torn.
+    A kill may cut the last line; this is only noted. Any other invalid line makes the file torn.
 
     Args:
-        path: the file; it may be missing.
-        problems: receives one message a kind of damage, with ``file:line``.
+        path: path of the file; it may be missing.
+        problems: gets one message for each kind of damage, with ``file:line``.
 
     Returns:
         The objects in order, and whether the file is torn.
@@ -190,18 +190,18 @@ def read_metrics(path: Path, problems: list[str]) -> tuple[tuple[Mapping[str, An
 
 
 def _run_folders(folder: Path, depth: int, seen: set[str]) -> Iterator[Path]:
-    """The runs at or below ``folder``, which is not read twice though links may lead to it again."""
+    """The runs in ``folder`` and below it; no folder is read twice, even if links lead to it."""
     real = os.path.realpath(folder)
     if real in seen:
         return
     seen.add(real)
     try:
         entries = sorted(os.scandir(folder), key=lambda entry: _natural(entry.name))
-    except FileNotFoundError:  # it has gone meanwhile
+    except FileNotFoundError:  # removed meanwhile
         return
     except OSError:
         if depth:
-            yield folder  # its row says why nothing is known of it
+            yield folder  # its row explains why it could not be read
         return
     is_run = any(entry.name in RUN_FILES for entry in entries)
     if is_run:
@@ -215,14 +215,14 @@ def _run_folders(folder: Path, depth: int, seen: set[str]) -> Iterator[Path]:
 
 
 def _is_below(entry: os.DirEntry[str], folder: str) -> bool:
-    """Whether an entry of ``folder`` is a folder to look into, which a link to one that it lies in is not."""
+    """Whether an entry of ``folder`` is a folder to read; a link to a folder above it is not."""
     try:
         if not entry.is_dir():
             return False
         return not entry.is_symlink() or os.path.commonpath([folder, os.path.realpath(entry.path)]) != os.path.realpath(
             entry.path
         )
-    except OSError:  # a link into what may not be read
+    except OSError:  # a link to a place that may not be read
         return False
 
 
@@ -246,12 +246,12 @@ def _read_mapping(path: Path, problems: list[str]) -> Mapping[str, Any]:
 
 
 def _within(path: Path, error: RunDirectoryError) -> str:
-    """What is wrong with a file of a run, as it is told beside the run's name."""
+    """The problem of a run's file, without the path of the run."""
     return printable(str(error).removeprefix(str(path.parent)).lstrip("/"))
 
 
 def _measured(record: Mapping[str, Any]) -> dict[str, Any]:
-    """A line of ``metrics.jsonl`` as it may be drawn: what is no number of a size that can be, is null."""
+    """A line of ``metrics.jsonl`` for drawing: entries that are not numbers of a possible size become null."""
     return {
         printable(name): None
         if isinstance(value, int | float) and not abs(value) <= _LARGEST_MEASURED

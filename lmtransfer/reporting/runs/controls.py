@@ -1,4 +1,4 @@
-"""Each run beside its control: the same in everything but the weights, or there is no difference and no verdict."""
+"""Finding the control of each run: it must be the same in everything but the weights, otherwise there is no verdict."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from lmtransfer.verdicts.spread import Spread
 
 
 def compared(entries: Sequence[Entry]) -> list[Entry]:
-    """The entries with their controls and the differences to them, whose verdicts hold for the whole table."""
+    """The entries with their controls and differences; the verdicts are corrected for the whole table."""
     found = [_compared(entry, entries) for entry in entries]
     together = iter(corrected([entry.difference for entry in found if entry.difference is not None]))
     return [entry if entry.difference is None else replace(entry, difference=next(together)) for entry in found]
 
 
 def made_control(run: Run, controls: Sequence[Run], metric: str, kept: Sequence[Kept], split: str) -> Scored | None:
-    """The control that was made with the run: in its result, else in the runs inside its directory."""
+    """The control that was made together with the run: from its result, else from the runs inside its directory."""
     node = run.result.get("control")
     behind = examples_behind(kept, node, metric, split=split, is_control=True)
     stated = scored(node, metric, examples=behind)
@@ -40,10 +40,10 @@ def made_control(run: Run, controls: Sequence[Run], metric: str, kept: Sequence[
 
 
 def _compared(entry: Entry, others: Sequence[Entry]) -> Entry:
-    """The entry with its control, if need be a run of its own on the same task, and the difference to it.
+    """The entry with its control, which may be a separate run on the same task, and its difference.
 
-    A control is the same in everything but the weights. Where a run of the same task from random initialisation is
-    not, or where it is one of several, there is no difference, and the entry says why.
+    A control is the same in everything but the weights. If a run of the same task from random initialisation differs in
+    more, or if several runs qualify, there is no difference, and the entry gives the reason.
     """
     if entry.metric is None or entry.score is None or entry.is_pretraining or entry.is_control:
         return entry
@@ -68,7 +68,7 @@ def _compared(entry: Entry, others: Sequence[Entry]) -> Entry:
 
 
 def _scores_the_same(entry: Entry, other: Entry) -> bool:
-    """Whether two runs are scored alike: command, task, split, number of labels and metric."""
+    """Whether two runs are scored in the same way: command, task, split, number of labels and metric."""
     return other.score is not None and (
         (other.run.command, other.task, other.split, other.num_train, other.metric)
         == (entry.run.command, entry.task, entry.split, entry.num_train, entry.metric)

@@ -1,4 +1,4 @@
-"""From run directories to entries: one a run, its seeds and its control folded in, its pretraining beside it."""
+"""From run directories to entries: one for each run, combined with its seeds, its control and its pretraining."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _WAYS = {"frozen": "frozen", "full": "finetuned"}
 
 
 def make_entries(runs: Sequence[Run]) -> list[Entry]:
-    """One entry a run, in the order of ``runs``; seeds and controls are folded into the run that they belong to."""
+    """One entry for each run, in the order of ``runs``; seeds and controls become part of their run."""
     by_key = {run.key: run for run in runs}
     parts: dict[str, list[Run]] = {}
     for run in runs:
@@ -42,12 +42,12 @@ def make_entries(runs: Sequence[Run]) -> list[Entry]:
 
 
 def _below(run: Run, key: str) -> list[str]:
-    """The folders between a run and the one that it is a seed of, and its own."""
+    """The names of the folders from the parent run of a seed or control down to the folder itself."""
     return run.key.removeprefix(f"{key}/").split("/")
 
 
 def _owner(run: Run, by_key: Mapping[str, Run]) -> str:
-    """The key of the run that ``run`` is a seed or a control of, or its own."""
+    """The key of the run to which ``run`` belongs as a seed or a control; its own key otherwise."""
     folders = run.key.split("/")
     while len(folders) > 1 and (_is_member(folders[-1]) or _is_nested(folders, by_key)):
         folders.pop()
@@ -60,12 +60,12 @@ def _is_member(folder: str) -> bool:
 
 
 def _is_nested(folders: Sequence[str], by_key: Mapping[str, Run]) -> bool:
-    """Whether a folder is one pretraining seed inside a run, and no run itself."""
+    """Whether a folder groups the runs of one pretraining seed and is not a run itself."""
     return re.fullmatch(r"pretraining-\d+", folders[-1]) is not None and "/".join(folders) not in by_key
 
 
 def _unfinished_parent(key: str, seed: Run) -> Run:
-    """A run of several seeds that has not written anything of its own yet."""
+    """Stands for a run with several seeds that has not written any file of its own yet."""
     depth = seed.key.count("/") - key.count("/")
     return replace(seed, path=seed.path.parents[depth - 1], key=key, state="unfinished", metrics=(), result={})
 
@@ -118,13 +118,13 @@ def _entry(run: Run, seeds: tuple[Run, ...], controls: tuple[Run, ...], runs: Se
 
 
 def _text(run: Run, source: Run | None, runs: Sequence[Run]) -> str:
-    """The text of the pretraining behind a run, or that an evaluation was asked to measure on."""
+    """The pretraining text of a run, or the text on which an evaluation was asked to measure."""
     given = node_label(run.config.get("corpus")) if run.command == "evaluate" else ""
     return given or ("" if source is None else pretraining_text(source, runs))
 
 
 def _transfer(run: Run, config: Mapping[str, Any]) -> str:
-    """How the encoder was transferred: the name of the freezing, "control" from random weights, or "zero-shot"."""
+    """How the encoder was transferred: the name of the freezing, "control" for random weights, or "zero-shot"."""
     if run.result.get("zero_shot"):
         return "zero-shot"
     if run.result.get("control") is True or not config.get("init"):

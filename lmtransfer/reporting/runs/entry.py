@@ -1,4 +1,4 @@
-"""What one run did and scored, with its seeds, its pretraining and its control beside it."""
+"""The entry of a report for one run, with its seeds, its pretraining and its control."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from lmtransfer.verdicts.spread import Spread
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What one run did and scored.
+    """What one run did and its scores.
 
     Attributes:
-        run: the run (the parent, where it has several seeds).
-        seeds: its seeds' own runs; empty where it has a single one.
-        controls: runs of its control that lie inside its directory.
-        source: the pretraining run that it began from, or None.
+        run: the run (the parent if it has several seeds).
+        seeds: the runs of its seeds; empty for a single seed.
+        controls: runs of its control inside its directory.
+        source: the pretraining run that it started from, or None.
         model: family and size.
-        objective: what was pretrained on, of this run or of ``source``.
-        corpus: the text of it, and before it that of the runs it went on from.
+        objective: pretraining objective of this run or of ``source``.
+        corpus: pretraining text, after the texts of the runs that it continued.
         task: the downstream task; empty for pretraining.
-        split: which part of the task's data was scored.
+        split: the scored part of the task's data.
         transfer: "frozen", "finetuned", another way of freezing, or "control"; empty for pretraining.
         num_train: size of the training subset; None for all of it.
-        metric: name of the metric that decides, or None where nothing was scored.
-        score: that metric over the seeds.
-        control: the same for the control.
-        majority: the same for always answering the majority label.
-        difference: ``score`` against ``control``, judged together with all others of the report.
-        pretraining_tokens: real tokens seen in pretraining, all stages together.
-        pretraining_seconds: training seconds of it.
+        metric: name of the main metric; None if nothing was scored.
+        score: the main metric over the seeds.
+        control: the main metric of the control.
+        majority: the main metric of always answering the majority label.
+        difference: ``score`` minus ``control``, judged together with all others of the report.
+        pretraining_tokens: real tokens seen in pretraining, over all stages.
+        pretraining_seconds: training seconds of pretraining, over all stages.
         num_parameters: parameters of the encoder and its heads.
-        tokens_per_second: real tokens a second of this run.
-        settings: what a run of a task was trained with (see ``settings.task_settings``); empty for pretraining.
-        without_control: why a run that looks like its control is none, in words; empty where there is nothing to say.
-        condition: ``score`` as a side of a comparison, each with its seeds.
-        control_condition: likewise of the control that was made with the run.
+        tokens_per_second: real tokens per second of this run.
+        settings: settings of a run of a task (see ``settings.task_settings``); empty for pretraining.
+        without_control: why a run that looks like its control is not one, in words; empty if there is no such run.
+        condition: ``score`` as a side of a comparison, with its seeds.
+        control_condition: the same for the control that was made with the run.
     """
 
     run: Run
@@ -76,7 +76,7 @@ class Entry:
 
     @property
     def is_control(self) -> bool:
-        """Whether this run is itself a control: the same task learnt from random initialisation."""
+        """Whether this run is itself a control: the same task trained from random initialisation."""
         return self.transfer == "control"
 
     @property
@@ -87,7 +87,7 @@ class Entry:
 
     @property
     def group(self) -> str:
-        """What it can be compared with: ``sst2, test, 1,000 labels``, or ``pretraining``."""
+        """The group of comparable runs: ``sst2, test, 1,000 labels``, or ``pretraining``."""
         if self.is_pretraining:
             return "pretraining"
         labels = f"{self.num_train:,} labels" if self.num_train else ""

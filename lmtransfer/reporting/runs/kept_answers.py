@@ -1,4 +1,4 @@
-"""The predictions that runs keep, read back as what each example contributed to each score."""
+"""Reading kept predictions as the contribution of each example to each score."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from lmtransfer.verdicts.conditions import Examples
 
 
 def kept_answers(run: Path, problems: list[str] | None = None) -> list[Kept]:
-    """What a run, its seeds and its control have kept; files that cannot be read are left out.
+    """The kept predictions of a run, its seeds and its control; unreadable files are skipped.
 
     Args:
         run: the run directory.
-        problems: receives one message for each such file.
+        problems: gets one message for each skipped file.
     """
     found = []
     for file in prediction_files(run):
@@ -34,14 +34,14 @@ def kept_answers(run: Path, problems: list[str] | None = None) -> list[Kept]:
 
 
 def examples_of(kept: Sequence[Kept], metric: str) -> Examples | None:
-    """What each example contributed to each of some scores.
+    """The contribution of each example to each of some scores.
 
     Args:
         kept: the predictions, in the order of the scores.
-        metric: of the scores.
+        metric: metric of the scores.
 
     Returns:
-        None where they are not of the same examples, or do not tell the metric.
+        The contributions; None if the predictions are of different examples, or do not determine the metric.
     """
     if not kept:
         return None
@@ -61,12 +61,12 @@ def examples_of(kept: Sequence[Kept], metric: str) -> Examples | None:
 def kept_of(
     kept: Sequence[Kept], seeds: Sequence[tuple[int | None, int | None]], *, split: str, is_control: bool
 ) -> list[Kept] | None:
-    """The predictions behind some scores of a run, in their order; None where some are missing or not to be told apart.
+    """The predictions of some scores of a run, in their order; None if some are missing or ambiguous.
 
     Args:
-        kept: all that the run has kept.
-        seeds: finetuning seed and pretraining seed of each score, as far as they are known.
-        split: that was scored.
+        kept: all predictions that the run has kept.
+        seeds: finetuning seed and pretraining seed of each score, if known.
+        split: the scored split.
         is_control: whether the scores are those of the run's control.
     """
     own = [one for one in kept if one.split == split and one.is_control == is_control]
@@ -93,15 +93,15 @@ def examples_behind(
     split: str,
     is_control: bool = False,
 ) -> Examples | None:
-    """What each example contributed to the scores of a result, in the order of ``scores.seed_values``.
+    """The contribution of each example to the scores of a result, in the order of ``scores.seed_values``.
 
     Args:
-        kept: what the run has kept.
+        kept: the predictions that the run has kept.
         node: its result, or the control's part of one.
-        metric: of the scores.
-        seeds: the results of the seeds' own run directories.
-        split: that was scored.
-        is_control: whether ``node`` is the control's.
+        metric: metric of the scores.
+        seeds: the results from the run directories of the seeds.
+        split: the scored split.
+        is_control: whether ``node`` is the control's part.
     """
     values = scores.seed_values(node, metric, seeds)
     named = [(value.seed, value.pretraining_seed) for value in values]

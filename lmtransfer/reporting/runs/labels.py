@@ -1,4 +1,4 @@
-"""Short names for what a resolved configuration describes: the model, the objective, the corpus, the task."""
+"""Short names for parts of a resolved configuration: the model, the objective, the corpus, the task."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-#: Suffixes of class names that say nothing beside the others of their group.
+#: Suffixes of class names that all classes of a group share.
 _SUFFIXES = ("Encoder", "Corpus", "Task", "Objective")
 
 
 def node_label(node: Any) -> str:
-    """A component node in a few characters: its ``name`` where it has one, else its class.
+    """A component node in a few characters: its ``name`` if it has one, else its class.
 
     Args:
         node: a component node of a resolved config (a mapping with ``_target_``), a plain value, or None.
 
     Returns:
-        Such as ``imdb_unsup`` or ``masked_language_model``; empty for None.
+        The label, such as ``imdb_unsup`` or ``masked_language_model``; empty for None.
     """
     if node is None:
         return ""
@@ -46,11 +46,11 @@ def model_label(node: Any) -> str:
 
 
 def objective_label(node: Any, phases: Any = None) -> str:
-    """An objective node by its losses: ``mlm+nsp``; of a run in phases ``skipgram, mlm``.
+    """The losses of an objective node: ``mlm+nsp``; for a run with phases ``skipgram, mlm``.
 
     Args:
-        node: of the objective; of the last phase where there are several.
-        phases: the node of that name in the run's configuration.
+        node: node of the objective; of the last phase if there are several.
+        phases: the node ``phases`` of the run's configuration.
     """
     losses = node.get("losses") if isinstance(node, Mapping) else None
     own = "+".join(map(str, losses)) if isinstance(losses, Mapping) and losses else node_label(node)
@@ -62,7 +62,7 @@ def objective_label(node: Any, phases: Any = None) -> str:
 
 
 def flatten(node: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested mappings as one with dotted keys; lists stay values."""
+    """Nested mappings as one mapping with dotted keys; lists are kept as values."""
     flat: dict[str, Any] = {}
     for key, value in node.items():
         if isinstance(value, Mapping) and value:

@@ -1,4 +1,4 @@
-"""What a learnt mixture of an encoder's layers weighs: how much each of them has to say to a task."""
+"""The weights of a learnt scalar mix of an encoder's layers, which show how much a task uses each layer."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from lmtransfer.verdicts.spread import spread
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """The mixture of one run (Peters et al. 2018, equation 1).
+    """The scalar mix of one run (Peters et al. 2018, equation 1).
 
     Attributes:
-        label: the run's name.
-        gamma: its scale, mean over seeds.
+        label: name of the run.
+        gamma: the scale of the mix, mean over seeds.
         weights: softmax s_j of each layer from the embeddings up, mean over seeds; they add up to 1.
-        deviations: over seeds, one a layer; None with a single seed.
-        gamma_deviation: likewise of the scale.
-        is_control: drawn grey.
-        seeds: the weights of each seed, where they are known one by one.
+        deviations: deviation over seeds for each layer; None with a single seed.
+        gamma_deviation: deviation of the scale; None with a single seed.
+        is_control: whether it is drawn grey.
+        seeds: the weights of each seed, if known.
     """
 
     label: str
@@ -37,10 +37,11 @@ def joint_layer_weights(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Mean and sample deviation over seeds.
 
     Args:
-        runs: one a seed: ``gamma``, and ``weights``, one a layer from the embeddings up, which add up to 1.
+        runs: one mapping for each seed: ``gamma`` and ``weights``, one for each layer from the embeddings up; they add
+            up to 1.
 
     Returns:
-        The means under the same names, and ``deviation`` with the like; None with a single seed.
+        The means under the same names, and ``deviation`` with the same entries; None with a single seed.
     """
     gamma = spread([run["gamma"] for run in runs])
     weights = [spread(values) for values in zip(*(run["weights"] for run in runs), strict=True)]
@@ -53,13 +54,13 @@ def joint_layer_weights(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def read_layer_weights(
     result: Any, label: str, *, is_control: bool = False, seeds: Sequence[Mapping[str, Any]] = ()
 ) -> LayerWeights | None:
-    """The mixture in a ``result.json`` or in a control's part of one; None where there is none.
+    """The scalar mix in a ``result.json`` or in the control's part of one; None if there is none.
 
     Args:
         result: the result, or its part.
-        label: the run's name.
+        label: name of the run.
         is_control: whether it is a control.
-        seeds: the results of the seeds' own run directories.
+        seeds: the results from the run directories of the seeds.
     """
     node = result.get("layer_weights") if isinstance(result, Mapping) else None
     means = _numbers(node)
@@ -86,8 +87,8 @@ def layer_weights_text(learnt: Any, *, plus_minus: str = "+-") -> str:
     """One line: ``layer weights: embeddings 0.21 +- 0.01, layer 1 0.33 +- 0.02, ...; gamma 1.04 +- 0.03``.
 
     Args:
-        learnt: of one run or of several together, as a ``result.json`` says; empty text for anything else.
-        plus_minus: what stands between mean and deviation.
+        learnt: mix of one run or of several together, from a ``result.json``; for anything else the text is empty.
+        plus_minus: the sign between mean and deviation.
     """
     found = read_layer_weights({"layer_weights": learnt}, "")
     if found is None:
@@ -103,7 +104,7 @@ def layer_weights_text(learnt: Any, *, plus_minus: str = "+-") -> str:
 
 
 def _numbers(part: Any) -> list[float]:
-    """Gamma and the weights, or nothing where they are not all there."""
+    """Gamma and the weights; empty if some are missing."""
     if not isinstance(part, Mapping) or not isinstance(part.get("weights"), list):
         return []
     found = [number(value) for value in (part.get("gamma"), *part["weights"])]

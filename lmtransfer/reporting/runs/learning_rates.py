@@ -1,4 +1,4 @@
-"""The search for a learning rate: what was tried, what each was worth, and what speaks against the choice."""
+"""The search for a learning rate: the tried rates, their scores, and a warning about the choice."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ Edge = Literal["smallest", "largest"]
 
 
 def edge_of_grid(rate: Any, grid: Any) -> Edge | None:
-    """Whether the learning rate that was chosen is the smallest or the largest of those that were tried.
+    """Whether the chosen learning rate is the smallest or the largest of the grid.
 
     Args:
-        rate: the chosen one.
-        grid: those that were tried; no list, or fewer than two different ones, are no grid to choose from.
+        rate: the chosen rate.
+        grid: the tried rates; anything but a list with at least two different rates counts as no grid.
     """
     tried = _rates(grid)
     chosen = number(rate)
@@ -28,29 +28,30 @@ def edge_of_grid(rate: Any, grid: Any) -> Edge | None:
 
 
 def edge_text(rate: float, edge: Edge) -> str:
-    """Such as ``learning rate 0.01 is the largest of its grid: a better one may lie beyond``."""
+    """A warning such as ``learning rate 0.01 is the largest of its grid: a better one may lie beyond``."""
     return f"learning rate {rate:g} is the {edge} of its grid: a better one may lie beyond"
 
 
 def searched_text(grid: Any) -> str:
-    """Such as ``learning rate: best of 3``; empty where none was chosen.
+    """A note such as ``learning rate: best of 3``; empty if no rate was chosen.
 
     Args:
-        grid: the learning rates that were tried; no list, or fewer than two different ones, are no search.
+        grid: the tried rates; anything but a list with at least two different rates counts as no search.
     """
     tried = _rates(grid)
     return f"learning rate: best of {len(tried)}" if len(tried) > 1 else ""
 
 
 def tried_rates(run: Run, condition: str) -> dict[float, Spread]:
-    """What each learning rate scored, seed by seed, on the examples to choose by; none where it is damaged.
+    """The scores of each learning rate by seed, on the examples used for the choice; empty if they are damaged.
 
     Args:
-        run: of a task.
+        run: a run of a task.
         condition: "pretrained" or "control".
 
     Returns:
-        By rate, ascending, over the seeds that tried all of them, in one order; where none did, the mean alone.
+        Scores by rate, ascending, over the seeds that tried all rates, in the same order; only the mean if there are
+        none.
     """
     tries = run.result.get("learning_rate_tries")
     found: dict[float, dict[object, float]] = {}
@@ -68,6 +69,6 @@ def tried_rates(run: Run, condition: str) -> dict[float, Spread]:
 
 
 def _rates(grid: Any) -> set[float]:
-    """The numbers of a list; none where it is no list."""
+    """The numbers in a list; empty if it is not a list."""
     listed: Sequence[Any] = grid if isinstance(grid, Sequence) and not isinstance(grid, str) else ()
     return {value for value in map(number, listed) if value is not None}

@@ -1,4 +1,4 @@
-"""Which run began from which: the pretraining behind a finetuned run, and what it cost altogether."""
+"""Which run started from which: the pretraining of a finetuned run, and its total cost."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from lmtransfer.reporting.runs.collect import RUN_FILES, Run, read_run
 from lmtransfer.reporting.runs.labels import node_label
 from lmtransfer.reporting.runs.scores import number
 
-#: The commands whose runs are pretrained encoders.
+#: The commands that produce pretrained encoders.
 PRETRAINED = ("pretrain", "import")
 
 
 def starting_point(run: Run, runs: Sequence[Run]) -> Run | None:
-    """The run that ``run`` took its weights from: the one named by ``init``, or by ``run`` for an evaluation.
+    """The run that ``run`` took its weights from: named by ``init``, or by ``run`` for an evaluation.
 
-    Found among ``runs`` by its path, else by the end of its path (the runs were moved together), else on disk.
+    It is searched among ``runs`` by its path, then by the end of its path (the runs were moved together), then on disk.
     """
     path = run.config.get("run" if run.command == "evaluate" else "init")
     if not isinstance(path, str) or not path:
@@ -34,15 +34,15 @@ def starting_point(run: Run, runs: Sequence[Run]) -> Run | None:
 
 
 def pretraining_run(run: Run, runs: Sequence[Run]) -> Run | None:
-    """The nearest pretraining behind ``run``: itself, or what it (or what it evaluates) began from, or None.
+    """The nearest pretraining of ``run``: itself, or the run that it (or the evaluated run) started from, or None.
 
-    A published model that was imported counts as one.
+    An imported published model also counts.
     """
     return next((found for found in lineage(run, runs) if found.command in PRETRAINED), None)
 
 
 def lineage(run: Run, runs: Sequence[Run]) -> list[Run]:
-    """The run, what it began from, what that began from, and so on."""
+    """The run, its starting point, the starting point of that one, and so on."""
     found: list[Run] = []
     current: Run | None = run
     while current is not None and current.path not in {known.path for known in found}:
@@ -52,13 +52,13 @@ def lineage(run: Run, runs: Sequence[Run]) -> list[Run]:
 
 
 def is_pretraining(run: Run) -> bool:
-    """Whether the run trained on text without labels, or was imported, or measured one that did."""
+    """Whether the run trained on unlabelled text, was imported, or evaluated such a run."""
     measures_text = run.command == "evaluate" and bool(run.result) and run.result.get("task") is None
     return run.command in PRETRAINED or measures_text
 
 
 def pretraining_text(run: Run, runs: Sequence[Run]) -> str:
-    """What a pretraining run and those that it went on from have read, the first first: ``published + imdb``."""
+    """The texts of a pretraining run and of the runs that it continued, the earliest first: ``published + imdb``."""
     texts = []
     for stage in reversed(lineage(run, runs)):
         if stage.command == "import":
@@ -69,9 +69,9 @@ def pretraining_text(run: Run, runs: Sequence[Run]) -> str:
 
 
 def pretraining_budget(run: Run | None, runs: Sequence[Run]) -> tuple[float | None, float | None]:
-    """Real tokens and seconds of a pretraining run and of the runs that it went on from; None where not known.
+    """Real tokens and seconds of a pretraining run and of the runs that it continued; None if unknown.
 
-    Of a run with several seeds they are those of one, in the mean.
+    For a run with several seeds, the mean over the seeds.
     """
     tokens: float | None = None
     seconds: float | None = None
@@ -81,7 +81,7 @@ def pretraining_budget(run: Run | None, runs: Sequence[Run]) -> tuple[float | No
 
 
 def _of_a_seed(run: Run, name: str) -> float | None:
-    """As ``total``, of one seed where a run was pretrained with several."""
+    """The same as ``total``, but for a run with several seeds the mean of one seed."""
     found, seeds = total(run, name), run.result.get("seeds")
     return found if found is None or not isinstance(seeds, list) or not seeds else found / len(seeds)
 
@@ -95,7 +95,7 @@ def total(run: Run, name: str) -> float | None:
 
 
 def _same_end(wanted: PurePath, other: Run) -> bool:
-    """Whether the last parts of a path are the key of a run, such as ``pretrain/imdb``."""
+    """Whether the end of a path is the key of a run, such as ``pretrain/imdb``."""
     parts = tuple(other.key.split("/"))
     return len(parts) > 1 and wanted.parts[-len(parts) :] == parts
 

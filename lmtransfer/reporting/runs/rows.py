@@ -20,22 +20,22 @@ class Row:
     """One line of the table, in plain numbers.
 
     Attributes:
-        group: what it can be compared with: task, split and number of labels, or "pretraining".
+        group: comparable rows share it: task, split and number of labels, or "pretraining".
         run: name of the run, or "majority".
         model: family and size.
-        objective: of pretraining.
-        corpus: of pretraining.
+        objective: objective of pretraining.
+        corpus: text of pretraining.
         task: downstream task; empty for pretraining.
         transfer: "majority", "control", "frozen", "finetuned", ...; empty for pretraining.
-        metric: name of the metric; empty where nothing was scored.
+        metric: name of the metric; empty if nothing was scored.
         score: the metric over seeds.
-        difference: to the control.
-        pretraining_tokens: real tokens.
-        pretraining_seconds: seconds.
-        num_parameters: parameters.
-        tokens_per_second: real tokens a second.
+        difference: difference from the control.
+        pretraining_tokens: real tokens of pretraining.
+        pretraining_seconds: seconds of pretraining.
+        num_parameters: number of parameters.
+        tokens_per_second: real tokens per second.
         state: "finished", "unfinished" or "torn".
-        note: what there is to say about an unfinished or torn run.
+        note: remark about an unfinished or damaged run, or about its score.
     """
 
     group: str
@@ -57,7 +57,7 @@ class Row:
 
 
 def table_rows(entries: Sequence[Entry]) -> list[Row]:
-    """All rows, tasks first, comparable rows together."""
+    """All rows, tasks first, with comparable rows together."""
     groups: dict[tuple[bool, str, str, float], list[Row]] = {}
     for entry in entries:
         place = (entry.is_pretraining, entry.task, entry.split, float(entry.num_train or "inf"))
@@ -71,7 +71,7 @@ def table_rows(entries: Sequence[Entry]) -> list[Row]:
 
 
 def _is_elsewhere(entry: Entry, entries: Sequence[Entry]) -> bool:
-    """Whether the control of an entry is a run with a row of its own."""
+    """Whether the control of an entry is a separate run with its own row."""
     return any(other.is_control and other.score is entry.control for other in entries)
 
 
@@ -96,7 +96,7 @@ def _baseline(entry: Entry, name: str, transfer: str, score: Spread) -> Row:
 
 
 def _control_name(entry: Entry, entries: Sequence[Entry]) -> str:
-    """``<run> control``; where a probe and a finetuned run share a name, the probe's is ``<run> frozen control``."""
+    """``<run> control``; if a probe and a finetuned run have the same name, the probe's is ``<run> frozen control``."""
     name = entry.name
     namesakes = [other for other in entries if other is not entry and other.name == name]
     shared = any(other.control is not None for other in namesakes)
@@ -142,7 +142,7 @@ def _note(entry: Entry) -> str:
 
 
 def _remarks(entry: Entry, result: Any, score: Spread | None) -> list[str]:
-    """What speaks against a score; ``result`` may be a control's part."""
+    """Warnings about a score; ``result`` may be the control's part of a result."""
     rate = number(result.get("learning_rate")) if isinstance(result, Mapping) else None
     grid = None if entry.is_pretraining else entry.run.config.get("learning_rates")
     edge, searched = edge_of_grid(rate, grid), searched_text(grid)
@@ -154,7 +154,7 @@ def _remarks(entry: Entry, result: Any, score: Spread | None) -> list[str]:
 
 
 def _collapse(result: Any, score: Spread | None) -> list[str]:
-    """Says so where seeds answer every example alike (a mean can hide it); ``result`` may be a control's part."""
+    """A warning if seeds answer every example alike (a mean can hide it); ``result`` may be the control's part."""
     collapsed = num_collapsed(result)
     if collapsed == 0:
         return []

@@ -1,4 +1,4 @@
-"""The numbers of a ``result.json``: what a run and its control scored over their seeds, as sides of a comparison."""
+"""Reading the numbers of a ``result.json``: the scores of a run and of its control over their seeds."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from lmtransfer.verdicts.conditions import Condition, Examples, Score, condition
 from lmtransfer.verdicts.difference import Difference, compare_conditions
 from lmtransfer.verdicts.spread import Spread, spread
 
-#: Metrics that are better when smaller, by the end of their name.
+#: Ends of the names of metrics for which smaller is better.
 _LOWER = re.compile(r"(?:.*[/_ ])?(?:loss|perplexity|entropy|error|mlm|nsp|sop|lm|rtd)")
 
 
 def number(value: Any) -> float | None:
-    """``value`` as a finite float, or None where it is none (a torn or foreign result may hold anything)."""
+    """``value`` as a finite float; None if it is not one (a damaged or foreign result may hold anything)."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return float(value)
 
 
 def main_metric(result: Mapping[str, Any]) -> str | None:
-    """The name of the metric that decides, as the result says it."""
+    """The name of the main metric in the result."""
     name = result.get("main_metric")
     return name if isinstance(name, str) and name else None
 
 
 def higher_is_better(metric: str, result: Mapping[str, Any]) -> bool:
-    """The direction of a metric: as the result says, else by its name (losses and perplexities are better small)."""
+    """The direction of a metric: from the result, else from its name (losses and perplexities are better if small)."""
     said = result.get("higher_is_better")
     if isinstance(said, bool):
         return said
@@ -39,12 +39,12 @@ def higher_is_better(metric: str, result: Mapping[str, Any]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class SeedValue:
-    """One score of a run, with its seeds as far as its result says them.
+    """One score of a run, with its seeds if they are known.
 
     Attributes:
-        value: the metric.
-        seed: of finetuning or of the probe; None where it is not stated.
-        pretraining_seed: of the pretraining, where a run has several; else None.
+        value: value of the metric.
+        seed: seed of finetuning or of the probe; None if unknown.
+        pretraining_seed: seed of the pretraining, if a run has several; else None.
     """
 
     value: float
@@ -53,17 +53,17 @@ class SeedValue:
 
 
 def seed_values(node: Any, metric: str, seeds: Sequence[Mapping[str, Any]] = ()) -> list[SeedValue]:
-    """A metric of each seed, where single values are there.
+    """A metric for each seed, if single values are known.
 
     Args:
         node: a ``result.json``, or the part of one that describes a control: a number, or a mapping with some of
             ``seeds`` (a list of values, or of mappings with ``metrics``), ``mean``, ``median``, ``deviation``, ``n``,
             and ``metrics``. Statistics may be numbers of the main metric or mappings from metric to number.
-        metric: which metric.
-        seeds: the ``result.json`` of the seeds' own run directories.
+        metric: name of the metric.
+        seeds: the ``result.json`` of the run directories of the seeds.
 
     Returns:
-        One entry a seed; none where only statistics are stated, or nothing.
+        One entry for each seed; empty if only statistics are known, or nothing.
     """
     plain = number(node)
     if plain is not None:
@@ -80,7 +80,7 @@ def seed_values(node: Any, metric: str, seeds: Sequence[Mapping[str, Any]] = ())
 
 
 def stated(node: Any, metric: str) -> Spread | None:
-    """The statistics of a metric that a node states (see ``seed_values``); None where there are none."""
+    """The statistics of a metric in a node (see ``seed_values``); None if there are none."""
     mean = _statistic(node, "mean", metric) if isinstance(node, Mapping) else None
     if mean is None:
         return None
@@ -97,24 +97,24 @@ def stated(node: Any, metric: str) -> Spread | None:
 
 
 def num_collapsed(node: Any) -> int:
-    """How many seeds answer every example alike; ``node`` is a ``result.json`` or a control's part of one."""
+    """The number of seeds that answer every example alike; ``node`` is a ``result.json`` or a control's part of one."""
     said = node.get("collapsed") if isinstance(node, Mapping) else None
     return int(said) if isinstance(said, bool | int) else 0
 
 
 def majority(result: Mapping[str, Any], metric: str) -> float | None:
-    """What always answering the majority label scores, where the result says it."""
+    """The score of always answering the majority label, if the result contains it."""
     value = _value({"metrics": result.get("majority")}, metric)
     return number(result.get("majority")) if value is None else value
 
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """What a run, or its control, scored.
+    """The scores of a run or of its control.
 
     Attributes:
         spread: the metric over its seeds.
-        condition: the same as a side of a comparison.
+        condition: the same scores as a side of a comparison.
     """
 
     spread: Spread
@@ -129,17 +129,17 @@ def scored(
     pretraining: str | None = None,
     examples: Examples | None = None,
 ) -> Scored | None:
-    """A metric over seeds, from the single values where they are there, else from the stated statistics.
+    """A metric over seeds, from the single values if they are known, else from the given statistics.
 
     Args:
         node: a ``result.json``, or the part of one that describes a control (see ``seed_values``).
-        metric: which metric.
-        seeds: the ``result.json`` of the seeds' own run directories.
-        pretraining: the run that the weights are of; None for random initialisation.
-        examples: what each example contributed to each score, in the order of the
+        metric: name of the metric.
+        seeds: the ``result.json`` of the run directories of the seeds.
+        pretraining: the run that the weights come from; None for random initialisation.
+        examples: the contribution of each example to each score, in the order of ``seed_values``.
 
     Returns:
-        None where there is no such number.
+        The scores; None if the metric is not in the result.
     """
     collapsed = num_collapsed(node)
     found = seed_values(node, metric, seeds)
@@ -154,7 +154,7 @@ def scored(
 
 
 def difference_in(result: Mapping[str, Any]) -> Difference | None:
-    """The difference to the control that a result states; worked out anew where an earlier version wrote it."""
+    """The difference from the control in a result; computed again if an earlier version wrote the result."""
     known = Difference.from_values(result.get("difference"))
     metric = main_metric(result)
     if known is not None or metric is None:
@@ -173,7 +173,7 @@ def difference_in(result: Mapping[str, Any]) -> Difference | None:
 def _condition(
     found: Sequence[SeedValue], pretraining: str | None, collapsed: int, examples: Examples | None
 ) -> Condition:
-    """A condition of single values; where a seed is not stated, or stated twice, it is paired with nothing."""
+    """A condition of single values; if a seed is unknown or occurs twice, the condition is never paired."""
     known = [
         Score(
             one.value,

@@ -1,4 +1,4 @@
-"""What a run of a task was trained with, so that two of them can be held against each other: all but the weights."""
+"""The settings of a run of a task, so that two runs can be compared: everything but the weights."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from lmtransfer.former_names import LEFT_OUT
 from lmtransfer.reporting.runs.collect import Run
 from lmtransfer.reporting.runs.labels import flatten
 
-#: Keys that say where the weights came from or what was scored, or that hardly change what is learnt: of no account
-#: here, beside those without any effect.
+#: Keys that are ignored, besides those without any effect: where the weights came from, what was scored, and keys that
+#: hardly affect what a model learns.
 _OF_NO_ACCOUNT = ("init", "tokenizer_from", "seed", "seeds", "split", "train.micro_batch_tokens")
-#: Stands for the rate, or the grid that it was chosen from.
+#: Key for the learning rate, or for the grid from which it was chosen.
 LEARNING_RATES = "learning_rates"
-#: Stands for the tokenizer, by its fingerprint.
+#: Key for the fingerprint of the tokenizer.
 TOKENIZER = "tokenizer"
 
 
 def task_settings(run: Run, scored: Run | None = None) -> dict[str, Any]:
     """The settings of a run of a task by dotted key, without those that make no difference.
 
-    A key that is null is left out, as if it were not there; so is one that says what older runs meant that lack it.
-    One rate is a grid of one.
+    A key with the value null is dropped. A key is also dropped if its value is what older runs, which lack the key,
+    used. A single rate counts as a grid of one.
 
     Args:
-        run: a probe, a finetuned run, or what an evaluation scored.
-        scored: the evaluation, where there is one.
+        run: a probe, a finetuned run, or the run that an evaluation scored.
+        scored: the evaluation, if there is one.
     """
     config = dict(run.config)
     optimizer = dict(config.pop("optimizer", None) or {}) if isinstance(config.get("optimizer"), Mapping) else {}
@@ -55,8 +55,8 @@ def differing(one: Mapping[str, Any], other: Mapping[str, Any], *, but: Sequence
     """The keys in which two runs differ, in alphabetical order.
 
     Args:
-        one: settings of a run.
-        other: of the other.
+        one: settings of the first run.
+        other: settings of the second run.
         but: keys that may differ.
     """
     keys = sorted(one.keys() | other.keys())
@@ -64,13 +64,13 @@ def differing(one: Mapping[str, Any], other: Mapping[str, Any], *, but: Sequence
 
 
 def differences_text(one: Mapping[str, Any], other: Mapping[str, Any], keys: Sequence[str], *, most: int = 6) -> str:
-    """Such as ``model.dim (16 against 256), train.epochs (1 against 20)``.
+    """A text such as ``model.dim (16 against 256), train.epochs (1 against 20)``.
 
     Args:
-        one: settings of a run.
-        other: of the other.
-        keys: in which they differ.
-        most: so many keys are named with their values; the rest are counted.
+        one: settings of the first run.
+        other: settings of the second run.
+        keys: the keys in which they differ.
+        most: the highest number of keys that are named with their values; the rest are counted.
     """
     named = [
         key if key == TOKENIZER else f"{key} ({_shown(one.get(key))} against {_shown(other.get(key))})"
@@ -81,10 +81,10 @@ def differences_text(one: Mapping[str, Any], other: Mapping[str, Any], keys: Seq
 
 
 def chosen_on_what_is_scored(config: Mapping[str, Any]) -> bool:
-    """Whether the checkpoint or the learning rate of a run of a task was chosen on the very examples it is scored on.
+    """Whether the checkpoint or the learning rate of a run was chosen on the same examples on which it is scored.
 
     Args:
-        config: of the run; its result is of the split that the config names.
+        config: configuration of the run; its result is on the split that the config names.
     """
     task, rates = config.get("task"), config.get("learning_rates")
     chooses = config.get("checkpoint") == "best" or (isinstance(rates, list) and len(rates) > 1)

@@ -1,4 +1,4 @@
-"""Sweeps: runs side by side in one folder, told apart by the keys that were swept."""
+"""Sweeps: runs in one folder that differ in the swept keys."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lmtransfer.reporting.runs.labels import flatten
 from lmtransfer.reporting.runs.scores import higher_is_better
 from lmtransfer.verdicts.spread import Spread, spread
 
-#: Keys that differ between points without being what was studied.
+#: Keys that differ between points but are not the subject of a sweep.
 _NOT_STUDIED = frozenset({"name", "seed", "resume", "output_root", "run"})
 
 
@@ -23,8 +23,8 @@ class Point:
 
     Attributes:
         values: the value of each swept key.
-        entries: its runs: one, or several that differ in their seed only.
-        score: over those runs, or over the seeds inside the one run; None while nothing is finished.
+        entries: its runs: one, or several that differ only in their seed.
+        score: score over those runs, or over the seeds inside a single run; None if nothing is finished.
     """
 
     values: tuple[Any, ...]
@@ -34,13 +34,13 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """A sweep.
+    """The points of a sweep, with what was swept.
 
     Attributes:
-        name: the folder, relative to what was collected.
-        keys: what was swept, dotted keys.
+        name: the folder, relative to the collected root.
+        keys: the swept dotted keys.
         points: in ascending order of their values.
-        metric: the metric of all points, or None while nothing is finished.
+        metric: the metric of all points; None if nothing is finished.
     """
 
     name: str
@@ -59,12 +59,12 @@ class Sweep:
 
 
 def find_sweeps(entries: Sequence[Entry]) -> list[Sweep]:
-    """The sweeps among some entries: two runs or more in one folder that is neither a run nor a command's."""
+    """The sweeps among some entries: at least two runs in one folder that is neither a run nor a command's folder."""
     folders: dict[str, list[Entry]] = {}
     keys = {entry.run.key for entry in entries}
     for entry in entries:
         folder = entry.run.key.rpartition("/")[0]
-        plain = folder.rpartition("/")[2] in ("", *COMMANDS)  # where single runs lie side by side
+        plain = folder.rpartition("/")[2] in ("", *COMMANDS)  # a folder in which single runs lie side by side
         is_point = "=" in entry.run.name if plain else folder not in keys
         if is_point:
             folders.setdefault(folder, []).append(entry)
@@ -73,13 +73,13 @@ def find_sweeps(entries: Sequence[Entry]) -> list[Sweep]:
 
 
 def outside(entries: Sequence[Entry], sweeps: Sequence[Sweep]) -> list[Entry]:
-    """The entries that are no points of a sweep."""
+    """The entries that are not points of a sweep."""
     inside = {entry.run.key for sweep in sweeps for point in sweep.points for entry in point.entries}
     return [entry for entry in entries if entry.run.key not in inside]
 
 
 def make_sweep(name: str, entries: Sequence[Entry]) -> Sweep | None:
-    """The sweep that some runs are the points of; None where they differ in nothing but their seed."""
+    """The sweep with some runs as its points; None if they differ only in their seed."""
     keys, table = swept_values([entry.run for entry in entries])
     if keys == ("init",) and all(entry.source is not None for entry in entries):
         sources = [entry.source for entry in entries if entry.source is not None]
@@ -100,10 +100,10 @@ def make_sweep(name: str, entries: Sequence[Entry]) -> Sweep | None:
 
 
 def swept_values(runs: Sequence[Run]) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
-    """The keys in which some runs differ, and each run's values of them.
+    """The keys in which some runs differ, and the values of each run.
 
-    The names of a sweep's folders say which keys were swept (``optimizer.lr=0.01,model=bert_tiny``), where a choice
-    of a group is one key though it changes many; where they do not, the configurations are compared.
+    If the names of the folders contain the swept keys (``optimizer.lr=0.01,model=bert_tiny``), these are used; the
+    choice of a config group is then one key although it changes many. Otherwise the configurations are compared.
     """
     flat = [flatten(run.config) for run in runs]
     named = [_overrides(run.name) for run in runs]
@@ -124,7 +124,7 @@ def value_text(value: Any) -> str:
 
 
 def _overrides(name: str) -> dict[str, str]:
-    """``a=1,b.c=x`` as a mapping; empty where the name is no list of overrides."""
+    """``a=1,b.c=x`` as a mapping; empty if the name is not a list of overrides."""
     parts = [part.partition("=") for part in re.split(r",(?=[\w./@+~-]+=)", name)]
     if not all(equals for _, equals, _ in parts):
         return {}
@@ -139,7 +139,7 @@ def _varying(rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
 
 
 def _distinct(keys: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """Of keys that have the same values everywhere, one refers to the other: the shortest is what was set."""
+    """Of several keys with equal values in every run, keep the shortest: the others refer to it."""
     columns: dict[str, list[str]] = {}
     for key in keys:
         columns.setdefault(repr([_plain(row.get(key)) for row in rows]), []).append(key)
@@ -148,7 +148,7 @@ def _distinct(keys: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> tuple[s
 
 
 def _plain(value: Any) -> Any:
-    """A value that can be compared and hashed: numbers as numbers, anything nested as text."""
+    """A value that can be compared and hashed: numbers stay numbers, nested values become text."""
     if isinstance(value, str):
         try:
             return float(value) if re.search(r"\d", value) else value

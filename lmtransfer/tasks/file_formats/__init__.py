@@ -1,1 +1,1 @@
-"""Published file formats of labelled data."""
+"""Readers of published file formats of labelled data."""

@@ -1,4 +1,4 @@
-"""Gold answers that are not where their file says: all refused in one message, or left aside and named."""
+"""Check gold answers whose offset is wrong: refuse them all in one message, or skip and list them."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _MOST_CHARACTERS = 60
 
 
 class AnswerPlaces:
-    """Checks where answers are, and remembers those that are not there.
+    """Checks the offsets of answers, and remembers the bad ones.
 
     Args:
         path: the file, for messages.
         policy: ``refuse``: ``settle`` raises. ``skip``: nothing is trained on a bad answer, but its text stays a
-            reference (no official metric looks at offsets); a question without any other answer is left out.
+            reference (no official metric uses offsets); a question with only bad answers is left out.
 
     Attributes:
-        bad: id of the question of each bad answer.
+        bad: question id of each bad answer.
         left_out: ids of the questions that are left out.
-        num_answers: answers seen, bad ones included.
+        num_answers: number of answers, including bad ones.
     """
 
     def __init__(self, path: Path, policy: BadAnswersPolicy) -> None:
@@ -39,13 +39,13 @@ class AnswerPlaces:
         self._complaints: list[str] = []
 
     def gold(self, question: str, text: str, start: int, passage: str) -> GoldSpan | None:
-        """An answer with its span; without span where it is not there; None where its text is empty.
+        """Return an answer with its span; without a span if the text is not at ``start``; None if the text is empty.
 
         Args:
             question: id of the question.
             text: the answer.
-            start: its first character, as the file says.
-            passage: what it quotes.
+            start: its first character according to the file.
+            passage: the text that it quotes.
         """
         self.num_answers += 1
         if not text.strip():
@@ -59,11 +59,11 @@ class AnswerPlaces:
         return GoldSpan(text, start, end)
 
     def kept(self, question: str, golds: Iterable[GoldSpan | None]) -> tuple[GoldSpan, ...]:
-        """The answers of a question that are of use, those without a span last; of one that is left out there are none.
+        """Return the usable answers of a question, those without a span last; empty if the question is left out.
 
         Args:
-            question: its id.
-            golds: as of ``gold``.
+            question: id of the question.
+            golds: results of ``gold``.
         """
         found = list(golds)
         kept = sorted((gold for gold in found if gold is not None), key=lambda gold: gold.start is None)
@@ -77,17 +77,17 @@ class AnswerPlaces:
 
         Args:
             question: id of the question.
-            complaint: what is wrong, for the message.
+            complaint: the problem, for the message.
         """
         self.bad.append(question)
         if len(self._complaints) < _NUM_SHOWN:
             self._complaints.append(f"  question {question}: {complaint}")
 
     def settle(self) -> None:
-        """Say what is to be said when the whole file has been read.
+        """Report the bad answers after the whole file has been read.
 
         Raises:
-            DataError: answers are bad and refused; names the first ones.
+            DataError: there are bad answers and the policy is ``refuse``; names the first ones.
         """
         if not self.bad or self._policy == "skip":
             return
@@ -103,12 +103,12 @@ class AnswerPlaces:
 
 @dataclass(frozen=True, slots=True)
 class QuestionFile:
-    """The questions of a file, in its order, and what was met there.
+    """The questions of a file, in its order, and the ids of bad answers.
 
     Attributes:
         examples: the questions, without those that are left out.
-        bad_answers: id of the question of each answer that is not where the file says.
-        left_out: ids of the questions that are left out, having no other answer.
+        bad_answers: question id of each answer that is not where the file says.
+        left_out: ids of the questions that are left out, because they have no other answer.
     """
 
     examples: list[QuestionExample]
@@ -117,10 +117,10 @@ class QuestionFile:
 
     @classmethod
     def of(cls, examples: Iterable[QuestionExample], places: AnswerPlaces) -> QuestionFile:
-        """What is left of all the questions that were read.
+        """Keep the questions that are not left out.
 
         Raises:
-            DataError: answers are bad and refused.
+            DataError: there are bad answers and the policy is ``refuse``.
         """
         places.settle()
         left_out = frozenset(places.left_out)
@@ -129,11 +129,11 @@ class QuestionFile:
 
 
 def listed(ids: Iterable[str], *, most: int = 10) -> str:
-    """Ids, each once, the first ones by name: ``a, b, c and 4 more``.
+    """List distinct ids for a message, the first ones by name: ``a, b, c and 4 more``.
 
     Args:
-        ids: in order.
-        most: how many are named.
+        ids: ids in order.
+        most: how many ids are named.
     """
     distinct = list(dict.fromkeys(ids))
     further = len(distinct) - most

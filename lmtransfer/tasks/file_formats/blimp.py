@@ -1,4 +1,4 @@
-"""Reading BLiMP: minimal pairs of sentences as JSON lines, one file a paradigm.
+"""Read BLiMP: minimal pairs of sentences as JSON lines, one file for each paradigm.
 
 Warstadt et al., "BLiMP: The Benchmark of Linguistic Minimal Pairs for English", TACL 2020
 (https://aclanthology.org/2020.tacl-1.25); files of https://github.com/alexwarstadt/blimp, or ``nyu-mll/blimp``.
@@ -17,21 +17,21 @@ from lmtransfer.data.text_lines import read_lines
 from lmtransfer.errors import DataError
 
 _COLUMNS: Final = ("sentence_good", "sentence_bad", "UID", "linguistics_term")
-#: The files name 13 terms; the paper and the published results (raw_results/summary) count this one as another's.
+#: The files name 13 terms; the paper and the published results (raw_results/summary) merge this term into another.
 _PHENOMENA: Final[Mapping[str, str]] = {"s-selection": "argument_structure"}
 _SUFFIX: Final = ".jsonl"
 
 
 @dataclass(frozen=True, slots=True)
 class MinimalPair:
-    """Two sentences of which one is acceptable.
+    """An acceptable sentence and an unacceptable one.
 
     Attributes:
-        id: the paradigm with the number of the pair in its file, from 0.
+        id: the paradigm and the number of the pair in its file, from 0.
         good: the acceptable sentence.
-        bad: the other one, which differs from it in little.
-        paradigm: what the difference is, such as ``passive_1``.
-        phenomenon: which of the 12 phenomena of English it belongs to, such as ``argument_structure``.
+        bad: the unacceptable sentence, which differs from the other one only a little.
+        paradigm: name of the contrast, such as ``passive_1``.
+        phenomenon: the one of the 12 phenomena of English that it belongs to, such as ``argument_structure``.
     """
 
     id: str
@@ -42,7 +42,7 @@ class MinimalPair:
 
     @property
     def has_gold(self) -> bool:
-        """True: every pair says which is which."""
+        """True: every pair marks the acceptable sentence."""
         return True
 
     @property
@@ -52,7 +52,7 @@ class MinimalPair:
 
     @property
     def stratum(self) -> int:
-        """0: pairs are of one kind."""
+        """0: all pairs are of one class."""
         return 0
 
     @property
@@ -62,7 +62,7 @@ class MinimalPair:
 
 
 def paradigm_files(folder: Path) -> dict[str, Path]:
-    """The file of each paradigm in a folder by name, plain or compressed, in alphabetical order; none if missing."""
+    """Find the file of each paradigm in a folder, plain or compressed, in alphabetical order; empty if missing."""
     if not folder.is_dir():
         return {}
     plain = sorted({plain_name(path) for path in folder.iterdir() if plain_name(path).endswith(_SUFFIX)})
@@ -71,10 +71,10 @@ def paradigm_files(folder: Path) -> dict[str, Path]:
 
 
 def read_pairs(path: Path) -> Iterator[MinimalPair]:
-    """The pairs of a file.
+    """Read the pairs of a file.
 
     Raises:
-        DataError: a line that is no such pair, with ``file:line``.
+        DataError: a line is no such pair; the message has ``file:line``.
     """
     for number, line in read_lines(path):
         where = f"{path}:{number}"
@@ -88,17 +88,17 @@ def read_pairs(path: Path) -> Iterator[MinimalPair]:
 
 
 def read_hub_pairs(name: str, paradigms: Sequence[str] | None, *, places: str) -> Iterator[MinimalPair]:
-    """The pairs of a ``datasets`` name that has one configuration a paradigm.
+    """Read the pairs of a ``datasets`` name that has one configuration for each paradigm.
 
     Args:
-        name: such as ``nyu-mll/blimp``.
-        paradigms: which; None for all.
-        places: where files were looked for before, for the message.
+        name: ``datasets`` name, such as ``nyu-mll/blimp``.
+        paradigms: names of the paradigms; None for all.
+        places: where files were searched before, for the message.
 
     Raises:
-        DataError: it can neither be loaded nor found in the cache, or a row is no such pair.
+        DataError: the pairs can neither be loaded nor found in the cache, or a row is no such pair.
     """
-    import datasets  # imported here: it is slow to import, and files need none of it
+    import datasets  # imported here: the import is slow, and files do not need it
     from datasets.exceptions import DatasetGenerationError
 
     try:

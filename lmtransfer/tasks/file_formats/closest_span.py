@@ -1,4 +1,4 @@
-"""The part of a text that says best what somebody said in their own words."""
+"""Find the span of a text that is closest to a free-text answer."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _MAX_PARTS = 8
 
 
 class _Word(NamedTuple):
-    """What stands between white space, and how it can be cut; pieces with their normalised words.
+    """A word between white space, and the pieces that it can be cut into, with their normalised words.
 
     Attributes:
-        words: of the whole.
-        all_words: of all pieces.
-        heads: pieces from a first character to the end.
-        tails: pieces from the start to one past a last character.
-        pieces: from the one to the other.
+        words: normalised words of the whole word.
+        all_words: normalised words of all pieces.
+        heads: pieces from a first character to the end of the word.
+        tails: pieces from the start of the word to one past a last character.
+        pieces: pieces from a first character to one past a last character.
     """
 
     words: tuple[str, ...]
@@ -33,28 +33,29 @@ class _Word(NamedTuple):
 
 
 def closest_span(text: str, answer: str) -> tuple[int, int] | None:
-    """The span with the highest word F1 against an answer.
+    """Find the span with the highest word F1 against an answer.
 
-    Spans begin and end at the edges of what stands between white space and, within it, of letters and digits in a row,
-    so that *Bob* is found in *Bob's* and *brown* in *brown-haired*. A word of more than eight such parts is not cut
-    except at the first and the last of them. F1 is ``token_f1`` (lower case, no punctuation or articles). Of equally
-    good spans it is the shortest, then the first. Time is linear in the length of the text
-    for an answer of a few words, and grows with the product of both lengths for a long one.
+    Spans begin and end at the edges of words between white space and, inside a word, at the edges of runs of letters
+    and digits, so that *Bob* is found in *Bob's* and *brown* in *brown-haired*. A word of more than eight such runs is
+    cut only at the first and the last of them. F1 is ``token_f1`` (lower case, no punctuation or articles). Of spans
+    with equal F1 the shortest wins, then the first. Time is linear in the length of the text for an answer of a few
+    words, and grows with the product of both lengths for a long answer.
 
-    Extractive systems are trained on CoQA so: the span of the evidence, which the annotator marked, that overlaps most
-    with the answer, which is free text (Reddy et al., "CoQA" (2019), whose best extractive answer is defined so).
+    Extractive systems are trained on CoQA in this way: answers are free text, so the target is the span of the
+    annotator's evidence that overlaps most with the answer (Reddy et al., "CoQA" (2019), which defines the best
+    extractive answer in this way).
 
     Args:
-        text: what may be quoted.
-        answer: what was said.
+        text: the text that contains the span.
+        answer: the free-text answer.
 
     Returns:
-        First character, and one past the last; None where no word is common.
+        First character, and one past the last; None if the text and the answer have no common word.
     """
     wanted = Counter(normalize_answer(answer).split())
     num_wanted = wanted.total()
     words = [(match.start(), _cut(match.group())) for match in _WORD.finditer(text)]
-    best_key: tuple[float, int, int] = (0.0, 0, 0)  # F1, and what decides between equals
+    best_key: tuple[float, int, int] = (0.0, 0, 0)  # F1, and the keys that break ties
     best: tuple[int, int] | None = None
 
     def offer(start: int, end: int, common: int, size: int) -> None:
@@ -63,8 +64,8 @@ def closest_span(text: str, answer: str) -> tuple[int, int] | None:
         if common and key > best_key:
             best_key, best = key, (start, end)
 
-    # A span whose first or last piece has no wanted word is no better than the shorter one without that piece; and one
-    # of n words has F1 2 w / (n + w) at most, so that spans of more than w * w words never win over a single word.
+    # A span whose first or last piece has no wanted word is no better than the shorter span without that piece. A span
+    # of n words has F1 2 w / (n + w) at most, so a span of more than w * w words is never better than a single word.
     for place, (begin, first) in enumerate(words):
         if wanted.keys().isdisjoint(first.all_words):
             continue
@@ -89,7 +90,7 @@ def closest_span(text: str, answer: str) -> tuple[int, int] | None:
 
 
 def _take(left: Counter[str], words: tuple[str, ...]) -> int:
-    """Take words out of those that are left to be found, and say how many were there."""
+    """Take words from the multiset of remaining words, and return how many of them were in it."""
     taken = 0
     for word in words:
         if left[word] > 0:

@@ -1,8 +1,8 @@
-"""Columns with a word a line and a blank line between sentences, as the shared tasks of CoNLL published them.
+"""Read columns with one word a line and a blank line between sentences, as in the shared tasks of CoNLL.
 
-CoNLL-2003 (Tjong Kim Sang and De Meulder, https://aclanthology.org/W03-0419) has four columns with spaces between
-them (word, part of speech, chunk, entity) and a line ``-DOCSTART-`` before each document; WNUT-17 has two (word,
-entity) with tabs. A number sign begins no comment: posts begin with it.
+CoNLL-2003 (Tjong Kim Sang and De Meulder, https://aclanthology.org/W03-0419) has four columns separated by spaces
+(word, part of speech, chunk, entity) and a line ``-DOCSTART-`` before each document. WNUT-17 has two columns (word,
+entity) separated by tabs. A number sign does not start a comment, because posts begin with it.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ _BLANKS = re.compile("[ \t]+")
 def read_conll(
     path: Path, *, word_column: int, tag_column: int, with_gold: bool, notes: Notes
 ) -> Iterator[TaggedSentence]:
-    """The sentences of a file, in its order.
+    """Read the sentences of a file, in its order.
 
-    Columns lie between tabs where the first word's line has one, else between spaces; every line has as many as that
-    one. In a file without the tag column the tags are hidden.
+    If the first word's line has a tab, columns are separated by tabs, otherwise by spaces. Every line must have as many
+    columns as that line. In a file without the tag column the tags are hidden.
 
     Args:
         path: the file, plain or compressed.
         word_column: column of the word, from 1.
         tag_column: column of the tag, from 1.
         with_gold: whether the file must have the tag column.
-        notes: where document marks are counted.
+        notes: counts document marks.
 
     Raises:
-        DataError: a line of another width, a word or tag that is empty, or a column that the file does not have, with
-            ``file:line``.
+        DataError: a line has another number of columns, a word or tag is empty, or the file lacks a column; the message
+            has ``file:line``.
     """
     words: list[str] = []
     tags: list[str] = []
@@ -87,29 +87,29 @@ def read_conll(
 
 
 def iob1_to_bio(tags: Sequence[str]) -> tuple[str, ...]:
-    """The tags of one sentence with ``B-`` at the begin of every span; tags that are so already stay as they are.
+    """Convert the tags of one sentence to BIO, with ``B-`` at the start of every span; BIO tags stay unchanged.
 
-    CoNLL-2003's own files (IOB1: Ramshaw and Marcus, https://aclanthology.org/W95-0107) write ``B-`` only where a span
-    follows another one of its kind at once.
+    CoNLL-2003's own files (IOB1: Ramshaw and Marcus, https://aclanthology.org/W95-0107) write ``B-`` only if a span
+    directly follows another one of the same kind.
 
     Args:
         tags: ``O``, ``B-kind`` or ``I-kind`` of each word.
 
     Raises:
-        DataError: something is no such tag.
+        DataError: a tag is not of this form.
     """
     unmarked = set(unmarked_begins(tags))
     return tuple("B" + tag[1:] if word in unmarked else tag for word, tag in enumerate(tags))
 
 
 def unmarked_begins(tags: Sequence[str]) -> list[int]:
-    """The words that begin a span though their tag is ``I-kind``: the word before is in no open span of that kind.
+    """Find the words that start a span with the tag ``I-kind``: the word before is in no open span of that kind.
 
     Args:
-        tags: of one sentence.
+        tags: tags of one sentence.
 
     Raises:
-        DataError: something is no tag of a span.
+        DataError: a tag is no span tag.
     """
     found = []
     last_prefix, last_kind = OUTSIDE, ""

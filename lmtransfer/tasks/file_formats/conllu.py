@@ -1,9 +1,9 @@
-"""CoNLL-U, the format of Universal Dependencies (https://universaldependencies.org/format.html).
+"""Read CoNLL-U, the format of Universal Dependencies (https://universaldependencies.org/format.html).
 
-Ten columns with tabs between them: ID, FORM, LEMMA, UPOS, XPOS, FEATS, HEAD, DEPREL, DEPS, MISC; an underscore where
-nothing is said; comments with a number sign; a blank line after each sentence. Words are the syntactic ones, numbered
-from 1: a range such as ``3-4`` (*don't* before *do* and *n't*) and an empty node such as ``8.1`` have no line of tags
-of their own and are left out, counted.
+Ten columns separated by tabs: ID, FORM, LEMMA, UPOS, XPOS, FEATS, HEAD, DEPREL, DEPS, MISC. An underscore marks an
+unspecified value, a number sign starts a comment, and a blank line follows each sentence. Words are syntactic words,
+numbered from 1. A range such as ``3-4`` (*don't* before *do* and *n't*) and an empty node such as ``8.1`` have no tags;
+they are left out and counted.
 """
 
 from __future__ import annotations
@@ -28,16 +28,17 @@ _SENTENCE_ID = re.compile(r"#\s*sent_id\s*=\s*(.*\S)")
 
 
 def read_conllu(path: Path, *, tag_column: TagColumn, with_gold: bool, notes: Notes) -> Iterator[TaggedSentence]:
-    """The sentences of a file, in its order, named by their ``sent_id``.
+    """Read the sentences of a file, in its order, named by their ``sent_id``.
 
     Args:
         path: the file, plain or compressed.
         tag_column: ``upos`` (the universal tag) or ``xpos`` (the language's own).
-        with_gold: whether all words must have a tag; else it may be an underscore throughout a sentence: hidden.
-        notes: where ranges and empty nodes are counted.
+        with_gold: whether all words must have a tag; otherwise all tags of a sentence may be underscores: hidden.
+        notes: counts ranges and empty nodes.
 
     Raises:
-        DataError: a line without ten columns, words out of order, or a word without form or tag, with ``file:line``.
+        DataError: a line has not ten columns, words are out of order, or a word has no form or tag; the message has
+            ``file:line``.
     """
     words: list[str] = []
     tags: list[str] = []

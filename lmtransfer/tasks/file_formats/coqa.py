@@ -1,4 +1,4 @@
-"""CoQA's files: conversations about a story, answered freely, with the evidence for each answer.
+"""Read CoQA's files: conversations about a story, with free-text answers and the evidence for each answer.
 
 Source: Reddy et al., "CoQA: A Conversational Question Answering Challenge" (2019),
 https://stanfordnlp.github.io/coqa. One JSON document: ``data`` is a list of stories with ``story``, ``questions``
@@ -26,9 +26,9 @@ _UNKNOWN = "unknown"
 
 
 class _Answer(NamedTuple):
-    """An answer as it is understood."""
+    """A parsed answer."""
 
-    gold: GoldSpan | None  # None: no text; without span: bad, or of another kind without evidence
+    gold: GoldSpan | None  # None: no text; without span: bad, or another kind of answer without evidence
     kind: int | None
     text: str
 
@@ -37,25 +37,26 @@ def read_coqa(path: Path, *, bad_answers: BadAnswersPolicy = "refuse", kinds: Se
     """Read a file of conversations.
 
     - The id is ``<story's id>:<turn_id>``.
-    - What is scored is the free text of an answer (``input_text``), first of ``answers``, then of
-      ``additional_answers`` in their order. The span beside it is what to train on: of the evidence (``span_start`` to
-      ``span_end``, without white space at its edges) the part closest to that text (see ``closest_span``), or all of
-      it where no word is common.
-    - Yes, no and unknown, compared as the official script compares, are another ``kind``: yes and no have their whole
-      evidence as span (none where ``span_start`` is -1), unknown has none. Other people's have no span.
-    - The history is all earlier turns with the free text of their answers; empty where that is hidden.
-    - ``source``, the domain by which the official script groups, is a mark.
+    - The scored text is the free text of an answer (``input_text``): first of ``answers``, then of
+      ``additional_answers`` in their order. The training target is a span: the part of the evidence (``span_start`` to
+      ``span_end``, without white space at its edges) closest to that text (see ``closest_span``), or the whole
+      evidence if no word is common.
+    - Yes, no and unknown, compared as the official script compares them, are another ``kind`` of answer. Yes and no
+      have their whole evidence as span (no span if ``span_start`` is -1); unknown has no span. Answers of this kind by
+      other people have no span.
+    - The history is all earlier turns with the free text of their answers; it is empty if that text is hidden.
+    - ``source``, the domain by which the official script groups, is in the metadata.
 
     Args:
         path: the file, plain or compressed.
-        bad_answers: what becomes of answers whose evidence is not where the file says (white space apart), or that
-            have none; see ``AnswerPlaces``. Skipped ones go last, save those of another kind, whose evidence alone
-            is forgotten.
-        kinds: names of the other kinds of answer; a kind is its place there.
+        bad_answers: what to do with answers whose evidence is missing or is not where the file says (white space
+            apart); see ``AnswerPlaces``. Skipped answers go last; a skipped answer of another kind loses only its
+            evidence.
+        kinds: names of the other kinds of answer; the index in this list is the kind.
 
     Raises:
-        DataError: not JSON, a key that is missing or of the wrong kind, an empty question or story, an id that is
-            given twice, answers whose turns are not those of the questions, or bad answers that are refused.
+        DataError: the file is not JSON, a key is missing or has the wrong type, a question or story is empty, an id
+            occurs twice, the turns of answers and questions differ, or bad answers are refused.
     """
     ids, places = UniqueIds(), AnswerPlaces(path, bad_answers)
     examples: list[QuestionExample] = []
@@ -91,7 +92,7 @@ def read_coqa(path: Path, *, bad_answers: BadAnswersPolicy = "refuse", kinds: Se
 
 
 def _answers_by_person(conversation: JsonNode, turns: list[int]) -> list[list[JsonNode]]:
-    """The answers of each person, one a turn; none where they are hidden."""
+    """Return the answers of each person, one a turn; empty if they are hidden."""
     additional = conversation.maybe("additional_answers")
     first = conversation.maybe("answers")
     if first is None and additional is None:
@@ -143,7 +144,7 @@ def _answer(node: JsonNode, question_id: str, story: str, kinds: Sequence[str], 
 
 
 def _complaint(story: str, start: int, end: int, evidence: str) -> str | None:
-    """What is wrong with the evidence of an answer."""
+    """Describe the problem with the evidence of an answer; None if there is none."""
     if not 0 <= start < end <= len(story):
         return f"span_start={start}, span_end={end} are no part of the story ({len(story):,} characters)"
     if not evidence.strip() or evidence.split() != story[start:end].split():
@@ -152,7 +153,7 @@ def _complaint(story: str, start: int, end: int, evidence: str) -> str | None:
 
 
 def _golds(answers: Sequence[_Answer], question_id: str, places: AnswerPlaces) -> tuple[GoldSpan, ...]:
-    """Gold answers of a question; of one that is left out there are none."""
+    """Return the gold answers of a question; empty if the question is left out."""
     first, kind = answers[0].gold, answers[0].kind
     others = [
         answer.gold if answer.kind is None else GoldSpan(answer.text)

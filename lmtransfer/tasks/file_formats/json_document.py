@@ -1,7 +1,7 @@
-"""A JSON document as one file, read whole, with complaints that say where in it.
+"""Read a JSON document from one file, with error messages that name the place in it.
 
-Published sets of questions are one document of 10 to 100 MB; a place in it is named by the way from its top, such as
-``dev.json: data[3].paragraphs[0].qas[2].answers[0] (question 56be4db0)``.
+Published question sets are documents of 10 to 100 MB, which are read whole. A place is named by the path from the top,
+such as ``dev.json: data[3].paragraphs[0].qas[2].answers[0] (question 56be4db0)``.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ _MOST_SHOWN = 40
 
 
 class JsonNode:
-    """A value somewhere in a document.
+    """A value in a document.
 
     Args:
-        value: what ``json`` made of it.
-        parent: the value that holds it; None for the whole document.
-        step: its key or place there; for the whole document, the file.
+        value: the parsed value.
+        parent: the value that contains it; None for the whole document.
+        step: its key or index there; for the whole document, the file.
 
     Attributes:
-        value: as given.
-        question: id of the question that it is; messages about it and about what it holds say so.
+        value: the parsed value.
+        question: id of the question that this value is; messages about it and its parts name that id.
     """
 
     __slots__ = ("_parent", "_step", "question", "value")
@@ -41,7 +41,7 @@ class JsonNode:
 
     @property
     def where(self) -> str:
-        """The file and the way to this value, for messages."""
+        """The file and the path to this value, for messages."""
         steps: list[str] = []
         question = None
         node = self
@@ -54,7 +54,7 @@ class JsonNode:
         return f"{node._step}{way}" + (f" (question {question})" if question is not None else "")
 
     def field(self, key: str) -> JsonNode:
-        """The value of a key that must be there.
+        """Return the value of a required key.
 
         Raises:
             DataError: this is no object, or lacks the key.
@@ -66,7 +66,7 @@ class JsonNode:
         return found
 
     def maybe(self, key: str) -> JsonNode | None:
-        """The value of a key, or None where there is no such key.
+        """Return the value of a key, or None if there is no such key.
 
         Raises:
             DataError: this is no object.
@@ -76,7 +76,7 @@ class JsonNode:
         return JsonNode(self.value[key], self, key) if key in self.value else None
 
     def fields(self) -> list[tuple[str, JsonNode]]:
-        """Keys and values of an object, in their order.
+        """Return keys and values of an object, in their order.
 
         Raises:
             DataError: this is no object.
@@ -86,7 +86,7 @@ class JsonNode:
         return [(key, JsonNode(value, self, key)) for key, value in self.value.items()]
 
     def items(self) -> list[JsonNode]:
-        """The values of a list.
+        """Return the values of a list.
 
         Raises:
             DataError: this is no list.
@@ -137,7 +137,7 @@ class JsonNode:
         """A whole number.
 
         Raises:
-            DataError: this is none.
+            DataError: this is no whole number.
         """
         if not isinstance(self.value, int) or isinstance(self.value, bool):
             raise self._not("a whole number")
@@ -160,16 +160,16 @@ class JsonNode:
 
 
 class UniqueIds:
-    """Ids of the questions of a document, and where each one is."""
+    """The ids of the questions of a document, with the place of each."""
 
     def __init__(self) -> None:
         self._places: dict[str, JsonNode] = {}
 
     def add(self, question: str, node: JsonNode) -> None:
-        """Note a question.
+        """Add a question.
 
         Raises:
-            DataError: another one has this id.
+            DataError: another question has this id.
         """
         other = self._places.setdefault(question, node)
         if other is not node:
@@ -180,14 +180,14 @@ class UniqueIds:
 
 
 def load_json(path: Path) -> JsonNode:
-    """The document of a file.
+    """Parse the document of a file.
 
     Args:
         path: the file, plain or compressed (.gz, .xz, .zst).
 
     Raises:
-        DataError: the file cannot be read, is not UTF-8, or is not JSON (with ``file:line:column``); or an object has
-            a key twice, of which ``json`` would drop one.
+        DataError: the file cannot be read, is not UTF-8, or is not JSON (the message has ``file:line:column``); or an
+            object has a key twice, of which ``json`` would drop one.
     """
     with open_binary(path) as stream:
         raw = stream.read()

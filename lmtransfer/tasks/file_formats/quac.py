@@ -1,4 +1,4 @@
-"""QuAC's files: dialogues about a section of an encyclopedia, in a JSON document like SQuAD's.
+"""Read QuAC's files: dialogues about a section of an encyclopedia, in a JSON document like SQuAD's.
 
 Source: Choi et al., "QuAC: Question Answering in Context" (2018), https://quac.ai.
 """
@@ -25,23 +25,23 @@ _TURN_MARK = "_q#"
 def read_quac(path: Path, *, bad_answers: BadAnswersPolicy = "refuse") -> QuestionFile:
     """Read a file of dialogues.
 
-    - The word ``CANNOTANSWER`` that ends each context is no part of the passage; offsets are not touched by that.
-    - The first answer is ``orig_answer``, the one that the dialogue went on from; the other ``answers`` follow in their
-      order. (As references they are a set: the file lists ``orig_answer`` among them, and it is here once as well.)
-    - Where nobody has an answer there is none (``()``). Where people disagree, those who have none stand among the
-      others as ``GoldSpan("CANNOTANSWER")`` without a span, since the official scorer counts them.
-    - The history is all earlier turns, each with the text of its ``orig_answer``; empty where that is hidden.
-    - A dialogue that is there twice, word for word, is read once.
+    - The word ``CANNOTANSWER`` that ends each context is not part of the passage; this does not change offsets.
+    - The first answer is ``orig_answer``, with which the dialogue continues; the other ``answers`` follow in their
+      order. (The references are a set: the file repeats ``orig_answer`` in ``answers``, and here it occurs once.)
+    - If nobody has an answer, ``answers`` is empty (``()``). If people disagree, each person without an answer adds
+      ``GoldSpan("CANNOTANSWER")`` without a span, because the official scorer counts them.
+    - The history is all earlier turns, each with the text of its ``orig_answer``; it is empty if that text is hidden.
+    - A dialogue that occurs twice, word for word, is read once.
     - ``yesno`` and ``followup`` are ``metadata``. Titles and background are not read.
 
     Args:
         path: the file, plain or compressed.
-        bad_answers: what becomes of answers that are not at their ``answer_start``; see ``AnswerPlaces``. Skipped ones
-            go last.
+        bad_answers: what to do with answers that are not at their ``answer_start``; see ``AnswerPlaces``. Skipped
+            answers go last.
 
     Raises:
-        DataError: not JSON, a key that is missing or of the wrong kind, an empty question or passage, an id that is
-            given twice or does not name dialogue and turn (``<dialogue>_q#<turn>``), or bad answers that are refused.
+        DataError: the file is not JSON, a key is missing or has the wrong type, a question or passage is empty, an id
+            occurs twice or does not have the form ``<dialogue>_q#<turn>``, or bad answers are refused.
     """
     ids, places = UniqueIds(), AnswerPlaces(path, bad_answers)
     examples: list[QuestionExample] = []
@@ -86,7 +86,7 @@ def _passage(context: JsonNode) -> str:
 
 
 def _texts(asked: JsonNode) -> list[tuple[str, int]] | None:
-    """Text and first character of each answer, ``orig_answer`` first; None where they are hidden."""
+    """Return text and first character of each answer, ``orig_answer`` first; None if answers are hidden."""
     first, others = asked.maybe("orig_answer"), asked.maybe("answers")
     if first is None and others is None:
         return None
@@ -104,7 +104,7 @@ def _answer(node: JsonNode) -> tuple[str, int]:
 def _answers(
     texts: Iterable[tuple[str, int]], passage: str, question_id: str, places: AnswerPlaces
 ) -> tuple[GoldSpan, ...]:
-    """Gold answers of a question; of one that is left out there are none."""
+    """Return the gold answers of a question; empty if the question is left out."""
     golds: list[GoldSpan] = []
     bad: list[GoldSpan] = []
     for text, start in texts:

@@ -1,7 +1,8 @@
-"""Questions of one's own, one a line: ``{"id": "q1", "question": "Who?", "context": "Ann ran.", "answers": [...]}``.
+"""Read the user's questions, one a line: ``{"id": "q1", "question": "Who?", "context": "Ann ran.", "answers": [...]}``.
 
-Each answer is ``{"text": "Ann", "start": 0}``; without ``start`` it is the text's first place in the context. An empty
-list is a question that has no answer; without ``answers`` they are hidden. The hub's form of SQuAD is read as well.
+Each answer is ``{"text": "Ann", "start": 0}``; without ``start`` it is at the first occurrence of the text in the
+context. An empty list marks a question without an answer; if ``answers`` is missing, they are hidden. The hub's form of
+SQuAD is also read.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ _COLUMNS: Final = ("id", "question", "context", "answers")
 
 
 def read_span_rows(path: Path, *, bad_answers: BadAnswersPolicy) -> QuestionFile:
-    """The questions of a file, in its order; blank lines are passed over.
+    """Read the questions of a file, in its order; blank lines are skipped.
 
     Args:
         path: the file, plain or compressed.
-        bad_answers: what becomes of answers that are not at their ``start``, or not in the context at all; see
-            ``AnswerPlaces``. Skipped ones go last.
+        bad_answers: what to do with answers that are not at their ``start``, or not in the context at all; see
+            ``AnswerPlaces``. Skipped answers go last.
 
     Raises:
-        DataError: a line that is no such object, with ``file:line``; an id that is given twice; or bad answers that are
+        DataError: a line is no such object (the message has ``file:line``), an id occurs twice, or bad answers are
             refused.
     """
     return _read(
@@ -39,17 +40,18 @@ def read_span_rows(path: Path, *, bad_answers: BadAnswersPolicy) -> QuestionFile
 
 
 def read_span_hub(source: HubSource, split: str, *, bad_answers: BadAnswersPolicy, places: str) -> QuestionFile:
-    """The questions of a split of SQuAD, or of a set with its columns, on the hub.
+    """Read the questions of a split of SQuAD, or of a set with the same columns, from the hub.
 
     Args:
-        source: where it is; with the columns ``id``, ``question``, ``context`` and ``answers`` (lists ``text`` and
-            ``answer_start``).
+        source: the data set on the hub, with the columns ``id``, ``question``, ``context`` and ``answers`` (lists
+            ``text`` and ``answer_start``).
         split: our name of the split.
         bad_answers: see ``read_span_rows``.
-        places: where a file was looked for before, for the message.
+        places: where a file was searched before, for the message.
 
     Raises:
-        DataError: it can neither be loaded nor found in the cache, a column is missing, or bad answers are refused.
+        DataError: the split can neither be loaded nor found in the cache, a column is missing, or bad answers are
+            refused.
     """
     table, origin = load_hub_table(source, split, places=places), source.origin(split)
     missing = [column for column in _COLUMNS if column not in table.column_names]
@@ -71,7 +73,7 @@ def _hub_row(row: tuple[Any, ...], where: str) -> JsonNode:
 def _read(rows: Iterable[JsonNode], origin: Path, bad_answers: BadAnswersPolicy) -> QuestionFile:
     ids, places = UniqueIds(), AnswerPlaces(origin, bad_answers)
     examples: list[QuestionExample] = []
-    passages: dict[str, str] = {}  # one copy of each, however many questions are about it
+    passages: dict[str, str] = {}  # one copy of each passage, which many questions share
     for row in rows:
         question_id = row.field("id").name()
         row.question = question_id
@@ -90,7 +92,7 @@ def _row(line: str, where: str) -> JsonNode:
 
 
 def _answers(row: JsonNode, passage: str, question_id: str, places: AnswerPlaces) -> tuple[GoldSpan, ...] | None:
-    """Gold answers of a question; of one that is left out there are none."""
+    """Return the gold answers of a question; empty if the question is left out."""
     given = row.maybe("answers")
     if given is None or given.value is None:
         return None

@@ -1,4 +1,4 @@
-"""SQuAD's files: one JSON document of articles, their paragraphs, and questions about each.
+"""Read SQuAD's files: one JSON document of articles, their paragraphs, and questions about each paragraph.
 
 Sources: Rajpurkar et al., "SQuAD: 100,000+ Questions for Machine Comprehension of Text" (2016), version 1.1; Rajpurkar
 et al., "Know What You Don't Know: Unanswerable Questions for SQuAD" (2018), version 2.0;
@@ -18,17 +18,17 @@ from lmtransfer.tasks.qa.example import GoldSpan, QuestionExample
 def read_squad(path: Path, *, bad_answers: BadAnswersPolicy = "refuse") -> QuestionFile:
     """Read a file of version 1.1 or 2.0, or of another set in this format.
 
-    A question with ``is_impossible``, or with an empty list of answers where the file has no such key, has no answer;
-    its ``plausible_answers`` are not read. A question without ``answers`` is a hidden one. Answers stay in their order,
-    except that bad ones which are skipped go last.
+    A question has no answer if ``is_impossible`` is true, or if its list of answers is empty and the file has no such
+    key; its ``plausible_answers`` are not read. If ``answers`` is missing, the answers are hidden. Answers stay in
+    their order, except that skipped bad answers go last.
 
     Args:
         path: the file, plain or compressed.
-        bad_answers: what becomes of answers that are not at their ``answer_start``; see ``AnswerPlaces``.
+        bad_answers: what to do with answers that are not at their ``answer_start``; see ``AnswerPlaces``.
 
     Raises:
-        DataError: not JSON, a key that is missing or of the wrong kind, an empty question or passage, an id that is
-            given twice, ``is_impossible`` that contradicts the answers, or bad answers that are refused.
+        DataError: the file is not JSON, a key is missing or has the wrong type, a question or passage is empty, an id
+            occurs twice, ``is_impossible`` contradicts the answers, or bad answers are refused.
     """
     ids, places = UniqueIds(), AnswerPlaces(path, bad_answers)
     examples: list[QuestionExample] = []
@@ -46,7 +46,7 @@ def read_squad(path: Path, *, bad_answers: BadAnswersPolicy = "refuse") -> Quest
 
 
 def _answers(asked: JsonNode, passage: str, question_id: str, places: AnswerPlaces) -> tuple[GoldSpan, ...] | None:
-    """Gold answers of a question; of one that is left out there are none."""
+    """Return the gold answers of a question; empty if the question is left out."""
     flag, given = asked.maybe("is_impossible"), asked.maybe("answers")
     impossible = None if flag is None else flag.truth()
     if given is None:

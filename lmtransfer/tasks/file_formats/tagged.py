@@ -1,6 +1,6 @@
-"""Sentences with their tags as a file has them: JSON lines, and a split of a ``datasets`` name.
+"""Read sentences with their tags from JSON lines or from a split of a ``datasets`` name.
 
-A line is ``{"words": ["Ann", "ran"], "tags": ["PROPN", "VERB"]}``, with an ``id`` if wanted.
+A line is ``{"words": ["Ann", "ran"], "tags": ["PROPN", "VERB"]}``, with an optional ``id``.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ class TaggedSentence:
     """One sentence.
 
     Attributes:
-        source: where it comes from: a file.
-        lines: the line of each word in it.
+        source: the file that it comes from.
+        lines: line number of each word in it.
         words: its words.
-        tags: names, one a word; None where the source has none.
-        name: the id it came with, if any.
+        tags: tag names, one a word; None if the source has no tags.
+        name: its id in the source, if any.
     """
 
     source: str
@@ -43,17 +43,17 @@ class TaggedSentence:
 def read_tagged_json(
     path: Path, *, words_field: str, tags_field: str, with_gold: bool, notes: Notes
 ) -> Iterator[TaggedSentence]:
-    """The sentences of a file, in its order; blank lines are passed over.
+    """Read the sentences of a file, in its order; blank lines are skipped.
 
     Args:
         path: the file, plain or compressed.
         words_field: field of the words.
         tags_field: field of the tags.
-        with_gold: whether all must have it; else it may be missing or null: hidden.
-        notes: where odd things of the file are counted.
+        with_gold: whether all sentences must have tags; otherwise the field may be missing or null: hidden.
+        notes: counts unusual input of the file.
 
     Raises:
-        DataError: a line that is no such object, or has another number of tags than words, with ``file:line``.
+        DataError: a line is no such object, or its numbers of tags and words differ; the message has ``file:line``.
     """
     for number, line in read_lines(path, notes=notes):
         if not line.strip():
@@ -89,18 +89,18 @@ def _texts(record: dict[str, Any], name: str, where: str, key: str) -> tuple[str
 def read_tagged_hub(
     source: HubSource, split: str, *, words_column: str, tags_column: str, places: str
 ) -> Iterator[TaggedSentence]:
-    """The sentences of a split; tags that are stored as numbers are given by the names that come with them.
+    """Read the sentences of a split; tags that are stored as numbers are replaced by their names in the data set.
 
     Args:
-        source: where it is.
+        source: the data set on the hub.
         split: our name of the split.
         words_column: column of the words.
-        tags_column: column of the tags; -1 throughout stands for hidden ones.
-        places: where a file was looked for before, for the message.
+        tags_column: column of the tags; if all tags are -1, they are hidden.
+        places: where a file was searched before, for the message.
 
     Raises:
-        DataError: it can neither be loaded nor found in the cache, a column is missing, or a sentence has no words or
-            another number of tags.
+        DataError: the split can neither be loaded nor found in the cache, a column is missing, a sentence has no words,
+            or its number of tags differs.
     """
     table = load_hub_table(source, split, places=places)
     origin = source.origin(split)

@@ -1,4 +1,4 @@
-"""Labelled trees in brackets, a sentence a line: ``(3 (2 It) (4 (2 's) (3 lovely)))``.
+"""Read labelled trees in brackets, one sentence a line: ``(3 (2 It) (4 (2 's) (3 lovely)))``.
 
 Source: the Stanford Sentiment Treebank in the format of the Penn Treebank (Socher et al. 2013,
 https://nlp.stanford.edu/sentiment/, trainDevTestTrees_PTB.zip).
@@ -17,16 +17,16 @@ from lmtransfer.errors import DataError
 
 _Piece = Literal["nothing", "(", "label", "word", ")"]
 
-#: Only plain white space parts words: the treebank has "8 1/2", with a no-break space, as one.
+#: Only plain white space separates words: the treebank has "8 1/2", with a no-break space, as one word.
 _PIECES = re.compile(r"[()]|[^ \t\r\n()]+")
-#: What may come before each kind of piece.
+#: For each kind of piece, the kinds that may come before it.
 _AFTER: dict[_Piece, tuple[_Piece, ...]] = {
     "(": ("nothing", "label", ")"),
     "label": ("(",),
     "word": ("label",),
     ")": ("word", ")"),
 }
-#: How the Penn Treebank writes what its own format or its typewriters could not.
+#: The Penn Treebank's codes for brackets and quotation marks.
 _CHARACTERS = {"-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]", "-LCB-": "{", "-RCB-": "}", "``": '"', "''": '"'}
 
 
@@ -59,14 +59,14 @@ class LabelledTree:
 
 
 def read_trees(path: Path, *, num_labels: int) -> Iterator[LabelledTree]:
-    """The trees of a file, one a line; blank lines are passed over.
+    """Read the trees of a file, one a line; blank lines are skipped.
 
     Args:
         path: the file, plain or compressed.
         num_labels: labels are 0 to ``num_labels - 1``.
 
     Raises:
-        DataError: a line is no such tree, with ``file:line``.
+        DataError: a line is no such tree; the message has ``file:line``.
     """
     for number, line in read_lines(path):
         if line.strip():
@@ -77,14 +77,14 @@ def read_trees(path: Path, *, num_labels: int) -> Iterator[LabelledTree]:
 
 
 def parse_tree(text: str, *, num_labels: int) -> LabelledTree:
-    """One tree; its depth is not limited.
+    """Parse one tree; its depth is not limited.
 
     Args:
-        text: in brackets.
+        text: the tree in brackets.
         num_labels: labels are 0 to ``num_labels - 1``.
 
     Raises:
-        ValueError: brackets do not match, a label is none, or a word stands where none should.
+        ValueError: brackets do not match, a label is invalid, or a word is at a wrong place.
     """
     allowed = {str(label) for label in range(num_labels)}
     words: list[str] = []
@@ -119,5 +119,5 @@ def parse_tree(text: str, *, num_labels: int) -> LabelledTree:
 
 
 def plain_word(word: str) -> str:
-    """A word of the treebank as it is written elsewhere: brackets, quotation marks, no escapes, no no-break space."""
+    """Convert a word of the treebank to usual spelling: brackets, quotation marks, no escapes, no no-break space."""
     return _CHARACTERS.get(word) or word.replace("\\/", "/").replace("\\*", "*").replace("\u00a0", " ")

@@ -1,1 +1,1 @@
-"""Tasks that ask for a span of a passage."""
+"""Tasks whose answers are spans of a passage."""

@@ -10,8 +10,8 @@ class GoldSpan:
     """One annotator's answer.
 
     Attributes:
-        text: as it is scored.
-        start: its first character in the passage; None where the answer is no span of it (yes, no).
+        text: the text that is scored.
+        start: its first character in the passage; None if the answer is no span of it (yes, no).
         end: one past its last character.
     """
 
@@ -33,13 +33,13 @@ class QuestionExample:
     """One question.
 
     Attributes:
-        id: as published.
-        question: its text.
-        passage: what may be quoted.
-        answers: gold answers, the one to train on first; empty where there is none in the passage; None where hidden.
+        id: the published id.
+        question: text of the question.
+        passage: text that contains the answer.
+        answers: gold answers, the one to train on first; empty if the passage has none; None if they are hidden.
         history: earlier turns of the dialogue, the first one first.
         kind: index into the task's ``labels`` of another kind of answer than a span (yes, no, unknown); None: a span.
-        metadata: further gold labels of the source, such as QuAC's followup, by name.
+        metadata: further gold labels of the source by name, such as QuAC's followup.
     """
 
     id: str
@@ -57,17 +57,17 @@ class QuestionExample:
 
     @property
     def content(self) -> tuple[str, ...]:
-        """Question and passage, and the dialogue before."""
+        """Question and passage, and the earlier turns of the dialogue."""
         return (self.question, self.passage, *(text for turn in self.history for text in (turn.question, turn.answer)))
 
     @property
     def stratum(self) -> int:
-        """0 for a span, 1 for none, 2 and up for other kinds of answer."""
+        """0 for a span, 1 for no answer, 2 and up for other kinds of answer."""
         if self.kind is not None:
             return 2 + self.kind
         return 0 if self.answers is None or self.answers else 1
 
     @property
     def group(self) -> str:
-        """The passage: that of a dialogue too."""
+        """The passage, which all questions of a dialogue share."""
         return self.passage

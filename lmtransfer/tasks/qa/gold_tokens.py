@@ -1,4 +1,4 @@
-"""Which tokens of a passage are a gold answer, by its characters.
+"""Find the tokens of a passage that are a gold answer, by their characters.
 
 Shape legend: n tokens of a passage.
 """
@@ -12,12 +12,12 @@ import numpy as np
 
 from lmtransfer.tasks.qa.example import GoldSpan, QuestionExample
 
-#: The tokens of no answer.
+#: The tokens for no answer.
 NOWHERE = (-1, -1)
 
 
 class GoldTokens(NamedTuple):
-    """The tokens of the answer to train on, counted in the passage; -1 and -1 for none."""
+    """The tokens of the answer to train on, as indices into the passage; -1 and -1 for no answer."""
 
     start: int
     end: int
@@ -27,19 +27,19 @@ class GoldTokens(NamedTuple):
     def of(
         cls, example: QuestionExample, spans: np.ndarray, windows: Sequence[tuple[int, int]], *, longest: int
     ) -> GoldTokens:
-        """The first gold answer that can be given exactly, else the nearest tokens to the first.
+        """Return the first gold answer that tokens of one window express exactly; else those that cover the first one.
 
         Args:
-            example: the question; of a kind of its own, its gold answer is the evidence.
+            example: the question; if it has another kind of answer, its first gold answer is the evidence.
             spans: character span of each token of the passage, shape (n, 2).
-            windows: of the passage, from the first token to one past the last.
-            longest: most tokens of an answer that can be given.
+            windows: windows of the passage, each from its first token to one past its last.
+            longest: maximum tokens of an answer that can be given.
         """
         golds = example.answers or ()
         if not golds or golds[0].start is None:
             return cls(*NOWHERE, reachable=True)
         nearest: tuple[int, int] | None = None
-        for gold in golds if example.kind is None else golds[:1]:  # of another kind: the evidence
+        for gold in golds if example.kind is None else golds[:1]:  # another kind of answer: only the evidence
             found = _exact(gold, example.passage, spans)
             if found is None:
                 continue
@@ -51,12 +51,12 @@ class GoldTokens(NamedTuple):
         return cls(*(nearest or NOWHERE), reachable=example.kind is not None)
 
     def inside(self, window: tuple[int, int]) -> bool:
-        """Whether these tokens are all in a window, from its first to one past its last."""
+        """Whether all of these tokens are in a window, which goes from its first token to one past its last."""
         return 0 <= window[0] <= self.start and self.end < window[1]
 
 
 def _exact(gold: GoldSpan, passage: str, spans: np.ndarray) -> tuple[tuple[int, int], bool] | None:
-    """The tokens of a gold answer, and whether they are exactly that; None where it has no tokens."""
+    """Return the tokens of a gold answer, and whether they express it exactly; None if it has no tokens."""
     if gold.start is None or gold.end is None:
         return None
     wanted = _stripped(passage, gold.start, gold.end)
@@ -65,19 +65,19 @@ def _exact(gold: GoldSpan, passage: str, spans: np.ndarray) -> tuple[tuple[int, 
 
 
 def covering_tokens(spans: np.ndarray, start: int, end: int) -> tuple[int, int] | None:
-    """The first and the last token that share a character with a stretch of text; None where none does.
+    """Return the first and the last token that share a character with a span of the text; None if no token does.
 
     Args:
         spans: character span of each token, shape (n, 2).
-        start: first character.
-        end: one past the last character.
+        start: first character of the span.
+        end: one past its last character.
     """
     sharing = np.flatnonzero((spans[:, 0] < end) & (spans[:, 1] > start) & (spans[:, 0] < spans[:, 1]))
     return (int(sharing[0]), int(sharing[-1])) if len(sharing) else None
 
 
 def text_of_tokens(passage: str, spans: np.ndarray, start: int, end: int) -> tuple[int, int]:
-    """The characters from the first of token ``start`` to the last of token ``end``, without white space at the edges.
+    """Return the characters from token ``start`` to token ``end`` inclusive, without white space at the edges.
 
     Args:
         passage: the text.

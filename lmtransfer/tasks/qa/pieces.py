@@ -1,4 +1,4 @@
-"""The tokens of questions, of the turns before them and of passages, spelt where an encoder reads characters.
+"""Tokens of questions, dialogue turns and passages, with spellings if the encoder reads characters.
 
 Shape legend: n tokens of a text.
 """
@@ -16,25 +16,25 @@ from lmtransfer.tokenizers.base import Tokenizer
 
 
 class Piece(NamedTuple):
-    """Token ids of a text, and the row of each in the table of spellings (None where nothing is spelt), int32 (n,)."""
+    """Token ids of a text, and the row of each in the table of spellings (None without spellings), int32 (n,)."""
 
     ids: np.ndarray
     rows: np.ndarray | None
 
     def cut(self, start: int, stop: int) -> Piece:
-        """Some of the tokens."""
+        """Return the tokens from ``start`` to ``stop``."""
         return Piece(self.ids[start:stop], None if self.rows is None else self.rows[start:stop])
 
 
 class QuestionPieces:
-    """Encodes each distinct question, turn and passage of some examples once.
+    """Encodes each distinct question, turn and passage of the examples once.
 
     Args:
         examples: the questions.
         tokenizer: gives the ids and the character offsets.
         max_question_tokens: longest question with its history. The question keeps its beginning; the history keeps
-            its end, the turns nearest to the question.
-        history_turns: how many earlier turns (question and answer) precede the question.
+            its end, which is nearest to the question.
+        history_turns: number of earlier turns (question and answer) that precede the question.
     """
 
     def __init__(
@@ -51,19 +51,19 @@ class QuestionPieces:
         self._texts = {text: self._spelt(text, ids) for text, ids in encoded}
 
     def special(self, token_id: int) -> Piece:
-        """A special token, which spells itself."""
+        """Return a special token as a piece, with its own row in the table of spellings."""
         ids = np.array([token_id], dtype=np.int32)
         return Piece(ids, None if self._speller is None else ids)
 
     def passage(self, text: str) -> tuple[Piece, np.ndarray]:
-        """A whole passage, and the character span of each of its tokens, int32, shape (n, 2)."""
+        """Return a whole passage, and the character span of each of its tokens, int32, shape (n, 2)."""
         if text not in self._passages:
             encoding = self._tokenizer.encode(text)
             self._passages[text] = (self._spelt(text, encoding.ids), encoding.offsets)
         return self._passages[text]
 
     def question(self, example: QuestionExample) -> tuple[list[Piece], bool]:
-        """The question's tokens with those of its history before them, and whether none were cut."""
+        """Return the tokens of the history and then of the question, and whether no token was cut."""
         own = self._texts[example.question]
         parts, complete = [own.cut(0, self._room)], len(own.ids) <= self._room
         left = self._room - len(parts[0].ids)
@@ -75,7 +75,7 @@ class QuestionPieces:
         return parts, complete
 
     def spelling(self, pieces: Iterable[Piece]) -> Spelling | None:
-        """The table of spellings with the rows of all these tokens, or None where nothing is spelt."""
+        """Return the table of spellings with the rows of all these tokens, or None without spellings."""
         if self._speller is None:
             return None
         return self._speller.spelling(piece.rows for piece in pieces if piece.rows is not None)

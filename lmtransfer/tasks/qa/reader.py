@@ -1,4 +1,4 @@
-"""Questions that users ask: a line, JSON lines with ``question`` and ``context``, or files in a published format."""
+"""Read questions of users: a line, JSON lines with ``question`` and ``context``, or files in a published format."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from lmtransfer.tasks.qa.sets import SETS
 
 
 class QuestionReader(Reader):
-    """Makes questions of what users ask.
+    """Makes questions from the input of users.
 
     Args:
-        kind: what answers, in a word, for messages.
-        file_format: of the task's own files.
-        labels: its other kinds of answer.
+        kind: short name of the task's kind, for messages.
+        file_format: format of the task's own files.
+        labels: the task's other kinds of answer.
     """
 
     formats = ("lines", "jsonl", "squad", "quac", "coqa")
@@ -30,11 +30,11 @@ class QuestionReader(Reader):
         self._labels = labels
 
     def of_filled_line(self, line: str, where: str, name: str, notes: Notes) -> QuestionExample:
-        """A question, and the passage behind it."""
+        """Make a question from a line with the question and then the passage."""
         return QuestionExample(name, *two_texts(line, "a question and a passage"))
 
     def of_file(self, asked: Asked) -> Iterator[Given]:
-        """JSON lines, or a file in a published format, whose answers are not used."""
+        """Read JSON lines, or a file in a published format; its answers are not used."""
         if asked.file_format == "jsonl":
             yield from asked.each_line(_question, pass_blank=True)
             return

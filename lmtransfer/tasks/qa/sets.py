@@ -1,4 +1,4 @@
-"""The sets of questions: how the files of each are written, and what its own script makes of the answers."""
+"""The question sets: how to read the files of each, and how its official script scores answers."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ SpanFormat = Literal["squad", "quac", "coqa", "jsonl"]
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """Answers and gold answers by question id, as the official scripts take them.
+    """Answers and gold answers by question id, in the form that the official scripts take.
 
     Attributes:
-        texts: what is answered.
-        spans: the best span, whatever is answered.
-        null_odds: how much more there is to say for no answer than for it.
-        references: the gold texts; none where there is no answer.
-        domains: where each question is from; empty where that is not said.
+        texts: text of each answer.
+        spans: text of the best span, even if the answer is another one.
+        null_odds: null score minus span score; a large value means no answer.
+        references: the gold texts; empty if there is no answer.
+        domains: source domain of each question; empty if it is unknown.
     """
 
     texts: Mapping[str, str]
@@ -42,7 +42,7 @@ class Answered:
 
     @classmethod
     def of(cls, examples: Sequence[QuestionExample], answers: Iterable[SpanAnswer]) -> Answered:
-        """The answers to these questions, in their order."""
+        """Collect the answers to these questions; both are in the same order."""
         given = dict(zip((example.id for example in examples), answers, strict=True))
         return cls(
             texts={name: answer.text for name, answer in given.items()},
@@ -57,12 +57,12 @@ class Squad:
     """SQuAD 1.1, or 2.0, in which a question may have no answer.
 
     Args:
-        no_answer: whether one may.
-        threshold: null odds above which there is none.
+        no_answer: whether a question may have no answer.
+        threshold: null odds above which there is no answer.
 
     Attributes:
-        kinds: the answers that are no spans.
-        on_hub: whether there are sets on the hub with its columns.
+        kinds: names of the answers that are no spans.
+        on_hub: whether the hub has sets with these columns.
     """
 
     kinds: ClassVar[tuple[str, ...]] = ()
@@ -72,26 +72,26 @@ class Squad:
         self.no_answer, self.threshold = no_answer, threshold
 
     def read(self, path: Path, *, bad_answers: BadAnswersPolicy, kinds: Sequence[str]) -> QuestionFile:
-        """The questions of a file.
+        """Read the questions of a file.
 
         Args:
             path: the file.
-            bad_answers: what becomes of gold answers that are not where the file says.
+            bad_answers: what to do with gold answers that are not where the file says.
             kinds: names of the answers that are no spans, in the task's order.
 
         Raises:
-            DataError: it is malformed.
+            DataError: the file is malformed.
         """
         return read_squad(path, bad_answers=bad_answers)
 
     def scores(self, given: Answered) -> dict[str, float]:
-        """The official metrics, 0 to 1."""
+        """Compute the official metrics, 0 to 1."""
         if not self.no_answer:
             return squad_scores(given.texts, given.references)
         return squad2_scores(given.spans, given.references, null_odds=given.null_odds, threshold=self.threshold)
 
     def questions(self, given: Answered) -> dict[str, dict[str, float]]:
-        """What each question is worth in them, by metric and id."""
+        """Return the scores of each question, by metric and question id."""
         if not self.no_answer:
             return squad_questions(given.texts, given.references)
         return squad2_questions(given.spans, given.references, null_odds=given.null_odds, threshold=self.threshold)
@@ -138,7 +138,7 @@ class Coqa(Squad):
         return read_coqa(path, bad_answers=bad_answers, kinds=kinds)
 
     def scores(self, given: Answered) -> dict[str, float]:
-        """See ``Squad``; also by domain, where each question has one."""
+        """See ``Squad``; also scores each domain if every question has one."""
         groups = given.domains if all(given.domains.values()) else None
         return coqa_scores(given.texts, given.references, groups=groups)
 
@@ -147,5 +147,5 @@ class Coqa(Squad):
         return coqa_questions(given.texts, given.references)
 
 
-#: By the name that a task's YAML gives them.
+#: Question sets by the name that a task's YAML file uses.
 SETS: Mapping[SpanFormat, type[Squad]] = {"squad": Squad, "quac": Quac, "coqa": Coqa, "jsonl": OwnQuestions}

@@ -1,4 +1,4 @@
-"""What a span head says about the windows of a passage, as one answer an example.
+"""Decode the outputs of a span head over the windows of a passage into one answer an example.
 
 Shape legend: N examples, S sequences (the windows of all of them), C other kinds of answer.
 """
@@ -18,26 +18,26 @@ from lmtransfer.tasks.heads import SpanTargets
 from lmtransfer.tasks.qa.gold_tokens import text_of_tokens
 from lmtransfer.tasks.qa.windows import WindowedQuestion
 
-#: The score of a passage without any legal span: what float32 has lowest, since JSON has no infinity.
+#: The score of a passage without any legal span: the lowest float32 value, because JSON has no infinity.
 NO_SPAN_SCORE = float(np.finfo(np.float32).min)
 
 
 def decode_spans(
     encoded: EncodedExamples, outputs: np.ndarray, *, labels: Sequence[str], no_answer: bool, threshold: float = 0.0
 ) -> Iterator[SpanAnswer]:
-    """One answer an example, whatever the number and the order of its windows.
+    """Yield one answer an example, independent of the number and the order of its windows.
 
-    The span is the best of the best spans of the windows (of equal ones the first in the passage); the null score is
-    the least of the windows', as in run_squad.py of google-research/bert for SQuAD 2.0: there is no answer only where
-    each window says so. Another kind of answer is given where some window has it above "a span".
+    The span is the best of the windows' best spans (with equal scores, the first in the passage). The null score is the
+    smallest of the windows' null scores, as in run_squad.py of google-research/bert for SQuAD 2.0: there is no answer
+    only if every window says so. Another kind of answer is given if some window scores it above a span.
 
     Args:
-        encoded: of ``encode_questions``.
+        encoded: result of ``encode_questions``.
         outputs: [start, end, score, null score, and for each other kind its log odds against a span], float32, shape
-            (S, 4 + C); start and end are tokens of the sequence, or -1 where no span is legal.
-        labels: names of the other kinds, C of them.
-        no_answer: whether "no answer" is an answer.
-        threshold: null odds (null score less span score) above which there is none.
+            (S, 4 + C); start and end are tokens of the sequence, or -1 if no span is legal.
+        labels: names of the C other kinds.
+        no_answer: whether "no answer" is a valid answer.
+        threshold: null odds (null score minus span score) above which there is no answer.
     """
     told = SpanTargets.of(encoded.targets)
     passages = np.stack([told.first, told.stop], axis=1)
@@ -58,7 +58,7 @@ def decode_spans(
 
 
 class _Span(NamedTuple):
-    """A span of characters; larger is better, so that ``max`` takes the earlier of two equal ones."""
+    """A span of characters that compares so that ``max`` takes the earlier of two spans with equal scores."""
 
     score: float
     earlier: tuple[int, int]
@@ -73,7 +73,7 @@ class _Span(NamedTuple):
 
 
 def _best(question: WindowedQuestion, passages: np.ndarray, rows: np.ndarray) -> _Span:
-    """The best legal span over windows, in characters of the passage."""
+    """Return the best legal span over all windows, in characters of the passage."""
     found = [_Span(NO_SPAN_SCORE, (0, 0))]
     for begin, (first, stop), row in zip(question.window_starts, passages.tolist(), rows, strict=True):
         start, end, score = int(row[0]), int(row[1]), float(row[2])

@@ -1,4 +1,4 @@
-"""Extractive question answering: SQuAD 1.1 and 2.0, the dialogues of QuAC and CoQA, and one's own files."""
+"""Extractive question answering: SQuAD 1.1 and 2.0, the dialogues of QuAC and CoQA, and files of the user."""
 
 from __future__ import annotations
 
@@ -26,41 +26,41 @@ from lmtransfer.tokenizers.base import Tokenizer
 
 
 class SpanQa(Task):
-    """Questions about passages, answered by a span of the passage; scored as the data's own scripts do.
+    """Questions about passages, answered by a span of the passage and scored like the official script of the data.
 
-    Files are found as ``LocatedFiles`` finds them; the hub is asked for splits whose files are not at hand.
+    Files are searched as in ``LocatedFiles``. Splits without a file on this machine are loaded from the hub.
 
     Args:
         name: the task's name in tables and results.
         file_format: ``squad`` (1.1 and 2.0), ``quac``, ``coqa``, or ``jsonl``: one question a line (see
-            ``tasks.file_formats.span_rows``), or SQuAD's format where a file's name ends in ``.json``.
-        hub: ``datasets`` name to fall back on, with SQuAD's columns; null: files only.
+            ``tasks.file_formats.span_rows``), or SQuAD's format if a file's name ends in ``.json``.
+        hub: ``datasets`` name for splits without a file, with SQuAD's columns; null: files only.
         hub_config: its configuration.
-        hub_splits: hub split of each split; by the same name where it says nothing.
-        files: file of each split, such as ``{train: squad/train-v1.1.json}``; of several, all are read.
+        hub_splits: hub name of each split; the same name if it is not listed.
+        files: file of each split, such as ``{train: squad/train-v1.1.json}``; if there are several, all are read.
         train: file or files of the training split, instead of ``files``.
-        dev: the same of the dev split.
-        test: the same of the test split, which may lack the answers.
-        no_answer: whether a question may have no answer. Otherwise the null score is learnt, by the windows that do
-            not show the answer, but never answers.
-        null_threshold: null odds above which there is no answer; the scores also say what the best one would give.
+        dev: file or files of the dev split, instead of ``files``.
+        test: file or files of the test split, which may lack the answers, instead of ``files``.
+        no_answer: whether a question may have no answer. If not, the null score is still trained, on windows that do
+            not contain the answer, but it never decides an answer.
+        null_threshold: null odds above which there is no answer; the scores also report the best threshold.
         labels: other kinds of answer; CoQA's are yes, no and unknown.
-        stride: tokens from the start of a window of a long passage to that of the next.
+        stride: tokens from the start of one window of a long passage to the start of the next.
         max_question_tokens: longest question, with its history.
         max_answer_tokens: longest answer that is given.
-        history_turns: how many earlier turns of a dialogue precede the question.
-        bad_answers: what becomes of gold answers that are not where the file says: ``refuse`` stops at the first;
+        history_turns: number of earlier turns of a dialogue that precede the question.
+        bad_answers: what to do with gold answers that are not where the file says: ``refuse`` raises an error;
             ``skip`` leaves them out and counts them in ``notes``.
-        max_length: longest sequence in tokens, specials included; null: what the encoder can read.
+        max_length: longest sequence in tokens, specials included; null: the longest input of the encoder.
         num_train: size of the seeded subset of the training split; null: all of it.
-        dev_from_train: fraction of the training examples held out to choose by; null: the dev split chooses.
+        dev_from_train: fraction of the training examples in the held-out part; null: the dev split is used instead.
         data_root: folder that holds the data folders.
 
     Attributes:
-        notes: odd things met, by split in the last ``examples`` of it.
+        notes: unusual input by split, from the last call of ``examples`` for the split.
 
     Raises:
-        ConfigError: a number out of its range, no file at all, or ``labels`` and ``no_answer`` that do not fit the
+        ConfigError: a number is out of its range, there is no file, or ``labels`` and ``no_answer`` do not fit the
             format.
     """
 
@@ -138,12 +138,12 @@ class SpanQa(Task):
             raise ConfigError(problems)
 
     def reader(self) -> QuestionReader:
-        """Makes questions of what users ask."""
+        """Return the reader that makes questions from the input of users."""
         return QuestionReader(SpanSpec.kind, file_format=self.file_format, labels=self.labels)
 
     @property
     def head(self) -> HeadSpec:
-        """First and last token of a span, or another kind of answer."""
+        """A head for the first and last token of a span, or another kind of answer."""
         return SpanSpec(len(self.labels), max_answer_tokens=self.max_answer_tokens)
 
     def examples(self, split: str) -> list[QuestionExample]:
@@ -175,10 +175,10 @@ class SpanQa(Task):
         return found
 
     def check_windows(self, longest: int) -> None:
-        """Refuse windows that would begin beyond the end of the one before, but for the default, which suits all.
+        """Check that windows overlap or touch; the default ``stride`` fits all lengths and is not checked.
 
         Raises:
-            ConfigError: ``stride`` is more than a window of ``longest`` tokens.
+            ConfigError: ``stride`` is larger than a window of ``longest`` tokens.
         """
         if self.stride != STRIDE and self.stride > longest:
             raise ConfigError(
@@ -189,7 +189,7 @@ class SpanQa(Task):
     def encode(
         self, examples: Sequence[QuestionExample], tokenizer: Tokenizer, *, max_length: int, num_segments: int
     ) -> EncodedExamples:
-        """Questions with the windows of their passages; see ``encode_questions``."""
+        """Encode questions with the windows of their passages; see ``encode_questions``."""
         return encode_questions(
             examples,
             tokenizer,
@@ -202,22 +202,22 @@ class SpanQa(Task):
         )
 
     def answers(self, encoded: EncodedExamples, outputs: np.ndarray) -> Iterator[SpanAnswer]:
-        """One answer a question, over all windows of its passage; see ``decode_spans``."""
+        """Yield one answer a question, over all windows of its passage; see ``decode_spans``."""
         return decode_spans(
             encoded, outputs, labels=self.labels, no_answer=self.no_answer, threshold=self.null_threshold
         )
 
     def score(self, examples: Sequence[QuestionExample], answers: Iterable[SpanAnswer]) -> dict[str, float]:
-        """The official metrics, F1 first, as fractions.
+        """Compute the official metrics, F1 first, as fractions.
 
-        Questions that may have no answer are scored at ``null_threshold``, and by ``best_f1`` and ``best_exact`` at
-        the thresholds that suit them best.
+        If questions may have no answer, they are scored at ``null_threshold``; ``best_f1`` and ``best_exact`` are
+        scores at the best thresholds.
         """
         scores = self.questions.scores(Answered.of(examples, answers))
         return {self.main_metric: scores[self.main_metric], **scores}
 
     def scored_examples(self, examples: Sequence[QuestionExample], answers: Sequence[SpanAnswer]) -> ScoredExamples:
-        """The texts, said and gold, and what each is worth; see ``Task``."""
+        """Return predicted and gold texts with the scores of each question; see ``Task``."""
         questions = self.questions.questions(Answered.of(examples, answers))
         strata = np.array([example.stratum for example in examples], dtype=np.int64)
         return scored_examples(
@@ -231,7 +231,7 @@ class SpanQa(Task):
         )
 
     def baseline(self, train: Sequence[QuestionExample], examples: Sequence[QuestionExample]) -> list[Answer] | None:
-        """The commonest answer that is no span, such as none at all; None where each answer is a span."""
+        """The most frequent answer that is no span, such as no answer; None if each answer is a span."""
         counts = Counter("" if example.kind is None else self.labels[example.kind] for example in train)
         if not self.labels:
             return [SpanAnswer("") for _ in examples] if self.no_answer else None
@@ -240,7 +240,7 @@ class SpanQa(Task):
         return [SpanAnswer(kind, kind=kind) for _ in examples]
 
     def _read(self, split: str) -> Iterator[tuple[str, QuestionFile]]:
-        """What each file of a split holds, and its name."""
+        """Yield the name of each file of a split, and its questions."""
         located = self.files.get(split, [])
         paths = [file.find(split) for file in located]
         if self.hub is not None and not (paths and all(paths)):
@@ -255,6 +255,6 @@ class SpanQa(Task):
 
 
 def _ratio(scores: Mapping[str, float], examples: Sequence[QuestionExample]) -> Ratio:
-    """The mean of some questions' scores; the others do not count."""
+    """Return the mean over the examples that have a score; the others do not count."""
     parts = np.array([scores.get(example.id, 0.0) for example in examples], dtype=np.float64)
     return Ratio(parts, np.array([float(example.id in scores) for example in examples]))

@@ -1,4 +1,4 @@
-"""Questions with their passages as [CLS] question [SEP] passage [SEP], a long passage in overlapping windows.
+"""Encode questions with passages as [CLS] question [SEP] passage [SEP]; a long passage has overlapping windows.
 
 Shape legend: N examples, S sequences (the windows of all of them), T tokens of all sequences, n tokens of a text.
 """
@@ -17,18 +17,18 @@ from lmtransfer.tasks.qa.gold_tokens import NOWHERE, GoldTokens
 from lmtransfer.tasks.qa.pieces import Piece, QuestionPieces
 from lmtransfer.tokenizers.base import Tokenizer
 
-#: Tokens from the start of a window to that of the next, where nothing else is said; less in short windows.
+#: Default number of tokens from the start of one window to the start of the next; smaller in short windows.
 STRIDE = 128
 _NUM_SPECIALS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowedQuestion(QuestionExample):
-    """A question, and where the tokens of its passage and of its windows are.
+    """A question with the token positions of its passage and of its windows.
 
     Attributes:
         spans: character span of each token of the passage, int32, shape (n, 2); questions about one passage share it.
-        window_starts: the passage's token that each window begins with, in the order of the example's sequences.
+        window_starts: first passage token of each window, in the order of the example's sequences.
     """
 
     spans: np.ndarray = field(compare=False, repr=False)
@@ -48,28 +48,28 @@ def encode_questions(
 ) -> EncodedExamples:
     """Encode questions as BERT does (Devlin et al. 2019, section 4.2, and run_squad.py of google-research/bert).
 
-    Each distinct passage is encoded once. The answer's tokens are those that share a character with it: of several gold
-    answers the first that can be given exactly; where none can, the nearest to the first one is trained on, and the
-    example is ``unreachable``. An answer of another kind belongs to the windows that show the evidence for it, or,
-    where that is not known, to all of them.
+    Each distinct passage is encoded once. The tokens of an answer are those that share a character with it. The target
+    is the first gold answer that tokens of one window express exactly. If there is none, the target is the tokens that
+    cover the first answer, and the example is ``unreachable``. Another kind of answer is the target of the
+    windows that contain its evidence, or of all windows if no window contains the evidence.
 
-    Where we differ from run_squad.py: windows overlap by half at least, however short they are; a question has half
-    the room at most; and the answer begins and ends where the annotator's does, by characters, not by words.
+    Differences from run_squad.py: windows overlap by at least half, even if they are short; a question takes at most
+    half of the room; and answers begin and end where the annotator's do, by characters, not by words.
 
     Args:
         examples: N questions.
         tokenizer: gives the ids and the character offsets.
         max_length: longest sequence in tokens, specials included.
-        num_segments: how many segment ids the encoder tells apart; the passage has 1, or 0 where there is one only.
-        stride: tokens from the start of a window to that of the next.
+        num_segments: number of segment ids of the encoder; the passage has 1, or 0 if there is only one.
+        stride: tokens from the start of one window to the start of the next.
         max_question_tokens: longest question with its history. The question keeps its beginning; the history keeps
-            its end, the turns nearest to the question.
-        history_turns: how many earlier turns (question and answer) precede the question.
+            its end, which is nearest to the question.
+        history_turns: number of earlier turns (question and answer) that precede the question.
         max_answer_tokens: longest answer that is ever given; a longer one is unreachable. None: any length.
 
     Raises:
         ConfigError: ``max_length`` leaves no room for text.
-        ValueError: another number that leaves no room for a passage.
+        ValueError: another number leaves no room for a passage.
     """
     most = room_beside(_NUM_SPECIALS, max_length=max_length)
     if min(stride, max_question_tokens) < 1 or history_turns < 0:
@@ -113,13 +113,13 @@ def encode_questions(
 
 @dataclass(slots=True)
 class _Sequences:
-    """The sequences of all questions as they grow, a window each.
+    """The growing list of sequences of all questions, one for each window.
 
     Attributes:
         cls, sep: the special tokens.
-        owners: the number of the question of each window.
+        owners: number of the question of each window.
         pieces: tokens of all windows.
-        lengths: of the question with its two specials, and of the passage with its one.
+        lengths: lengths of the question with its two specials, and of the passage with its one.
         targets: see ``encode_questions``.
     """
 
@@ -139,9 +139,9 @@ class _Sequences:
         answer: GoldTokens,
         kind: int | None,
     ) -> None:
-        """The windows of one question, with the answer where they show it.
+        """Add the windows of one question, with the answer in the windows that contain it.
 
-        An answer of another kind is that of the windows that show its evidence, or of all where none does.
+        Another kind of answer is given to the windows that contain its evidence, or to all windows if none contains it.
         """
         first = sum(len(part.ids) for part in question) + 2
         shown = [answer.inside(window) for window in windows]
@@ -157,14 +157,14 @@ class _Sequences:
 
 
 def window_starts(num_tokens: int, *, room: int, stride: int) -> range:
-    """The token of the passage that each window begins with; the last window is the first that reaches the end.
+    """Return the first passage token of each window; the last window is the first one that reaches the passage's end.
 
-    Windows overlap by half at least, so that an answer of up to half a window is whole in one of them.
+    Windows overlap by at least half, so that an answer of up to half a window is complete in one of them.
 
     Args:
-        num_tokens: of the passage.
-        room: tokens of the passage that a window has room for.
-        stride: tokens from the start of a window to that of the next, at most.
+        num_tokens: tokens of the passage.
+        room: tokens of the passage that fit into a window.
+        stride: maximum tokens from the start of one window to the start of the next.
     """
     step = min(stride, max(1, room // 2))
     num_further = max(0, -(-(num_tokens - room) // step))

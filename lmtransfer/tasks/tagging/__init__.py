@@ -1,1 +1,1 @@
-"""Tasks that ask for a tag of each word."""
+"""Tasks that predict a tag for each word."""

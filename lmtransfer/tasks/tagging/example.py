@@ -10,9 +10,9 @@ class TaggedExample:
     """One sentence.
 
     Attributes:
-        id: names it for people and files.
+        id: name for people and files.
         words: its words.
-        tags: indices into the task's ``labels``, one a word; None where hidden.
+        tags: indices into the task's ``labels``, one a word; None if hidden.
     """
 
     id: str
@@ -31,7 +31,7 @@ class TaggedExample:
 
     @property
     def stratum(self) -> int:
-        """0: sentences are of one kind."""
+        """0: all sentences are of one class."""
         return 0
 
     @property

@@ -1,4 +1,4 @@
-"""Where tagged sentences come from: one file a split, or a ``datasets`` name; their tags as BIO."""
+"""Sources of tagged sentences: one file for each split, or a ``datasets`` name; span tags are converted to BIO."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Scheme = Literal["words", "bio", "iob1"]
 
 UNMARKED = "spans that begin with I- in place of B-, taken as they are"
 
-#: What names of files say that are no columns.
+#: File formats by the suffix of a file name; other files have columns.
 _SAID: dict[str, FileFormat] = {".conllu": "conllu", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl"}
 _DEFAULT_COLUMNS: dict[FileFormat, tuple[int | str, int | str]] = {
     "conll": (1, 2),
@@ -30,19 +30,19 @@ _DEFAULT_COLUMNS: dict[FileFormat, tuple[int | str, int | str]] = {
 
 
 class TaggedFiles:
-    """The splits of a task: files first, then the hub for those that have no file at hand.
+    """The splits of a task: from files, or from the hub for splits without a file on this machine.
 
     Args:
         located: file of each split.
-        file_format: how they are written.
-        word_column: number, name or field of the words; None: the usual one.
-        tag_column: the same of the tags.
-        scheme: what tags say.
-        hub: where to look when there is no file; None: nowhere.
+        file_format: format of the files.
+        word_column: number, name or field of the words; None: the default of the format.
+        tag_column: number, name or field of the tags; None: the default of the format.
+        scheme: meaning of the tags.
+        hub: the data set on the hub for splits without a file; None: files only.
         hub_columns: its columns of the words and of the tags.
 
     Raises:
-        ConfigError: a column that the format cannot have, or neither a file nor a hub name.
+        ConfigError: the format has no such column, or there is neither a file nor a hub name.
     """
 
     def __init__(
@@ -69,10 +69,10 @@ class TaggedFiles:
             raise ConfigError("task.files is empty and task.hub is null: name a file a split, or a datasets name")
 
     def origin(self, split: str) -> str:
-        """The file or the hub split that a split is read from.
+        """Return the file or the hub split from which a split is read.
 
         Raises:
-            DataError: there is no such split, or it is nowhere.
+            DataError: there is no such split, or its data are missing.
         """
         path = self.located.find(split)
         if path is not None:
@@ -82,14 +82,14 @@ class TaggedFiles:
         raise self.located.missing(split)
 
     def sentences(self, split: str, notes: Notes) -> Iterator[TaggedSentence]:
-        """The sentences of a split, in the order of the source; spans are in BIO.
+        """Read the sentences of a split, in the order of the source; spans are in BIO.
 
         Args:
-            split: which.
-            notes: where odd things are counted.
+            split: name of the split.
+            notes: counts unusual input.
 
         Raises:
-            DataError: the split is missing or malformed, with ``file:line``.
+            DataError: the split is missing or malformed; the message has ``file:line``.
         """
         found = self._sentences(split, notes)
         return found if self.scheme == "words" else (self._as_bio(sentence, notes) for sentence in found)

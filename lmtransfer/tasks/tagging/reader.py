@@ -1,4 +1,4 @@
-"""Sentences that users want tagged: a line of words, JSON lines with ``words``, or files with a word a line."""
+"""Read sentences of users: a line of words, JSON lines with ``words``, or files with one word a line."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from lmtransfer.tasks.tagging.example import TaggedExample
 
 
 class SentenceReader(Reader):
-    """Makes sentences of what users ask.
+    """Makes sentences from the input of users.
 
     Args:
-        kind: what answers, in a word, for messages.
-        file_format: of the task's own files.
-        word_column: in them.
-        tag_column: in them.
+        kind: short name of the task's kind, for messages.
+        file_format: format of the task's own files.
+        word_column: column of the words in these files.
+        tag_column: column of the tags in these files.
     """
 
     formats = ("lines", "jsonl", "conll", "conllu")
@@ -30,11 +30,11 @@ class SentenceReader(Reader):
         self._own_format, self._word_column, self._tag_column = file_format, word_column, tag_column
 
     def of_filled_line(self, line: str, where: str, name: str, notes: Notes) -> TaggedExample:
-        """The words of a line, with white space between them."""
+        """Make a sentence from a line of words separated by white space."""
         return TaggedExample(name, tuple(clean(line, where, notes).split()))
 
     def of_file(self, asked: Asked) -> Iterator[Given]:
-        """JSON lines, or a file with a word a line, whose tags are not looked at."""
+        """Read JSON lines, or a file with one word a line; its tags are not used."""
         same = asked.file_format == self._own_format
         if asked.file_format == "jsonl":
             field = str(self._word_column) if same else "words"

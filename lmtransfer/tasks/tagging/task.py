@@ -1,4 +1,4 @@
-"""A tag for each word of a sentence: parts of speech, and spans such as named entities written as a tag a word.
+"""Tag each word of a sentence: parts of speech, or spans such as named entities written as one tag a word.
 
 Shape legend: R words of all sentences, C tags, W words of a sentence.
 """
@@ -33,37 +33,38 @@ ENCODED = "encoded"
 
 
 class Tagging(Task):
-    """Sentences with a tag a word, from one file a split or from a ``datasets`` name.
+    """Sentences with one tag a word, from one file for each split or from a ``datasets`` name.
 
-    Files are found as ``LocatedFiles`` finds them; the hub is asked for splits that have no file at hand. Tags may be
-    missing in splits whose name begins with ``test``.
+    Files are searched as in ``LocatedFiles``. Splits without a file on this machine are loaded from the hub. Tags may
+    be missing in splits whose name begins with ``test``.
 
     Args:
         name: the task's name in tables and results.
-        scheme: what tags say. ``words``: something about each word alone; accuracy over words is the metric. ``bio``:
-            which words are a span, and of what kind (also BIOES, BILOU); F1 of spans is the main metric. ``iob1``: the
-            same, in files that write ``B-`` only between two spans of one kind (CoNLL-2003's): read as BIO.
+        scheme: meaning of the tags. ``words``: a property of each single word; the metric is accuracy over words.
+            ``bio``: spans and their kinds (also BIOES, BILOU); the main metric is F1 of spans. ``iob1``: the same, in
+            files that write ``B-`` only between two spans of one kind (CoNLL-2003's); they are read as BIO.
         labels: the tags in order; null: those of the training file, sorted, ``O`` first.
         files: file of each split, such as ``{train: wnut17/train.conll}``.
         file_format: ``conll`` (columns, a blank line between sentences), ``conllu`` or ``jsonl``.
         word_column: conll: number of the word's column from 1, null: 1; jsonl: field of the words, null: ``words``.
-        tag_column: the same of the tag; null: 2, ``tags``, and for conllu, which also has ``xpos``, ``upos``.
-        hub: ``datasets`` name to fall back on; null: files only.
+        tag_column: conll: number of the tag's column, null: 2; jsonl: field of the tags, null: ``tags``; conllu:
+            ``upos`` or ``xpos``, null: ``upos``.
+        hub: ``datasets`` name for splits without a file; null: files only.
         hub_config: its configuration.
-        hub_splits: hub split of each split; by the same name where it says nothing.
+        hub_splits: hub name of each split; the same name if it is not listed.
         hub_columns: its columns of the words and of the tags.
-        max_length: longest sequence in tokens, specials included; null: what the encoder can read. Longer sentences
-            are read in windows.
+        max_length: longest sequence in tokens, specials included; null: the longest input of the encoder. Longer
+            sentences are read in windows.
         num_train: size of the seeded subset of the training split; null: all of it.
-        dev_from_train: fraction of the training examples held out to choose by; null: the dev split chooses.
+        dev_from_train: fraction of the training examples in the held-out part; null: the dev split is used instead.
         data_root: folder that holds the data folders.
 
     Attributes:
-        notes: odd things met, by split in the last ``examples`` of it, and under ``"encoded"`` in the last ``encode``.
+        notes: unusual input by split, from the last call of ``examples``; under ``"encoded"`` from the last ``encode``.
 
     Raises:
-        ConfigError: a column that the format cannot have, neither a file nor a hub name, or labels that are not two or
-            more different ones or do not fit the scheme; for labels that are found in the data, when they are needed.
+        ConfigError: the format has no such column; there is neither a file nor a hub name; or ``labels`` are fewer than
+            two, repeat a tag, or do not fit the scheme. Labels that are found in the data are checked on first use.
     """
 
     baseline_name = "usual tag of each word"
@@ -111,11 +112,11 @@ class Tagging(Task):
         return self._checked(self.discover_labels())
 
     def discover_labels(self) -> list[str]:
-        """The tags of the training split: ``O``, then the others sorted.
+        """Find the tags of the training split: ``O``, then the others sorted.
 
         Raises:
             ConfigError: there is no training split.
-            DataError: it is missing or malformed.
+            DataError: the split is missing or malformed.
         """
         if "train" not in self.splits:
             raise ConfigError(
@@ -143,7 +144,7 @@ class Tagging(Task):
         return tuple(labels)
 
     def reader(self) -> SentenceReader:
-        """Makes sentences of what users ask."""
+        """Return the reader that makes sentences from the input of users."""
         return SentenceReader(
             TaggingSpec.kind,
             file_format=self.files.file_format,
@@ -152,20 +153,20 @@ class Tagging(Task):
         )
 
     def echo(self, example: TaggedExample) -> dict[str, Any]:
-        """The words."""
+        """Return the words."""
         return {"words": list(example.words)}
 
     @property
     def head(self) -> HeadSpec:
-        """One of C tags a word."""
+        """A head for one of C tags a word."""
         return TaggingSpec(len(self.labels))
 
     def origin(self, split: str) -> str:
-        """The file or the hub split that a split is read from; see ``TaggedFiles.origin``."""
+        """Return the file or the hub split from which a split is read; see ``TaggedFiles.origin``."""
         return self.files.origin(split)
 
     def examples(self, split: str) -> list[TaggedExample]:
-        """All sentences of a split, in the order of the source; see ``Task.examples``."""
+        """Read all sentences of a split, in the order of the source; see ``Task.examples``."""
         notes = self.notes[split] = Notes()
         index = {label: number for number, label in enumerate(self.labels)}
         found: list[TaggedExample] = []
@@ -194,15 +195,15 @@ class Tagging(Task):
     def encode(
         self, examples: Sequence[TaggedExample], tokenizer: Tokenizer, *, max_length: int, num_segments: int
     ) -> EncodedExamples:
-        """Sentences as [CLS] w1 w2 ... [SEP], long ones in windows; see ``encode_words``."""
+        """Encode sentences as [CLS] w1 w2 ... [SEP], long ones in windows; see ``encode_words``."""
         notes = self.notes[ENCODED] = Notes()
         return encode_words(examples, tokenizer, max_length=max_length, notes=notes)
 
     def answers(self, encoded: EncodedExamples, outputs: np.ndarray) -> Iterator[TagsAnswer]:
-        """The most probable tag of each word, one answer a sentence.
+        """Yield the most probable tag of each word, one answer a sentence.
 
         Args:
-            encoded: what was read.
+            encoded: the encoded sentences.
             outputs: logits, float32, shape (R, C).
         """
         stop = 0
@@ -218,10 +219,10 @@ class Tagging(Task):
         return TagsAnswer(tuple(tags), tuple(self.labels[tag] for tag in tags), probabilities)
 
     def score(self, examples: Sequence[TaggedExample], answers: Iterable[TagsAnswer]) -> dict[str, float]:
-        """``accuracy`` over words; for spans ``f1``, ``precision`` and ``recall`` of spans before it (``Chunks``).
+        """Compute ``accuracy`` over words; for spans first ``f1``, ``precision`` and ``recall`` (see ``Chunks``).
 
         Raises:
-            DataError: a sentence without gold tags.
+            DataError: a sentence has no gold tags.
         """
         chunks = None if self.scheme == "words" else Chunks(labels=self.labels)
         counts = np.zeros(3)
@@ -237,7 +238,7 @@ class Tagging(Task):
         return accuracy if chunks is None else chunk_scores(*counts.tolist()) | accuracy
 
     def scored_examples(self, examples: Sequence[TaggedExample], answers: Sequence[TagsAnswer]) -> ScoredExamples:
-        """The tags, said and gold, and how many words and spans of each sentence are right; see ``Task``."""
+        """Return predicted and gold tags with the correct words and spans of each sentence; see ``Task``."""
         pairs = [(answer.tags, example.tags or ()) for example, answer in zip(examples, answers, strict=True)]
         words = np.array([len(gold) for _, gold in pairs], dtype=np.float64)
         right = np.array([sum(a == b for a, b in zip(*pair, strict=True)) for pair in pairs], dtype=np.float64)
@@ -262,13 +263,13 @@ class Tagging(Task):
         )
 
     def baseline(self, train: Sequence[TaggedExample], examples: Sequence[TaggedExample]) -> list[TagsAnswer]:
-        """Each word's most frequent tag in training, and for words that are not there the most frequent tag of all.
+        """Give each word its most frequent tag in training, and unseen words the most frequent tag of all.
 
-        The tag that comes first in ``labels`` wins a tie.
+        On a tie, the tag that comes first in ``labels`` wins.
 
         Args:
-            train: with gold tags.
-            examples: what to answer.
+            train: training sentences with gold tags.
+            examples: the sentences to answer.
         """
         of_word: dict[str, Counter[int]] = {}
         of_all: Counter[int] = Counter()

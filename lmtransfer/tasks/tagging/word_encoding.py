@@ -1,4 +1,4 @@
-"""Sentences whose words are asked about, as [CLS] w1 w2 ... [SEP] in flat arrays; long ones in windows.
+"""Encode sentences for tagging as [CLS] w1 w2 ... [SEP] in flat arrays; long sentences in windows.
 
 Shape legend: S sequences, T tokens, W words of a sentence.
 """
@@ -26,7 +26,7 @@ class WordPieces:
     Attributes:
         ids_T: token ids without [CLS] and [SEP], int32.
         counts_W: tokens of each word, at least 1, int64.
-        missing_W: whether the tokenizer makes nothing of the word, so that its token is [UNK], bool.
+        missing_W: whether the tokenizer gives no token for the word, so that its token is [UNK], bool.
     """
 
     ids_T: np.ndarray
@@ -36,13 +36,13 @@ class WordPieces:
 
 @dataclass(frozen=True, slots=True)
 class WordWindow:
-    """A part of a sentence that is read at once.
+    """A part of a sentence that the encoder reads as one sequence.
 
     Attributes:
         start: its first word.
         stop: one past its last word.
-        answers: the first of its words that is answered here.
-        answers_stop: one past the last of them.
+        answers: the first word that is answered in this window.
+        answers_stop: one past the last such word.
     """
 
     start: int
@@ -54,16 +54,16 @@ class WordWindow:
 def encode_words(
     examples: Sequence[TaggedExample], tokenizer: Tokenizer, *, max_length: int, notes: Notes
 ) -> EncodedExamples:
-    """Encode sentences; the targets have a row a word.
+    """Encode sentences; the targets have one row a word.
 
-    A sentence of more than ``max_length`` tokens is read in windows (``word_windows``), and each word is asked about
-    in one of them only. A word that is longer than a window loses its last tokens.
+    A sentence of more than ``max_length`` tokens is read in windows (``word_windows``), and each word is a target in
+    only one of them. A word that is longer than a window loses its last tokens.
 
     Args:
         examples: N sentences.
         tokenizer: gives the ids.
         max_length: longest sequence in tokens, specials included.
-        notes: where words that the tokenizer makes nothing of are counted.
+        notes: counts words for which the tokenizer gives no token.
 
     Raises:
         ConfigError: ``max_length`` leaves no room for words.
@@ -112,13 +112,13 @@ def encode_words(
 
 
 def word_pieces(words: Sequence[str], tokenizer: Tokenizer) -> WordPieces:
-    """The tokens of each word, as in running text.
+    """Return the tokens of each word, as in running text.
 
-    The sentence is read with one space between words, and character offsets say whose a token is; where a token
-    belongs to two words (a vocabulary whose pieces hold spaces), each word is read alone.
+    The sentence is encoded with one space between words, and character offsets assign tokens to words. If a token
+    belongs to two words (in a vocabulary whose pieces contain spaces), each word is encoded alone.
 
     Args:
-        words: of one sentence.
+        words: words of one sentence.
         tokenizer: gives the ids.
     """
     ids_T, word_T = _read_together(words, tokenizer) or _read_apart(words, tokenizer)
@@ -132,14 +132,14 @@ def word_pieces(words: Sequence[str], tokenizer: Tokenizer) -> WordPieces:
 
 
 def word_windows(counts_W: np.ndarray, room: int) -> list[WordWindow]:
-    """Windows of whole words that overlap by about half, and where each word is answered.
+    """Return windows of whole words that overlap by about half, and which words each window answers.
 
-    A word is answered in the window where the smaller of its left and its right context is largest, then where both
-    together are, then in the first: the rule of "maximum context" in BERT's ``run_squad.py`` (google-research/bert).
+    A word is answered in the window where the smaller of its left and right context is largest; on a tie, where their
+    sum is largest; then in the first: the rule of "maximum context" in BERT's ``run_squad.py`` (google-research/bert).
 
     Args:
         counts_W: tokens of each word, 1 to ``room``.
-        room: most tokens of a window.
+        room: maximum tokens of a window.
     """
     edges = ragged_offsets(counts_W)
     num_words, total = len(counts_W), int(edges[-1])
@@ -151,7 +151,7 @@ def word_windows(counts_W: np.ndarray, room: int) -> list[WordWindow]:
         spans.append((start, stop))
         following = int(np.searchsorted(edges, edges[start] + room // 2, side="left"))
         start = min(max(following, start + 1), stop)
-        while _fitting(edges, start, room) == stop:  # a long word comes: nothing new before it
+        while _fitting(edges, start, room) == stop:  # a long word follows: this window would add no word
             start += 1
     spans.append((int(np.searchsorted(edges, total - room, side="left")), num_words))
     best_W = np.full(num_words, -1, dtype=np.int64)
@@ -172,19 +172,19 @@ def word_windows(counts_W: np.ndarray, room: int) -> list[WordWindow]:
 
 
 def _fitting(edges: np.ndarray, start: int, room: int) -> int:
-    """One past the last word of the window that begins at ``start``."""
+    """Return one past the last word of the window that begins at ``start``."""
     return int(np.searchsorted(edges, edges[start] + room, side="right")) - 1
 
 
 def _read_together(words: Sequence[str], tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray] | None:
-    """Token ids and the word of each; None where a token belongs to two."""
+    """Return token ids and the word of each token; None if a token belongs to two words."""
     lengths_W = np.array([len(word) for word in words], dtype=np.int64)
     starts_W = ragged_offsets(lengths_W + 1)[:-1]
     ends_W = starts_W + lengths_W
     encoding = tokenizer.encode(" ".join(words))
     starts_T, ends_T = encoding.offsets[:, 0], encoding.offsets[:, 1]
     word_T = np.searchsorted(starts_W, starts_T, side="right") - 1
-    # The mark of a word's begin may be a token of no characters that lies before the space.
+    # The token that marks the start of a word may have no characters and lie before the space.
     early_T = (starts_T == ends_T) & encoding.word_starts & (starts_T == ends_W[word_T]) & (word_T + 1 < len(words))
     word_T += early_T
     if (ends_T > ends_W[word_T]).any() or (np.diff(word_T) < 0).any():
@@ -193,13 +193,13 @@ def _read_together(words: Sequence[str], tokenizer: Tokenizer) -> tuple[np.ndarr
 
 
 def _read_apart(words: Sequence[str], tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray]:
-    """Token ids and the word of each, where each word is a text of its own."""
+    """Return token ids and the word of each token, if each word is encoded as a separate text."""
     ids = tokenizer.encode_ids(words)
     return np.concatenate(ids), np.repeat(np.arange(len(words)), [len(part) for part in ids])
 
 
 def _unknown(pieces: WordPieces, words: Sequence[str], tokenizer: Tokenizer) -> list[str]:
-    """The words that are [UNK] among the tokens; a word that the tokenizer makes nothing of is one as it is."""
+    """Return the words of the [UNK] tokens; a word for which the tokenizer gives no token counts as one such word."""
     assert isinstance(tokenizer, CharacterTokenizer)
     return [
         part

@@ -28,23 +28,24 @@ LabelMetric = Literal["accuracy", "f1", "macro_f1", "matthews"]
 
 
 class Classification(TextTask):
-    """What all classification tasks share: label names, metrics, encoding, and the choice of training examples.
+    """The base of all classification tasks: label names, metrics, encoding, and the choice of training examples.
 
-    A task with a source of its own derives from this and gives ``splits`` and ``examples``; one that reads files
-    or the hub is a ``TextClassification`` and needs no code.
+    A task with its own source derives from this class and implements ``splits`` and ``examples``. A task that reads
+    files or the hub is a ``TextClassification`` and needs no code.
 
     Args:
         name: the task's name in tables and results.
-        labels: names of the labels in order; null: as ``discover_labels`` finds them, when they are first needed.
+        labels: names of the labels in order; null: ``discover_labels`` finds them when they are first needed.
         metrics: names of the metrics; the first is the main one.
         positive_label: the label whose F1 counts; null: the second of two.
-        max_length: longest input in tokens, specials included; null: what the encoder can read.
+        max_length: longest input in tokens, specials included; null: the longest input of the encoder.
         num_train: size of the seeded subset of the training split; null: all of it.
-        dev_from_train: fraction of the training examples held out to choose by; null: the dev split chooses.
+        dev_from_train: fraction of the training examples in the held-out part; null: the dev split is used instead.
 
     Raises:
-        ConfigError: fewer than two labels, a label twice, a ``positive_label`` that is none of them, or F1 of one of
-            three or more labels without saying of which; for labels that are found in the data, when they are needed.
+        ConfigError: there are fewer than two labels, a label occurs twice, ``positive_label`` is no label, or there are
+            three or more labels and the label for F1 is not named. Labels that are found in the data are checked on
+            first use.
     """
 
     kind = ClassificationSpec.kind
@@ -73,7 +74,7 @@ class Classification(TextTask):
         return self._checked(self.discover_labels())
 
     def discover_labels(self) -> list[str]:
-        """The label names, where they are not given."""
+        """Find the label names, if they are not given."""
         raise ConfigError(f"task.labels=null: {type(self).__name__} needs the names of the labels, in order")
 
     def _checked(self, labels: Sequence[str]) -> tuple[str, ...]:
@@ -91,7 +92,7 @@ class Classification(TextTask):
 
     @property
     def head(self) -> HeadSpec:
-        """One of the labels."""
+        """A head for one of the labels."""
         return ClassificationSpec(len(self.labels), self.pairs)
 
     def gold(self, examples: Sequence[TextExample]) -> LabelTargets[np.ndarray]:
@@ -104,7 +105,7 @@ class Classification(TextTask):
         return answer.label
 
     def answers(self, encoded: EncodedExamples, outputs: np.ndarray) -> Iterator[LabelAnswer]:
-        """The most probable label of each example.
+        """Yield the most probable label of each example.
 
         Args:
             encoded: N examples.
@@ -118,7 +119,7 @@ class Classification(TextTask):
                 yield LabelAnswer(label, self.labels[label], dict(zip(self.labels, row, strict=True)))
 
     def scored_examples(self, examples: Sequence[TextExample], answers: Sequence[LabelAnswer]) -> ScoredExamples:
-        """The labels, said and gold; see ``Task``."""
+        """Return predicted and gold labels; see ``Task``."""
         said = np.array([answer.label for answer in answers], dtype=np.int64)
         gold = self.gold(examples).labels
         return scored_examples(
@@ -134,24 +135,24 @@ class Classification(TextTask):
         )
 
     def baseline(self, train: Sequence[TextExample], examples: Sequence[TextExample]) -> list[Answer]:
-        """The training examples' most frequent label (the first of them on a tie), whatever is asked."""
+        """Answer every example with the training examples' most frequent label (on a tie, the first label)."""
         known = [example.label for example in train if example.label is not None]
         label = int(np.bincount(known, minlength=len(self.labels)).argmax())
         return [LabelAnswer(label, self.labels[label])] * len(examples)
 
     @property
     def positive(self) -> int:
-        """Index of the label whose F1 counts: the second one, unless another is named."""
+        """Index of the label whose F1 counts: the second label, unless another is named."""
         return 1 if self._positive_label is None else self.labels.index(self._positive_label)
 
 
 class TextClassification(TextFileTask, Classification):
-    """Single texts or pairs with a label each, from one file a split or from a ``datasets`` name.
+    """Single texts or pairs with one label each, from one file for each split or from a ``datasets`` name.
 
-    Files come first: a relative path is looked for below ``data_root``, then below the working directory; ``.gz``,
-    ``.xz`` and ``.zst`` are read as they are. The hub is asked for splits that have no file at hand. A column may have
-    several possible names, the first of which that a file has is meant, so that splits of different origins are read
-    by one task. A split whose name begins with ``test`` may lack the label column, as published test sets do.
+    Files come first: a relative path is searched below ``data_root``, then below the working directory. ``.gz``,
+    ``.xz`` and ``.zst`` files are read directly. Splits without a file on this machine are loaded from the hub. A
+    column may have several possible names, of which the first one in the file is used, so that one task can read splits
+    from different sources. A split whose name begins with ``test`` may lack the label column, as in published tests.
 
     Args:
         name: the task's name in tables and results.
@@ -163,26 +164,26 @@ class TextClassification(TextFileTask, Classification):
         text_column: column of the text, or of the first text of a pair.
         text_pair_column: column of the second text; null: single texts.
         label_column: column of the label.
-        id_column: column of the examples' names; null: they are ``split:number``, from 0.
-        label_values: how the files write the labels, in the order of ``labels``; null: by their names.
-        hidden_values: how the files write that a label is not told, save what is itself a label.
-        dropped_values: how they write that there is none; such rows are left out and counted in ``notes``.
+        id_column: column of the examples' names; null: names are ``split:number``, from 0.
+        label_values: values of the labels in the files, in the order of ``labels``; null: the names of the labels.
+        hidden_values: values in the files that mean a hidden label, unless they are labels themselves.
+        dropped_values: values in the files that mean no label; such rows are left out and counted in ``notes``.
         columns: names of all columns, for files without a header line.
         optional_columns: how many of the last ``columns`` a row may lack.
         file_format: ``tsv`` (no quoting, one row a line), ``quoted_tsv``, ``csv`` or ``jsonl``; null: by the file's
             name.
-        phrases: the training split holds sentences and phrases of them: what is held out to choose by shares no
-            sentence with what is trained on.
+        phrases: the training split holds sentences and their phrases; then the held-out part and the training part
+            share no sentence.
         bad_rows: ``refuse`` stops at a row that cannot be read; ``skip`` leaves it out and counts it in ``notes``.
         encoding_errors: ``strict`` refuses bytes that are not UTF-8; ``replace`` puts U+FFFD there.
         metrics: names of the metrics; the first is the main one.
         positive_label: the label whose F1 counts; null: the second of two.
-        hub: ``datasets`` name to fall back on; null: files only.
+        hub: ``datasets`` name for splits without a file; null: files only.
         hub_config: its configuration.
-        hub_splits: hub split of each split.
-        max_length: longest input in tokens, specials included; null: what the encoder can read.
+        hub_splits: hub name of each split.
+        max_length: longest input in tokens, specials included; null: the longest input of the encoder.
         num_train: size of the seeded subset of the training split; null: all of it.
-        dev_from_train: fraction of the training examples held out to choose by; null: the dev split chooses.
+        dev_from_train: fraction of the training examples in the held-out part; null: the dev split is used instead.
         data_root: folder that holds the data folders.
 
     Raises:
@@ -255,12 +256,12 @@ class TextClassification(TextFileTask, Classification):
         self._label_column = " or ".join([label_column] if isinstance(label_column, str) else label_column)
 
     def examples(self, split: str) -> list[TextExample]:
-        """All examples of a split, in the order of the source; see ``Task.examples``."""
+        """Read all examples of a split, in the order of the source; see ``Task.examples``."""
         examples = super().examples(split)
         return with_sentences(examples) if self.phrases and split == "train" else examples
 
     def discover_labels(self) -> list[str]:
-        """The labels of the training split: numbers by size, others by alphabet."""
+        """Find the labels of the training split: numbers by size, others by alphabet."""
         if "train" not in self.splits:
             raise ConfigError(
                 f"task.labels=null: the labels are those of the training file, and task {self.name} has none; name "
@@ -268,7 +269,7 @@ class TextClassification(TextFileTask, Classification):
             )
         column, counts = f"task.label_column={self._label_column}", Counter[str]()
         for row in self.files.rows("train", Notes()):
-            if row.gold:  # no label at all is refused where the examples are read, with its line
+            if row.gold:  # a row without a label is refused when the examples are read, with its line
                 check_label(row.gold, row.where, column)
                 counts[row.gold] += 1
         check_labels(counts, origin=self.origin("train"), things="rows", column=column)
@@ -279,14 +280,14 @@ class TextClassification(TextFileTask, Classification):
 
     @cached_property
     def _index_of(self) -> dict[bool, dict[str, int]]:
-        """Our index of each label, as its own name (True) and as the files write it (False)."""
+        """Our index of each label, by its own name (True) and by its value in the files (False)."""
         return {
             named: {value: index for index, value in enumerate(values)}
             for named, values in ((True, self.labels), (False, self._label_values or self.labels))
         }
 
     def example_of(self, row: TextRow) -> TextExample:
-        """The example of a row; see ``TextFileTask``."""
+        """Make the example of a row; see ``TextFileTask``."""
         known = self._index_of[row.named]
         if row.gold is not None and row.gold not in known:
             meaning = "task.labels" if row.named or self._label_values is None else "task.label_values"

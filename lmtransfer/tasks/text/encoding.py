@@ -1,4 +1,4 @@
-"""Texts as [CLS] text [SEP], and pairs as [CLS] a [SEP] b [SEP], in flat arrays."""
+"""Encode texts as [CLS] text [SEP], and pairs as [CLS] a [SEP] b [SEP], in flat arrays."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ def encode_texts(
 ) -> EncodedExamples:
     """Encode single texts or pairs as BERT does (Devlin et al. 2019, section 3).
 
-    Too long a pair loses tokens from the end of whichever text is longer at the time, the second on a tie; an
-    encoder that tells no segments apart gets 0 for both texts.
+    A pair that is too long loses one token at a time from the end of the longer text (on a tie, of the second text). An
+    encoder without segments gets 0 for both texts.
 
     Args:
         examples: N texts or N pairs.
-        targets: what is asked, a row each.
+        targets: the targets, one row each.
         tokenizer: gives the ids.
         max_length: longest input in tokens, specials included.
-        num_segments: how many segment ids the encoder tells apart.
+        num_segments: number of segment ids of the encoder.
 
     Raises:
         ConfigError: ``max_length`` leaves no room for text.
@@ -78,12 +78,12 @@ def encode_texts(
 
 
 def longest_first(first: int, second: int, room: int) -> tuple[int, int]:
-    """How many tokens two texts keep when one token at a time is cut from the longer (the second on a tie).
+    """Return how many tokens two texts keep if one token at a time is cut from the longer (on a tie, the second).
 
     Args:
         first: tokens of the first text.
         second: tokens of the second text.
-        room: tokens that fit in all.
+        room: tokens that fit in total.
     """
     if first + second <= room:
         return first, second

@@ -1,11 +1,11 @@
-"""A text or a pair of texts, with a label or a score; and which sentence a phrase comes from (SST-2)."""
+"""A text or a pair of texts, with a label or a score; and the sentence that a phrase comes from (SST-2)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-#: Of a phrase that several sentences have.
+#: The sentence of a phrase that occurs in several sentences.
 OF_SEVERAL = ""
 
 
@@ -14,12 +14,12 @@ class TextExample:
     """One text or pair of texts.
 
     Attributes:
-        id: names it for people and files.
+        id: name for people and files.
         text: the text, or the first of a pair.
         text_pair: the second of a pair, or None.
-        label: index into the task's ``labels``; None where hidden, and where a score is asked for.
-        score: the gold score of a regression task; None where hidden.
-        part_of: the sentence that the text is a phrase of ("" for one of several); None where there is no such thing.
+        label: index into the task's ``labels``; None if it is hidden, and for regression.
+        score: the gold score of a regression task; None if it is hidden.
+        part_of: the sentence that the text is a phrase of ("" for one of several); None if the task has no phrases.
     """
 
     id: str
@@ -46,22 +46,22 @@ class TextExample:
 
     @property
     def group(self) -> str:
-        """The sentence that it is a phrase of, else the text itself: the first of a pair, such as a premise."""
+        """The sentence that the text is a phrase of, else the text itself: the first of a pair, such as a premise."""
         return self.text if self.part_of is None else self.part_of
 
 
 def sentences_of(texts: Sequence[str]) -> list[str]:
-    """For each text the sentence that it is a part of: the longest text, of these, that has its words in a row.
+    """Find for each text the sentence that it is a part of: the longest of these texts with its words in a row.
 
-    A sentence is a text that is part of no other, and is its own. Of a phrase in several sentences it is
-    ``OF_SEVERAL``. So of two texts of which one is part of the other, the longer is of the same sentence as the
-    shorter, or the shorter is of several.
+    A text that is part of no other text is a sentence, and its own sentence. A phrase in several sentences gets
+    ``OF_SEVERAL``. So if one text is part of another, either both have the same sentence, or the shorter one gets
+    ``OF_SEVERAL``.
 
     Args:
-        texts: with their words between spaces.
+        texts: texts with spaces between their words.
     """
     words = [tuple(text.split()) for text in texts]
-    owners: dict[int, str | None] = {}  # by hash of words in a row; None: several
+    owners: dict[int, str | None] = {}  # by hash of consecutive words; None: several sentences
     for own in sorted(set(words), key=lambda own: (-len(own), own)):
         if hash(own) in owners:
             continue
@@ -74,6 +74,6 @@ def sentences_of(texts: Sequence[str]) -> list[str]:
 
 
 def with_sentences(examples: Sequence[TextExample]) -> list[TextExample]:
-    """The same examples, each with the sentence that it is a part of."""
+    """Return the same examples, each with the sentence that it is a part of."""
     sentences = sentences_of([example.text for example in examples])
     return [replace(example, part_of=sentence) for example, sentence in zip(examples, sentences, strict=True)]

@@ -1,4 +1,4 @@
-"""Where the texts of a task come from: one file a split, or a ``datasets`` name."""
+"""Sources of the texts of a task: one file for each split, or a ``datasets`` name."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class TextRow:
     """One text or pair of texts with its gold answer as it is written.
 
     Attributes:
-        id: ``split:number``, or what the id column says.
+        id: ``split:number``, or the value of the id column.
         where: ``file:line``, for messages.
         text: the text, or the first of a pair.
         text_pair: the second of a pair, or None.
-        gold: label or score; None where hidden.
-        named: whether ``gold`` is a label's own name, however the task's files write labels.
+        gold: label or score; None if hidden.
+        named: whether ``gold`` is a label's own name, even if the task's files write labels in another way.
     """
 
     id: str
@@ -43,13 +43,13 @@ ExampleOf = Callable[[TextRow], TextExample]
 
 @dataclass(frozen=True, slots=True)
 class TextColumns:
-    """Which columns are read.
+    """The columns that are read.
 
     Attributes:
         text: the text, or the first of a pair.
         text_pair: the second of a pair; None: single texts.
         gold: label or score.
-        id: what names the examples; None: their numbers.
+        id: names of the examples; None: their numbers.
     """
 
     text: Column
@@ -66,10 +66,10 @@ class TextColumns:
         id_column: str | None,
         **gold_column: str | Sequence[str],
     ) -> TextColumns:
-        """From the arguments of a task, by the names of its settings; ``gold_column`` is the one of the gold answer.
+        """Make the columns from the arguments of a task; ``gold_column`` is the column of the gold answer.
 
         Raises:
-            ConfigError: a list of names is empty, or texts are taken from the column of the gold answers.
+            ConfigError: a list of names is empty, or the text column is also the column of the gold answers.
         """
         ((setting, gold),) = gold_column.items()
         columns = cls(
@@ -86,7 +86,7 @@ class TextColumns:
         return columns
 
     def wanted(self, *, with_gold: bool) -> list[Column]:
-        """All of them: text, second text, gold answer, id.
+        """Return all columns: text, second text, gold answer, id.
 
         Args:
             with_gold: whether a file must have gold answers.
@@ -102,27 +102,27 @@ def _column(setting: str, names: str | Sequence[str]) -> Column:
 
 
 class TextFiles:
-    """The splits of a task: files first, then the hub for those that have no file at hand.
+    """The splits of a task: from files, or from the hub for splits without a file on this machine.
 
-    A relative path is looked for below ``data_root``, then below the working directory; ``.gz``, ``.xz`` and ``.zst``
-    are read as they are. A split whose name begins with ``test`` may lack the column of gold answers, as published
+    A relative path is searched below ``data_root``, then below the working directory. ``.gz``, ``.xz`` and ``.zst``
+    files are read directly. A split whose name begins with ``test`` may lack the column of gold answers, as published
     test sets do.
 
     Args:
         task: the task's name, for messages.
         files: file of each split, or several names for it, such as ``[cola/train.tsv, CoLA/train.tsv]``.
-        columns: which columns are read.
-        layout: how the files are written.
-        hidden_values: how the files write that a gold answer is not told.
-        dropped_values: how they write that there is none, as where annotators did not agree: such rows are left out,
-            and counted.
-        hub: where to look when there is no file; None: nowhere.
+        columns: the columns that are read.
+        layout: format of the files.
+        hidden_values: values in the files that mean a hidden gold answer.
+        dropped_values: values in the files that mean no gold answer, for example if annotators did not agree; such
+            rows are left out and counted.
+        hub: the data set on the hub for splits without a file; None: files only.
         data_root: folder that holds the data folders.
 
     Attributes:
-        columns: as given.
-        layout: as given.
-        notes: of each split that was read: empty texts, blank lines, and what was left out, with the first place.
+        columns: the columns that are read.
+        layout: format of the files.
+        notes: for each split that was read: empty texts, blank lines and left-out rows, with the first place of each.
 
     Raises:
         ConfigError: there is neither a file nor a hub name.
@@ -156,10 +156,10 @@ class TextFiles:
             )
 
     def origin(self, split: str) -> str:
-        """The file or the hub split that a split is read from.
+        """Return the file or the hub split from which a split is read.
 
         Raises:
-            DataError: there is no such split, or it is nowhere.
+            DataError: there is no such split, or its data are missing.
         """
         path = self._find(split)
         if path is not None:
@@ -169,14 +169,14 @@ class TextFiles:
         raise self._located[0].missing(split)
 
     def examples(self, split: str, example_of: ExampleOf) -> list[TextExample]:
-        """The examples of a split, in the order of the source.
+        """Read the examples of a split, in the order of the source.
 
         Args:
-            split: which.
-            example_of: makes an example of a row; raises ValueError where the gold answer cannot be used.
+            split: name of the split.
+            example_of: makes an example from a row; raises ValueError if the gold answer cannot be used.
 
         Raises:
-            DataError: the split is missing, malformed (with ``file:line``) or has no examples.
+            DataError: the split is missing, malformed (the message has ``file:line``) or has no examples.
         """
         notes = self.notes[split] = Notes()
         found = self._examples(self.rows(split, notes), example_of, notes)
@@ -186,14 +186,14 @@ class TextFiles:
         return found
 
     def rows(self, split: str, notes: Notes) -> Iterator[TextRow]:
-        """The rows of a split, in the order of the source.
+        """Read the rows of a split, in the order of the source.
 
         Args:
-            split: which.
-            notes: where empty texts and what is left out are counted.
+            split: name of the split.
+            notes: counts empty texts and left-out rows.
 
         Raises:
-            DataError: the split is missing or malformed, with ``file:line``.
+            DataError: the split is missing or malformed; the message has ``file:line``.
         """
         path = self._find(split)
         with_gold = not split.startswith("test")
@@ -209,16 +209,16 @@ class TextFiles:
             raise self._located[0].missing(split)
 
     def rows_of(self, path: Path, split: str, notes: Notes, *, with_gold: bool) -> Iterator[TextRow]:
-        """The rows of a file.
+        """Read the rows of a file.
 
         Args:
             path: the file.
-            split: what its rows are called, as in ``split:number``.
-            notes: where empty texts and what is left out are counted.
-            with_gold: whether it must have gold answers.
+            split: name of the split in ids, as in ``split:number``.
+            notes: counts empty texts and left-out rows.
+            with_gold: whether the file must have gold answers.
 
         Raises:
-            DataError: it is malformed, with ``file:line``.
+            DataError: the file is malformed; the message has ``file:line``.
         """
         bad_rows = BadRows(self.layout.bad_rows, notes)
         wanted = self.columns.wanted(with_gold=with_gold)
@@ -271,7 +271,7 @@ class TextFiles:
 
 
 def located_files(files: SplitFiles, *, task: str, data_root: str | None) -> list[LocatedFiles]:
-    """The first names of all splits, then the second ones, and so on.
+    """Locate the first names of all splits, then the second ones, and so on.
 
     Args:
         files: file of each split, or several names for it.

@@ -1,4 +1,4 @@
-"""A split of a ``datasets`` name as rows."""
+"""Read a split of a ``datasets`` name as rows."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class HubRows:
     """The rows of a split.
 
     Attributes:
-        named: of each wanted column: whether it holds label numbers on the hub. They are given as label names, so that
+        named: for each wanted column, whether the hub stores label numbers. They are replaced by label names, so that
             labels are matched by name, never by number.
-        rows: as from a file.
+        rows: rows in the same form as from a file.
     """
 
     named: tuple[bool, ...]
@@ -26,16 +26,16 @@ class HubRows:
 
 
 def read_hub_rows(source: HubSource, split: str, wanted: Sequence[Column], *, places: str) -> HubRows:
-    """The wanted columns of a split.
+    """Read the wanted columns of a split.
 
     Args:
-        source: where it is.
+        source: the data set on the hub.
         split: our name of the split.
-        wanted: the columns to give.
-        places: where a file was looked for before, for the message.
+        wanted: the columns to return.
+        places: where a file was searched before, for the message.
 
     Raises:
-        DataError: it can neither be loaded nor found in the cache, or a column is missing.
+        DataError: the split can neither be loaded nor found in the cache, or a column is missing.
     """
     table = load_hub_table(source, split, places=places)
     where = source.origin(split)
@@ -61,7 +61,7 @@ def _column(column: Column, names: Sequence[str], where: str) -> str | None:
 
 
 def _texts(values: Iterable[Any], labels: Sequence[str] | None) -> list[str | None]:
-    """Values as text, label numbers as their names (-1, a hidden label, as it is); None where there is none."""
+    """Return values as text, label numbers as names (-1, a hidden label, stays -1); None for a missing value."""
     if labels is None:
         return [None if value is None else str(value) for value in values]
     return [None if value is None else str(value) if value < 0 else labels[value] for value in values]

@@ -14,25 +14,25 @@ from lmtransfer.kept_predictions.scored import Ratio, ScoredExamples, scored_exa
 from lmtransfer.tasks.base import Task
 from lmtransfer.tasks.file_formats.blimp import MinimalPair, paradigm_files, read_hub_pairs, read_pairs
 
-#: What an answer that knows nothing is worth.
+#: Accuracy of random answers.
 CHANCE = 0.5
 
 
 class MinimalPairs(Task):
-    """Pairs of sentences, asked of a pretrained run as it is: no head, no training, no labels.
+    """Pairs of sentences for a pretraining run as it is: no head, no training, no labels.
 
-    A pair counts as right where the good sentence has the higher log-probability, as it is: not divided by the length,
-    and a tie is wrong (Warstadt et al. 2020, section 4, "simple LM method", and their result_processing).
-    The accuracy is the mean over paradigms, and that of a phenomenon the mean over its paradigms.
+    A pair is correct if the good sentence has the higher log-probability. The log-probability is not divided by the
+    length, and a tie is wrong (Warstadt et al. 2020, section 4, "simple LM method", and their result_processing).
+    The accuracy is the mean over paradigms; the accuracy of a phenomenon is the mean over its paradigms.
 
     Args:
         name: the task's name in tables and results.
-        folder: folder of the files, one a paradigm, below ``data_root`` or the working directory.
-        hub: ``datasets`` name to fall back on; null: files only.
-        paradigms: names of those to score; null: all that are there.
-        pairs_each: how many pairs of each paradigm, the first ones; null: all.
-        hidden: with a masked model, what is hidden with a token: ``token``, it alone (Salazar et al. 2020), or
-            ``rest_of_word``, also the tokens after it in its word (Kauf and Ivanova 2023).
+        folder: folder with one file for each paradigm, below ``data_root`` or the working directory.
+        hub: ``datasets`` name if there are no files; null: files only.
+        paradigms: names of the paradigms to score; null: all paradigms in the source.
+        pairs_each: number of pairs of each paradigm, from the first; null: all.
+        hidden: for a masked model, the positions that are masked with a token: ``token``, only that token (Salazar et
+            al. 2020), or ``rest_of_word``, also the tokens after it in its word (Kauf and Ivanova 2023).
         data_root: folder that holds the data folders.
 
     Raises:
@@ -64,10 +64,10 @@ class MinimalPairs(Task):
 
     @property
     def head(self) -> NoReturn:
-        """None.
+        """There is no head.
 
         Raises:
-            ConfigError: always: there is nothing to train.
+            ConfigError: always, because there is nothing to train.
         """
         raise self._no_head()
 
@@ -78,18 +78,19 @@ class MinimalPairs(Task):
         )
 
     def encode(self, *_: object, **__: object) -> NoReturn:
-        """Nothing is encoded for a head."""
+        """Raise the same error as ``head``: there is no head to encode for."""
         raise self._no_head()
 
     def answers(self, *_: object) -> NoReturn:
-        """No head answers."""
+        """Raise the same error as ``head``: no head answers."""
         raise self._no_head()
 
     def examples(self, split: str) -> list[MinimalPair]:
-        """The pairs, paradigm by paradigm.
+        """Read the pairs, paradigm by paradigm.
 
         Raises:
-            DataError: no such split; no files and no hub; an unknown paradigm; a malformed line, with ``file:line``.
+            DataError: there is no such split, there are no files and no hub name, a paradigm is unknown, or a line is
+                malformed (the message has ``file:line``).
         """
         if split not in self.splits:
             raise DataError(f"split={split}: task {self.name} has {', '.join(self.splits)}")
@@ -114,11 +115,11 @@ class MinimalPairs(Task):
         return pairs
 
     def score(self, examples: Sequence[MinimalPair], answers: Iterable[tuple[float, float]]) -> dict[str, float]:
-        """Accuracies: overall, of each phenomenon and of each paradigm.
+        """Compute accuracies: overall, of each phenomenon and of each paradigm.
 
         Args:
-            examples: what was asked.
-            answers: log-probabilities of the good and of the bad sentence of each.
+            examples: the pairs.
+            answers: log-probabilities of the good and of the bad sentence of each pair.
         """
         right: dict[str, list[bool]] = {}
         phenomenon_of: dict[str, str] = {}
@@ -138,7 +139,7 @@ class MinimalPairs(Task):
     def scored_examples(
         self, examples: Sequence[MinimalPair], answers: Sequence[tuple[float, float]]
     ) -> ScoredExamples:
-        """Which pairs are right; each counts by the size of its paradigm, as in ``score``."""
+        """Return which pairs are correct, each weighted by the size of its paradigm, as in ``score``."""
         right = np.array([good > bad for good, bad in answers], dtype=np.float64)
         _, paradigms, sizes = np.unique([pair.paradigm for pair in examples], return_inverse=True, return_counts=True)
         phenomena, classes = np.unique([pair.phenomenon for pair in examples], return_inverse=True)

@@ -1,4 +1,4 @@
-"""Which of eight libraries does a docstring come from? The task that goes with the embedded corpus."""
+"""A task that goes with the embedded corpus: which of eight libraries does a docstring come from?"""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from lmtransfer.tasks.text.example import TextExample
 class PythonDocsTask(Classification):
     """Docstrings of the standard library and seven installed libraries, whose names are blanked out.
 
-    The splits are by module, equally many examples a library, so the majority baseline is 12.5 %. Modules of the dev
-    and test splits are not in ``corpus=python_docs``, nor is any text that they hold. Needs no data folder and no
-    network; which examples there are depends on the installed versions.
+    Splits are by module, with equally many examples for each library, so the majority baseline is 12.5 %. Modules of
+    the dev and test splits are not in ``corpus=python_docs``, and none of their texts is. The task needs no data folder
+    and no network. The examples depend on the installed versions.
 
     Args:
         name: the task's name in tables and results.
-        max_length: longest input in tokens, specials included; null: what the encoder can read.
+        max_length: longest input in tokens, specials included; null: the longest input of the encoder.
         num_train: size of the seeded subset of the training split; null: all of it.
-        dev_from_train: fraction of the training examples held out to choose by; null: the dev split chooses.
-        max_per_library: most examples of a library in a split.
-        cache_dir: where the extracted docstrings are kept; null: LMTRANSFER_CACHE, or ~/.cache/lmtransfer.
+        dev_from_train: fraction of the training examples in the held-out part; null: the dev split is used instead.
+        max_per_library: maximum examples of a library in a split.
+        cache_dir: folder for the extracted docstrings; null: LMTRANSFER_CACHE, or ~/.cache/lmtransfer.
 
     Raises:
-        ConfigError: a value out of its range.
-        DataError: when it is first read: a library is missing.
+        ConfigError: a value is out of its range.
+        DataError: on the first read, if a library is missing.
     """
 
     splits = SPLITS
@@ -67,7 +67,7 @@ class PythonDocsTask(Classification):
         }
 
     def examples(self, split: str) -> list[TextExample]:
-        """All examples of a split, by library.
+        """Read all examples of a split, by library.
 
         Raises:
             DataError: there is no such split, or a library is missing.

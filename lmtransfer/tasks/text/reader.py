@@ -1,4 +1,4 @@
-"""Single texts and pairs that users want answered: from a line, or from the rows of a table."""
+"""Read single texts and pairs of users: from a line, or from the rows of a table."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _TABLES: tuple[TableFormat, ...] = ("tsv", "quoted_tsv", "csv", "jsonl")
 
 
 class TextReader(Reader):
-    """Makes texts, or pairs of them, of what users ask.
+    """Makes texts, or pairs of texts, from the input of users.
 
     Args:
-        kind: what answers, in a word, for messages.
-        who: the task, for messages.
-        columns: of the task's own files; None: single texts, in a column ``text`` or ``sentence``.
-        layout: of its files.
+        kind: short name of the task's kind, for messages.
+        who: name of the task, for messages.
+        columns: columns of the task's own files; None: single texts, in a column ``text`` or ``sentence``.
+        layout: format of these files.
     """
 
     formats = ("lines", *_TABLES)
@@ -38,14 +38,14 @@ class TextReader(Reader):
         )
 
     def check(self, text: str) -> None:
-        """Refuse a single text that cannot be answered.
+        """Check that a single text can be answered.
 
         Raises:
-            ValueError: it cannot be, and why.
+            ValueError: it cannot; the message gives the reason.
         """
 
     def of_filled_line(self, line: str, where: str, name: str, notes: Notes) -> TextExample:
-        """The text, or the two texts, of a line."""
+        """Make an example from the text, or the two texts, of a line."""
         text = clean(line, where, notes)
         if self._columns.text_pair is not None:
             return TextExample(name, *two_texts(text, "two texts"))
@@ -55,7 +55,7 @@ class TextReader(Reader):
         return TextExample(name, text)
 
     def of_file(self, asked: Asked) -> Iterator[Given]:
-        """A text or a pair a row; further columns, such as labels, are not looked at."""
+        """Read one text or pair a row; further columns, such as labels, are not used."""
         columns = self._asked_columns(asked.columns)
         wanted = [column for column in (columns.text, columns.text_pair, columns.id) if column is not None]
         layout = replace(self._layout, file_format=next(name for name in _TABLES if name == asked.file_format))
@@ -74,7 +74,7 @@ class TextReader(Reader):
             yield row.where, TextExample(row.values[-1] or str(row.number), texts[0], texts[1] if is_pair else None)
 
     def _asked_columns(self, given: Mapping[str, str]) -> TextColumns:
-        """The columns that the user names, else those of the task's own files; with an optional ``id``."""
+        """Return the columns that the user names, else those of the task's own files; the column ``id`` is optional."""
         columns = self._columns
         if "text_pair_column" in given and columns.text_pair is None:
             raise ConfigError(f"text_pair_column={given['text_pair_column']}: the run reads single texts")
@@ -93,7 +93,7 @@ class TextReader(Reader):
 
 @dataclass(frozen=True, slots=True)
 class _RefusedRows(BadRows):
-    """Rows that cannot be read go where all that is no example goes."""
+    """Treats rows that cannot be read like other invalid examples."""
 
     refuse: Callable[[str], None]
 

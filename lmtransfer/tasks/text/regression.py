@@ -1,4 +1,4 @@
-"""A score for a text or a pair of texts, from published files or from the hub."""
+"""Predict a score for a text or a pair of texts, from published files or from the hub."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from lmtransfer.tasks.text.task import TextFileTask
 ScoreMetric = Literal["pearson", "spearman"]
 
 
-#: Largest score, up or down: its square is well within float32.
+#: Largest magnitude of a score; its square is well within the range of float32.
 _LARGEST = 1e15
 
 
 class TextRegression(TextFileTask):
-    """Single texts or pairs with a score each; files, columns and the hub as in ``TextClassification``.
+    """Single texts or pairs with one score each; files, columns and the hub are as in ``TextClassification``.
 
     Args:
         name: the task's name in tables and results.
@@ -39,9 +39,9 @@ class TextRegression(TextFileTask):
         text_column: column of the text, or of the first text of a pair.
         text_pair_column: column of the second text; null: single texts.
         score_column: column of the score, a finite number.
-        id_column: column of the examples' names; null: they are ``split:number``, from 0.
-        hidden_values: how the files write that a score is not told.
-        dropped_values: how they write that there is none; such rows are left out and counted in ``notes``.
+        id_column: column of the examples' names; null: names are ``split:number``, from 0.
+        hidden_values: values in the files that mean a hidden score.
+        dropped_values: values in the files that mean no score; such rows are left out and counted in ``notes``.
         columns: names of all columns, for files without a header line.
         optional_columns: how many of the last ``columns`` a row may lack.
         file_format: ``tsv`` (no quoting, one row a line), ``quoted_tsv``, ``csv`` or ``jsonl``; null: by the file's
@@ -49,16 +49,16 @@ class TextRegression(TextFileTask):
         bad_rows: ``refuse`` stops at a row that cannot be read; ``skip`` leaves it out and counts it in ``notes``.
         encoding_errors: ``strict`` refuses bytes that are not UTF-8; ``replace`` puts U+FFFD there.
         metrics: names of the metrics; the first is the main one.
-        hub: ``datasets`` name to fall back on; null: files only.
+        hub: ``datasets`` name for splits without a file; null: files only.
         hub_config: its configuration.
-        hub_splits: hub split of each split.
-        max_length: longest input in tokens, specials included; null: what the encoder can read.
+        hub_splits: hub name of each split.
+        max_length: longest input in tokens, specials included; null: the longest input of the encoder.
         num_train: size of the seeded subset of the training split; null: all of it.
-        dev_from_train: fraction of the training examples held out to choose by; null: the dev split chooses.
+        dev_from_train: fraction of the training examples in the held-out part; null: the dev split is used instead.
         data_root: folder that holds the data folders.
 
     Raises:
-        ConfigError: there is no metric, or neither a file nor a hub name.
+        ConfigError: there is no metric, or there is neither a file nor a hub name.
     """
 
     kind = RegressionSpec.kind
@@ -115,7 +115,7 @@ class TextRegression(TextFileTask):
 
     @property
     def head(self) -> HeadSpec:
-        """One number."""
+        """A head for one number."""
         return RegressionSpec(pairs=self.pairs)
 
     def gold(self, examples: Sequence[TextExample]) -> ScoreTargets[np.ndarray]:
@@ -128,7 +128,7 @@ class TextRegression(TextFileTask):
         return answer.score
 
     def answers(self, encoded: EncodedExamples, outputs: np.ndarray) -> Iterator[ScoreAnswer]:
-        """The head's number for each example.
+        """Yield the head's number for each example.
 
         Args:
             encoded: N examples.
@@ -138,22 +138,22 @@ class TextRegression(TextFileTask):
             yield ScoreAnswer(score)
 
     def scored_examples(self, examples: Sequence[TextExample], answers: Sequence[ScoreAnswer]) -> ScoredExamples:
-        """The scores, said and gold, and the squared error of each; see ``Task``."""
+        """Return predicted and gold scores, and the squared error of each; see ``Task``."""
         said = np.array([answer.score for answer in answers], dtype=np.float64)
         gold = np.array([math.nan if example.score is None else example.score for example in examples])
         ratios = {"squared_error": Ratio.mean((said - gold) ** 2)}
         return scored_examples(examples, kind="regression", predicted=said, gold=gold, ratios=ratios)
 
     def baseline(self, train: Sequence[TextExample], examples: Sequence[TextExample]) -> list[Answer]:
-        """The training examples' mean score, whatever is asked; no correlation is defined for it, and 0 is reported."""
+        """Answer every example with the mean training score; its correlation is undefined and is reported as 0."""
         mean = float(np.mean([example.score for example in train if example.score is not None]))
         return [ScoreAnswer(mean)] * len(examples)
 
     def example_of(self, row: TextRow) -> TextExample:
-        """The example of a row; see ``TextFileTask``.
+        """Make the example of a row; see ``TextFileTask``.
 
         Raises:
-            ValueError: the score is no finite number, or one whose square float32 does not hold.
+            ValueError: the score is no finite number, or its square exceeds the range of float32.
         """
         score = None
         if row.gold is not None:

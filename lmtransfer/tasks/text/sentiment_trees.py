@@ -19,21 +19,21 @@ NEUTRAL = 2
 class SentimentTrees(Classification):
     """Sentences of film reviews in five classes, or in two without the neutral ones (Socher et al. 2013).
 
-    The sentence's label is that of the whole tree. On request the training split holds every phrase of the trees;
-    dev and test are always sentences. Words are written as elsewhere: ``-LRB-`` is a bracket, two backticks are a
-    quotation mark. A split is read in the order of the file, a sentence before its phrases.
+    The sentence's label is that of the whole tree. With ``phrases`` the training split holds every phrase of the trees;
+    dev and test are always sentences. Words are converted to usual spelling: ``-LRB-`` is a bracket, two backticks are
+    a quotation mark. A split is read in the order of the file, a sentence before its phrases.
 
     Args:
         name: the task's name in tables and results.
         files: file of trees of each split; several names for one are tried in order.
-        phrases: the training split holds all phrases, not only sentences.
+        phrases: whether the training split holds all phrases, not only sentences.
         deduplicate: of phrases with the same text and label only the first is kept, as in GLUE's SST-2; false: each
             occurrence counts, as in the published training of tree models.
-        binary: two classes, without what is neutral.
+        binary: two classes, without neutral examples.
         metrics: names of the metrics; the first is the main one.
-        max_length: longest input in tokens, specials included; null: what the encoder can read.
+        max_length: longest input in tokens, specials included; null: the longest input of the encoder.
         num_train: size of the seeded subset of the training split; null: all of it.
-        dev_from_train: fraction of the training examples held out to choose by; null: the dev split chooses.
+        dev_from_train: fraction of the training examples in the held-out part; null: the dev split is used instead.
         data_root: folder that holds the data folders.
 
     Raises:
@@ -71,15 +71,15 @@ class SentimentTrees(Classification):
             raise ConfigError("task.files is empty: name a file of trees for each split (task.files.train=...)")
 
     def origin(self, split: str) -> str:
-        """The file that a split is read from.
+        """Return the file from which a split is read.
 
         Raises:
-            DataError: there is none.
+            DataError: there is no such file.
         """
         return str(self._find(split))
 
     def examples(self, split: str) -> list[TextExample]:
-        """The sentences of a split, or its phrases; see ``Task.examples``.
+        """Read the sentences of a split, or its phrases; see ``Task.examples``.
 
         Phrase k of tree n is ``train:n.k``; the sentence itself is ``train:n``.
         """

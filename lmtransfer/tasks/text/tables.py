@@ -1,7 +1,7 @@
-"""Rows of labelled data from files: tab-separated without quoting, comma-separated, and JSON lines.
+"""Read rows of labelled data from files: tab-separated without quoting, comma-separated, and JSON lines.
 
-GLUE's files are tab-separated *without* quoting: a bare quotation mark is text, and a reader that takes it for the
-start of a quoted field merges rows silently. So a tab-separated file here has exactly one row a line.
+GLUE's files are tab-separated *without* quoting: a quotation mark is text. A reader that takes it for the start of a
+quoted field merges rows silently. So a tab-separated file here has exactly one row a line.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ MAX_FIELD_CHARACTERS = 1 << 24
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column that is asked for.
+    """A wanted column.
 
     Attributes:
-        names: what it may be called; the first of them that a file has is meant.
-        setting: the key that names it, for messages.
+        names: possible names of the column; the first one that a file has is used.
+        setting: the configuration key that names it, for messages.
         required: whether a file must have it.
     """
 
@@ -46,15 +46,15 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class TableLayout:
-    """How files are written.
+    """The format of files.
 
     Attributes:
         file_format: ``tsv`` (no quoting, one row a line), ``quoted_tsv``, ``csv`` or ``jsonl`` (one object a line);
-            None: by the name of the file, ``tsv`` where that says nothing.
-        columns: names of all columns, for files without a header line. A first line that names the columns asked for
-            is a header all the same.
+            None: by the name of the file, ``tsv`` if the name does not decide.
+        columns: names of all columns, for files without a header line. A first line that names the wanted columns is
+            still read as a header.
         optional_columns: how many of the last ``columns`` a row may lack.
-        bad_rows: what becomes of rows that cannot be read.
+        bad_rows: what to do with rows that cannot be read.
         encoding_errors: ``strict`` refuses bytes that are not UTF-8; ``replace`` puts U+FFFD there and counts them.
     """
 
@@ -74,9 +74,9 @@ class Row:
     """One row.
 
     Attributes:
-        number: which row of the file it is, from 0; rows that were left out count.
+        number: number of the row in the file, from 0; rows that were left out count.
         where: ``file:line``, for messages.
-        values: the asked columns, in the order they were asked for; None where there is no such column or no value.
+        values: values of the wanted columns, in that order; None if there is no such column or no value.
     """
 
     number: int
@@ -86,23 +86,23 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class BadRows:
-    """What becomes of rows that cannot be read.
+    """Handles rows that cannot be read.
 
     Attributes:
         policy: ``refuse`` raises at the first; ``skip`` leaves them out and counts them.
-        notes: where they are counted.
+        notes: counts them.
     """
 
     policy: BadRowsPolicy
     notes: Notes
 
     def found(self, kind: str, where: str, problem: str) -> None:
-        """Say that a row cannot be used.
+        """Report a row that cannot be used.
 
         Args:
-            kind: what is wrong with such rows, in the plural.
+            kind: the problem of such rows, in the plural.
             where: ``file:line``.
-            problem: what is wrong with this one.
+            problem: the problem of this row.
 
         Raises:
             DataError: the policy is ``refuse``.
@@ -115,17 +115,17 @@ class BadRows:
 
 
 def read_rows(path: Path, wanted: Sequence[Column], *, layout: TableLayout, bad_rows: BadRows) -> Iterator[Row]:
-    """The wanted columns of each row of a file, one row in memory at a time.
+    """Read the wanted columns of each row of a file, with one row in memory at a time.
 
     Args:
         path: the file, plain or compressed.
-        wanted: the columns to give.
-        layout: how the file is written.
-        bad_rows: takes the rows of another width and the broken JSON objects. Blank lines between rows are counted
-            in its notes.
+        wanted: the columns to return.
+        layout: format of the file.
+        bad_rows: handles rows with another number of columns and broken JSON objects. Its notes count blank lines
+            between rows.
 
     Raises:
-        DataError: a missing column, or what ``bad_rows`` refuses, with ``file:line``.
+        DataError: a column is missing, or ``bad_rows`` refuses a row; the message has ``file:line``.
     """
     lines = read_lines(path, encoding_errors=layout.encoding_errors, notes=bad_rows.notes)
     layout = replace(layout, file_format=layout.format_of(path))
@@ -135,13 +135,13 @@ def read_rows(path: Path, wanted: Sequence[Column], *, layout: TableLayout, bad_
 def rows_of_lines(
     lines: Iterator[tuple[int, str]], origin: str, wanted: Sequence[Column], *, layout: TableLayout, bad_rows: BadRows
 ) -> Iterator[Row]:
-    """The wanted columns of each row of some lines, no line of which is asked for before it is needed.
+    """Read the wanted columns of each row of some lines; no line is read before it is needed.
 
     Args:
-        lines: numbers and lines, as of ``read_lines``.
-        origin: what they are called in messages.
-        wanted: the columns to give.
-        layout: how they are written; without a ``file_format``, tab-separated.
+        lines: numbers and lines, as from ``read_lines``.
+        origin: name of the lines in messages.
+        wanted: the columns to return.
+        layout: format of the lines; without a ``file_format``, tab-separated.
         bad_rows: see ``read_rows``.
 
     Raises:
@@ -193,7 +193,7 @@ def _delimited_rows(
 
 
 def _names_columns(fields: Sequence[str], wanted: Sequence[Column]) -> bool:
-    """Whether a line is the header of a file that has the wanted columns."""
+    """Whether a line is a header that names the wanted columns."""
     return all(any(name in fields for name in column.names) for column in wanted if column.required)
 
 
@@ -231,10 +231,10 @@ def _json_rows(
 
 
 def _json_values(text: str, wanted: Sequence[Column]) -> tuple[str | None, ...]:
-    """The wanted values of one line.
+    """Return the wanted values of one line.
 
     Raises:
-        ValueError: it is no object, lacks a column, or has a list, an object or no number where a text should be.
+        ValueError: the line is no object, lacks a column, or has a list, an object or no number where a text should be.
     """
     try:
         record = json.loads(text)
@@ -259,7 +259,7 @@ def _json_values(text: str, wanted: Sequence[Column]) -> tuple[str | None, ...]:
 
 
 def _places(names: Sequence[str], wanted: Sequence[Column], where: str) -> list[int | None]:
-    """The place of each wanted column, None for one that may be missing and is."""
+    """Return the index of each wanted column; None for an optional column that is missing."""
     places: list[int | None] = []
     for column in wanted:
         name = next((name for name in column.names if name in names), None)

@@ -1,4 +1,4 @@
-"""What all tasks about single texts and pairs of texts share: encoding, metrics, and where the examples come from."""
+"""The base of all tasks about single texts and pairs of texts: encoding, metrics, and the source of the examples."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ from lmtransfer.tasks.text.reader import TextReader
 from lmtransfer.tasks.text.tables import TableLayout
 from lmtransfer.tokenizers.base import Tokenizer
 
-#: Answers that are taken in at once; memory does not grow with the set.
+#: Number of answers that are scored at once, so that memory does not grow with the set.
 CHUNK = 4096
 
 
 class TextTask(Task):
-    """One answer a text, or a pair of texts, that is a number to the metrics.
+    """A task with one answer for each text or pair of texts; the metrics use the answer as a number.
 
     Args:
         name: the task's name in tables and results.
         metrics: names of the metrics; the first is the main one.
-        max_length: longest input in tokens, specials included; null: what the encoder can read.
+        max_length: longest input in tokens, specials included; null: the longest input of the encoder.
         num_train: size of the seeded subset of the training split; null: all of it.
-        dev_from_train: fraction of the training examples held out to choose by; null: the dev split chooses.
+        dev_from_train: fraction of the training examples in the held-out part; null: the dev split is used instead.
 
     Raises:
         ConfigError: there is no metric.
     """
 
-    #: Of the head that answers.
+    #: Kind of the head.
     kind: ClassVar[str]
-    #: Whether each example is two texts.
+    #: Whether each example has two texts.
     pairs: bool = False
 
     def __init__(
@@ -64,11 +64,11 @@ class TextTask(Task):
 
     @abstractmethod
     def gold(self, examples: Sequence[TextExample]) -> Targets[np.ndarray]:
-        """The gold answers, those that are hidden too."""
+        """Return the gold answers; hidden ones have the value for a hidden answer."""
 
     @abstractmethod
     def number_of(self, answer: Any) -> float:
-        """What the metrics are told of an answer."""
+        """Return an answer as the number that the metrics use."""
 
     @property
     def positive(self) -> int:
@@ -76,18 +76,18 @@ class TextTask(Task):
         return 1
 
     def metrics(self) -> list[Metric]:
-        """Fresh metrics, the main one first."""
+        """Make new metrics, the main one first."""
         return [make_metric(name, num_labels=len(self.labels), positive=self.positive) for name in self.metric_names]
 
     def encode(
         self, examples: Sequence[TextExample], tokenizer: Tokenizer, *, max_length: int, num_segments: int
     ) -> EncodedExamples:
-        """Examples as [CLS] text [SEP], or [CLS] a [SEP] b [SEP]; see ``Task.encode``."""
+        """Encode examples as [CLS] text [SEP], or [CLS] a [SEP] b [SEP]; see ``Task.encode``."""
         targets = self.gold(examples)
         return encode_texts(examples, targets, tokenizer, max_length=max_length, num_segments=num_segments)
 
     def score(self, examples: Sequence[TextExample], answers: Iterable[Any]) -> dict[str, float]:
-        """The metrics, the main one first; see ``Task.score``.
+        """Compute the metrics, the main one first; see ``Task.score``.
 
         Raises:
             DataError: an example has no gold answer.
@@ -101,16 +101,16 @@ class TextTask(Task):
         return {metric.name: metric.compute() for metric in metrics}
 
     def reader(self) -> TextReader:
-        """Single texts; see ``Task``."""
+        """Return a reader of single texts; see ``Task``."""
         return TextReader(self.kind, who=f"task {self.name}")
 
 
 class TextFileTask(TextTask):
-    """A task whose texts come from one file a split, or from a ``datasets`` name.
+    """A task whose texts come from one file for each split, or from a ``datasets`` name.
 
     Attributes:
-        files: where they come from.
-        notes: of each split that was read: empty texts, and what was left out, with the first place of each.
+        files: the source of the texts.
+        notes: for each split that was read: empty texts and left-out rows, with the first place of each.
     """
 
     files: TextFiles
@@ -127,7 +127,7 @@ class TextFileTask(TextTask):
         data_root: str | None,
         **splits: str | None,
     ) -> None:
-        """Say where the examples come from; as of ``TextFiles``, the file of a split also under the split's own name.
+        """Set the source of the examples, with the arguments of ``TextFiles``; ``splits`` override single ``files``.
 
         Raises:
             ConfigError: there is neither a file nor a hub name.
@@ -148,22 +148,22 @@ class TextFileTask(TextTask):
 
     @abstractmethod
     def example_of(self, row: TextRow) -> TextExample:
-        """The example of a row.
+        """Make the example of a row.
 
         Raises:
             ValueError: the gold answer cannot be used.
         """
 
     def origin(self, split: str) -> str:
-        """The file or the hub split that a split is read from; see ``TextFiles.origin``."""
+        """Return the file or the hub split from which a split is read; see ``TextFiles.origin``."""
         return self.files.origin(split)
 
     def examples(self, split: str) -> list[TextExample]:
-        """All examples of a split, in the order of the source; see ``Task.examples``."""
+        """Read all examples of a split, in the order of the source; see ``Task.examples``."""
         return self.files.examples(split, self.example_of)
 
     def reader(self) -> TextReader:
-        """Texts or pairs in the columns of the task's own files; see ``Task``."""
+        """Return a reader of texts or pairs in the columns of the task's own files; see ``Task``."""
         columns, layout = self.files.columns, self.files.layout
         return TextReader(self.kind, who=f"task {self.name}", columns=columns, layout=layout)
 

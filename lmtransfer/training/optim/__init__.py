@@ -1,1 +1,1 @@
-"""Optimisers, their groups of parameters, and schedules of the learning rate."""
+"""Optimisers, parameter groups, and learning-rate schedules."""

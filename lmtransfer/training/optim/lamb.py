@@ -9,9 +9,9 @@ import torch
 
 
 class LambUpdate(torch.optim.Optimizer):
-    """Adam's direction, scaled per parameter to the parameter's own norm.
+    """Adam's direction, scaled for each parameter to the norm of the parameter.
 
-    The ratio ``|w| / |update|`` is 1 where either norm is 0, and in groups without weight decay, as in the published
+    The ratio ``|w| / |update|`` is 1 if either norm is 0, and in groups without weight decay, as in the published
     ALBERT code.
 
     Args:
@@ -25,7 +25,7 @@ class LambUpdate(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """One update of every parameter that has a gradient."""
+        """Update every parameter that has a gradient."""
         for group in self.param_groups:
             parameters = [p for p in group["params"] if p.grad is not None]
             if parameters:

@@ -1,4 +1,4 @@
-"""Muon (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/): momentum, made orthogonal, for matrices.
+"""Muon (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/): orthogonalised momentum for matrices.
 
 Shape legend: P matrices of one shape, R rows, C columns.
 """
@@ -16,7 +16,7 @@ from lmtransfer.training.optim.newton_schulz import COEFFICIENTS, orthogonalise
 
 
 class MuonUpdate(torch.optim.Optimizer):
-    """Nesterov momentum whose update is made orthogonal; decoupled weight decay.
+    """Nesterov momentum with orthogonalised updates and decoupled weight decay.
 
     The rate of an R x C matrix is scaled by ``sqrt(max(1, R / C))``, as in Jordan's code and ``torch.optim.Muon``.
     Matrices of one shape are multiplied in batches.
@@ -24,14 +24,15 @@ class MuonUpdate(torch.optim.Optimizer):
     Args:
         parameter_groups: groups of matrices with ``lr`` and ``weight_decay``.
         momentum: share of the running mean that is kept.
-        num_iterations: Newton-Schulz iterations.
-        splits: by ``id`` of a parameter, how many independent matrices are stacked in its rows; 1 if not there.
+        num_iterations: number of Newton-Schulz iterations.
+        splits: number of independent matrices stacked in the rows of a parameter, by ``id`` of the parameter; 1 for
+            parameters that are not listed.
 
     Attributes:
-        product_dtype: format of the iterations' matrix products, float32 or bfloat16; see ``Optimizer.multiply_in``.
+        product_dtype: dtype of the matrix products, float32 or bfloat16; see ``Optimizer.multiply_in``.
 
     Raises:
-        ConfigError: a number of iterations for which there are no coefficients.
+        ConfigError: there are no coefficients for ``num_iterations``.
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class MuonUpdate(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """One update of every matrix that has a gradient; the gradients are used up."""
+        """Update every matrix that has a gradient; the gradients are overwritten."""
         for group in self.param_groups:
             by_shape: dict[tuple[int, ...], list[tuple[Tensor, Tensor]]] = {}
             for parameter in group["params"]:
@@ -65,7 +66,7 @@ class MuonUpdate(torch.optim.Optimizer):
                 self._update(members, shape, group)
 
     def _with_momentum(self, parameter: Tensor, momentum: float) -> Tensor:
-        """The gradient, replaced in place by Nesterov's look ahead along the running mean."""
+        """Replace the gradient in place by Nesterov's mixture with the running mean, and return it."""
         assert parameter.grad is not None
         state = self.state[parameter]
         if not state:
@@ -74,7 +75,7 @@ class MuonUpdate(torch.optim.Optimizer):
         return parameter.grad.lerp_(state["momentum_buffer"], momentum)
 
     def _update(self, members: list[tuple[Tensor, Tensor]], shape: tuple[int, ...], group: dict[str, Any]) -> None:
-        """Move matrices of one shape along their updates, made orthogonal together."""
+        """Orthogonalise the updates of matrices of one shape together, and apply them."""
         updates_PRC = torch.empty(len(members), *shape, dtype=self.product_dtype, device=members[0][0].device)
         for place, (_, update) in zip(updates_PRC, members, strict=True):
             place.copy_(update)

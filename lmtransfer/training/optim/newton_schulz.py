@@ -1,17 +1,17 @@
-"""The orthogonal factor of many matrices at once, by matrix products alone.
+"""Orthogonalise many matrices at once, with matrix products only.
 
 Shape legend: P matrices of one shape, R rows, C columns.
 
-Muon's quintic Newton-Schulz iteration (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/), with two
-changes that make it cheaper on a CPU, where it is a third of a small encoder's step:
+This is Muon's quintic Newton-Schulz iteration (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/), with two
+changes that make it cheaper on a CPU, where it takes a third of the training step of a small encoder:
 
-- Each iteration has coefficients of its own, those of the polynomial that comes closest to 1 over the interval in which
-  the singular values lie by then (Amsel et al. 2025, "The Polar Express": choosing them one after the other is
-  optimal). Four iterations then come closer to orthogonal than five of Jordan's do.
-- Long matrices go through the Gram matrix G of their short side: each X is a polynomial of G times the one before, so
-  that products with the long side become products of small matrices. In float32 all iterations go this way, in bfloat16
-  two at a time: the rounding of G is lifted along with the small singular values, 65-fold by the first iteration and
-  tenfold by each later one.
+- Each iteration has its own coefficients: those of the polynomial that is closest to 1 over the interval that contains
+  the singular values at this iteration (Amsel et al. 2025, "The Polar Express": choosing the polynomials one after the
+  other is optimal). Four iterations then come closer to orthogonal than five iterations with Jordan's coefficients.
+- Long matrices use the Gram matrix G of their short side. Each iterate X is a polynomial of G times the previous
+  iterate, so that products with the long side become products of small matrices. In float32 one Gram matrix serves all
+  iterations, in bfloat16 two iterations. The reason is that the iterations amplify the rounding errors of G together
+  with the small singular values: 65-fold in the first iteration and tenfold in each later one.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from torch import Tensor
 
 Coefficients = tuple[float, float, float]
 
-#: By number of iterations, the coefficients (a, b, c) of each x -> a x + b x^3 + c x^5. Found by linear programming for
-#: singular values of at least 0.01, 0.004 and 0.002 of the Frobenius norm, with 2 to 3 % of room for rounding at the
-#: top; they end within 0.29, 0.15 and 0.04 of 1. Smaller ones are lifted 76-, 245- and 668-fold.
+#: For each number of iterations, the coefficients (a, b, c) of each polynomial x -> a x + b x^3 + c x^5. They were found
+#: by linear programming for singular values of at least 0.01, 0.004 and 0.002 of the Frobenius norm, with a margin of 2
+#: to 3 % for rounding at the top. These singular values end within 0.29, 0.15 and 0.04 of 1. Smaller ones are multiplied
+#: by 76, 245 and 668.
 COEFFICIENTS: dict[int, tuple[Coefficients, ...]] = {
     3: (
         (7.9424, -22.2873, 15.8239),
@@ -47,21 +48,21 @@ COEFFICIENTS: dict[int, tuple[Coefficients, ...]] = {
     ),
 }
 
-#: From this ratio of the sides on, going through the Gram matrix is cheaper.
+#: From this ratio of the sides on, the Gram matrix is cheaper.
 _LONG = 1.5
 
 
 @torch.no_grad()
 def orthogonalise(matrices_PRC: Tensor, *, num_iterations: int = 4, eps: float = 1e-7) -> Tensor:
-    """Move the singular values of each matrix to about 1, and leave its singular vectors.
+    """Move the singular values of each matrix to about 1, and keep its singular vectors.
 
     Args:
-        matrices_PRC: the matrices, bfloat16 or float32, which is the format of the products; they are overwritten.
+        matrices_PRC: the matrices, bfloat16 or float32; the products have this dtype, and the matrices are overwritten.
         num_iterations: 3, 4 or 5; see ``COEFFICIENTS``.
-        eps: smallest norm divided by.
+        eps: lower limit of the norm that matrices are divided by.
 
     Returns:
-        The format of the matrices, (P, R, C). A matrix of zeros stays one.
+        (P, R, C), in the dtype of the matrices. A matrix of zeros stays zero.
     """
     norms = torch.linalg.vector_norm(matrices_PRC, dim=(1, 2), keepdim=True, dtype=torch.float32).clamp_(min=eps)
     x = matrices_PRC.mul_(norms.reciprocal_().to(matrices_PRC.dtype))
@@ -81,7 +82,7 @@ def orthogonalise(matrices_PRC: Tensor, *, num_iterations: int = 4, eps: float =
 
 
 def _once(gram: Tensor, coefficients: Coefficients) -> Tensor:
-    """What one iteration multiplies X by: p(G) = a I + b G + c G^2."""
+    """The factor of X in one iteration: p(G) = a I + b G + c G^2."""
     a, b, c = coefficients
     polynomial = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
     polynomial.diagonal(dim1=1, dim2=2).add_(a)
@@ -89,11 +90,11 @@ def _once(gram: Tensor, coefficients: Coefficients) -> Tensor:
 
 
 def _polynomial(gram: Tensor, coefficients: Sequence[Coefficients]) -> Tensor:
-    """What several iterations multiply X by: ... p2(G2) p1(G).
+    """The factor of X in several iterations: ... p2(G2) p1(G).
 
-    G2 = p1(G) G p1(G) is the Gram matrix after the first iteration. The polynomials commute but for rounding, and that
-    they are applied in the order in which the Gram matrices were made is what keeps singular values near the top of
-    their interval from running away: a tall X takes the transpose from its right.
+    G2 = p1(G) G p1(G) is the Gram matrix after the first iteration. Without rounding the polynomials would commute.
+    With rounding, singular values near the top of their interval diverge unless the polynomials are applied in the
+    order in which the Gram matrices were computed. A tall X is therefore multiplied by the transpose from the right.
     """
     product = step = _once(gram, coefficients[0])
     for chosen in coefficients[1:]:

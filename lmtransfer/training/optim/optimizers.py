@@ -1,8 +1,8 @@
-"""Optimisers as the loop sees them: one object, whatever the number of ``torch.optim`` optimisers inside it.
+"""Optimisers for the loop: one object that contains one or several ``torch.optim`` optimisers.
 
-Each class takes the learner and flat settings; the loop multiplies every peak learning rate by the schedule's factor.
-State is saved by parameter *name*, as tensors and plain numbers, so that it is safe to load and does not depend on the
-order in which parameters were made.
+Each class takes the learner and flat settings. The loop multiplies every peak learning rate by the factor of the
+schedule. State is saved by parameter *name*, as tensors and plain numbers, so that it is safe to load and does not
+depend on the order in which parameters were created.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class Optimizer:
     """One or several ``torch.optim`` optimisers that together hold each trainable parameter once.
 
     Args:
-        learner: whose parameters they are.
-        parts: the optimisers; the first one's rate is the one that is logged. A group's ``peak_lr`` (its ``lr`` where
-            there is none) is its learning rate at a factor of 1, and its ``base_lr`` the same before layer-wise rates.
+        learner: the learner that owns the parameters.
+        parts: the optimisers; the learning rate of the first is logged. ``peak_lr`` of a group (default: its ``lr``) is
+            its learning rate at a factor of 1. ``base_lr`` is the same without layer-wise rates.
     """
 
     def __init__(self, learner: nn.Module, parts: Sequence[torch.optim.Optimizer]) -> None:
@@ -47,7 +47,7 @@ class Optimizer:
                 group["lr"] = group["peak_lr"] * factor
 
     def learning_rate_at(self, factor: float) -> float:
-        """The learning rate of the first group at ``factor`` times its peak, layer-wise rates left aside."""
+        """The learning rate of the first group at ``factor`` times its peak, without layer-wise rates."""
         return float(self.parts[0].param_groups[0]["base_lr"]) * factor
 
     def decay_of(self, parameter: nn.Parameter) -> float | None:
@@ -59,17 +59,17 @@ class Optimizer:
         return None
 
     def multiply_in(self, dtype: torch.dtype) -> None:
-        """Set the format of the matrix products within an update, of which only Muon's has any.
+        """Set the dtype of the matrix products in an update; only Muon's update has matrix products.
 
         Args:
-            dtype: bfloat16 where the hardware multiplies it, else float32. Nothing that is kept changes its format.
+            dtype: bfloat16 if the hardware multiplies it, else float32. Weights and optimiser state keep their dtype.
         """
         for part in self.parts:
             if isinstance(part, MuonUpdate):
                 part.product_dtype = dtype
 
     def step(self) -> None:
-        """One update of every parameter that has a gradient."""
+        """Update every parameter that has a gradient."""
         for part in self.parts:
             part.step()
 
@@ -79,7 +79,7 @@ class Optimizer:
             parameter.grad = None
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The state by ``<parameter name>/<entry>``: tensors only (a number becomes a float64 scalar)."""
+        """The state with keys ``<parameter name>/<entry>``: tensors only (a number becomes a float64 scalar)."""
         state = {}
         for part in self.parts:
             for parameter, entries in part.state.items():
@@ -89,14 +89,15 @@ class Optimizer:
         return state
 
     def load_state_dict(self, state: Mapping[str, Tensor], *, source: str = "the checkpoint") -> None:
-        """The reverse of ``state_dict``; tensors are copied to the parameters' devices.
+        """The reverse of ``state_dict``; tensors are copied to the devices of the parameters.
 
         Args:
-            state: by ``<parameter name>/<entry>``.
-            source: what to call it in messages.
+            state: tensors with keys ``<parameter name>/<entry>``.
+            source: name of the source in messages.
 
         Raises:
-            CheckpointError: state of a parameter that is not trained here, of another shape, or with an entry missing.
+            CheckpointError: ``state`` has a parameter that is not trained here, a tensor has another shape, or an entry
+                is missing.
         """
         holders = {
             self.names[id(p)]: (part, p, bool(group.get("fused")))
@@ -136,7 +137,7 @@ class Optimizer:
             part, parameter, fused = holders[name]
             on_device = (
                 value.ndim > 0 or fused
-            )  # step counts live with the parameter in fused kernels, else on the host
+            )  # fused kernels keep step counts on the device of the parameter, others on the host
             part.state[parameter][entry] = value.to(parameter.device if on_device else "cpu", copy=True)
 
 
@@ -150,8 +151,8 @@ class AdamW(Optimizer):
         eps: added to the root of the second moment.
         weight_decay: decoupled decay, times the learning rate.
         no_decay: kinds of parameters without decay (see ``parameters.Kind``).
-        bias_correction: False leaves the correction of the young moments out, as the published BERT code does
-            (google-research/bert, optimization.py), though its paper's Adam has it.
+        bias_correction: False omits the bias correction of the moments, as in the published BERT code
+            (google-research/bert, optimization.py), although Adam in the paper has it.
         rates: factor on the learning rate by kind of parameter, and of the head (see ``parameters.RATED``).
         lr_scales: factor on the learning rate by parameter name, for layer-wise rates.
     """
@@ -184,7 +185,7 @@ class AdamW(Optimizer):
 
 
 def _moments_of_age(parameter: nn.Parameter, age: int) -> dict[str, Tensor]:
-    """Adam's state with zero moments and ``age`` steps behind it, at which its bias corrections are exactly 1."""
+    """Adam's state with zero moments after ``age`` steps; with a large ``age`` its bias corrections are exactly 1."""
     return {
         "step": torch.tensor(float(age), device=parameter.device),
         "exp_avg": torch.zeros_like(parameter),
@@ -241,13 +242,13 @@ class Muon(Optimizer):
     Args:
         learner: whose trainable parameters are optimised.
         learning_rate: peak rate of the matrices.
-        momentum: of the matrices' gradients (Nesterov).
+        momentum: Nesterov momentum of the gradients of the matrices.
         weight_decay: decoupled decay of the matrices, times their learning rate.
-        num_iterations: Newton-Schulz iterations, 3 to 5.
-        adamw_learning_rate: peak rate of the rest.
-        adamw_betas: decay of the rest's moments.
-        adamw_eps: added to the root of the rest's second moment.
-        adamw_weight_decay: decoupled decay of the rest.
+        num_iterations: number of Newton-Schulz iterations, 3 to 5.
+        adamw_learning_rate: peak rate of the other parameters.
+        adamw_betas: decay of the moments of the other parameters.
+        adamw_eps: added to the root of the second moment of the other parameters.
+        adamw_weight_decay: decoupled decay of the other parameters.
         no_decay: kinds of parameters without decay (see ``parameters.Kind``).
         rates: factor on the learning rate by kind of parameter, and of the head (see ``parameters.RATED``).
         lr_scales: factor on the learning rate by parameter name, for layer-wise rates.
@@ -301,15 +302,15 @@ class Muon(Optimizer):
 
 
 class Adagrad(Optimizer):
-    """Adagrad (Duchi et al. 2011), by ``torch.optim.Adagrad``, whose names the settings have.
+    """Adagrad (Duchi et al. 2011) with ``torch.optim.Adagrad``; the settings have the names of that class.
 
     Args:
         learner: whose trainable parameters are optimised.
         lr: peak rate.
         lr_decay: the rate of update n, from 0, is divided by ``1 + n * lr_decay``.
-        weight_decay: added to each gradient, times the weight.
-        initial_accumulator_value: where the sums of squared gradients begin.
-        eps: added to their roots.
+        weight_decay: this number times the weight is added to each gradient.
+        initial_accumulator_value: initial value of the sums of squared gradients.
+        eps: added to the roots of these sums.
         rates: factor on the learning rate by kind of parameter, and of the head (see ``parameters.RATED``).
         lr_scales: factor on the learning rate by parameter name, for layer-wise rates.
     """

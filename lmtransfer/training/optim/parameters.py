@@ -1,4 +1,4 @@
-"""What each parameter is, told by the type of the module that owns it and never by its name."""
+"""Classify each parameter by the type of the module that owns it, never by its name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lmtransfer.errors import ConfigError
 from lmtransfer.training.learner import HasBlocks, HasSplits
 
 Kind = Literal["hidden", "weight", "embedding", "norm", "bias"]
-#: What may have a rate of its own: the kinds of an encoder's parameters, and all that is in no encoder.
+#: What can have its own learning rate: each kind of parameters of an encoder, and "head", all parameters in no encoder.
 RATED = (*get_args(Kind), "head")
 
 
@@ -24,13 +24,13 @@ class NamedParameter:
     Attributes:
         name: its first name in ``named_parameters()``.
         parameter: the parameter itself.
-        kind: ``hidden``: the matrix of a linear layer inside a block of the encoder; ``embedding``: a row a token (also
-            where an output layer is tied to it); ``norm``: gain or offset of a normalisation; ``bias``: any other
+        kind: ``hidden``: the matrix of a linear layer inside a block of the encoder; ``embedding``: one row per token
+            (also if an output layer is tied to it); ``norm``: gain or offset of a normalisation; ``bias``: any other
             vector or number; ``weight``: everything else.
-        splits: how many independent matrices are stacked in its rows (3 for a fused query-key-value projection whose
-            module says ``muon_splits = 3``).
-        in_head: whether it is in no encoder: of an objective's or a task's head. An output matrix that is tied to the
-            token embedding is the encoder's.
+        splits: number of independent matrices that are stacked in its rows (3 for a fused query-key-value projection,
+            whose module has ``muon_splits = 3``).
+        in_head: whether it is in no encoder, but in the head of an objective or task. An output matrix that is tied to
+            the token embedding belongs to the encoder.
     """
 
     name: str
@@ -53,7 +53,7 @@ def _owners(module: nn.Module) -> Iterator[tuple[nn.Module, nn.Parameter]]:
 
 
 def _hidden_linears(learner: nn.Module) -> set[int]:
-    """Identities of the linear layers inside the blocks of encoders."""
+    """The ``id`` of each linear layer inside the blocks of encoders."""
     blocks = [block for module in learner.modules() if isinstance(module, HasBlocks) for block in module.blocks()]
     return {id(layer) for block in blocks for layer in block.modules() if isinstance(layer, nn.Linear)}
 
@@ -61,7 +61,8 @@ def _hidden_linears(learner: nn.Module) -> set[int]:
 def classify(learner: nn.Module) -> list[NamedParameter]:
     """Every trainable parameter once, in the order of ``named_parameters()``.
 
-    A head's matrices are not hidden ones; those of every encoder are, of ELECTRA's generator too.
+    The matrices of a head are not of kind ``hidden``. Matrices in the blocks of every encoder are, also of ELECTRA's
+    generator.
     """
     hidden = _hidden_linears(learner)
     encoders = [module for module in learner.modules() if isinstance(module, HasBlocks)]
@@ -97,19 +98,21 @@ def groups(
     rates: Mapping[str, float] | None = None,
     lr_scales: Mapping[str, float] | None = None,
 ) -> list[dict[str, Any]]:
-    """Parameter groups for a ``torch.optim`` optimiser: every parameter in exactly one.
+    """Parameter groups for a ``torch.optim`` optimiser: every parameter is in exactly one group.
 
     Args:
-        named: parameters, as ``classify`` tells them.
-        learning_rate: peak rate; stored as ``base_lr``, and times the parameter's factors as ``peak_lr`` (and ``lr``).
-        weight_decay: decay of the kinds that are decayed.
-        no_decay: the kinds that are not.
-        rates: factor on the learning rate by what the parameter is, see ``RATED``; 1 for the others. All that is in a
-            head has the head's, whatever its kind.
+        named: parameters, as ``classify`` returns them.
+        learning_rate: peak rate; stored as ``base_lr``. Times the factors of the parameter it is ``peak_lr`` and
+            ``lr``.
+        weight_decay: weight decay of all kinds except ``no_decay``.
+        no_decay: the kinds without weight decay.
+        rates: factor on the learning rate by kind of parameter, see ``RATED``; 1 for the others. All parameters in a
+            head have the factor of "head", of any kind.
         lr_scales: factor on the learning rate by parameter name (layer-wise rates); 1 for the others.
 
     Raises:
-        ConfigError: ``no_decay`` or ``rates`` names a kind that does not exist, or a factor is no number from 0 on.
+        ConfigError: ``no_decay`` or ``rates`` names a kind that does not exist, or a factor is not a finite number of
+            at least 0.
     """
     unknown = sorted(set(no_decay) - set(get_args(Kind)))
     if unknown:
@@ -127,10 +130,10 @@ def groups(
 
 
 def _checked(rates: Mapping[str, float]) -> Mapping[str, float]:
-    """The factors, all of which mean something.
+    """Check the factors and return them.
 
     Raises:
-        ConfigError: those that do not, all at once.
+        ConfigError: some factors are invalid; it lists all of them.
     """
     problems = [
         f"optimizer.rates.{name}: there is no such part of a model; the parts with a rate are {', '.join(RATED)}"

@@ -1,9 +1,9 @@
-"""Learning-rate schedules: pure functions of the step and of the share of the budget used, warm-up times decay.
+"""Learning-rate schedules: pure functions of the step and of the progress, the product of warm-up and decay.
 
-The factor of update ``step`` (from 0) multiplies every peak learning rate. The decay is read at the *start* of an
-update, so with a budget of N steps the last update of a linear decay runs at 1 / N of the peak, not at zero; the
-warm-up is read at its *end*, so the first update is not wasted and update W is at the full rate. Like the published
-BERT and ELECTRA code, the warm-up multiplies a decay that runs over the whole budget.
+The factor of update ``step`` (from 0) multiplies every peak learning rate. The decay is evaluated at the *start* of an
+update, so with a budget of N steps the last update of a linear decay has 1 / N of the peak rate, not zero. The warm-up
+is evaluated at the *end* of an update, so the first update has a rate above zero and update W has the full rate. As in
+the published BERT and ELECTRA code, the warm-up multiplies a decay that runs over the whole budget.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ class Schedule(ABC):
     """Warm-up times decay.
 
     Args:
-        warmup_steps: updates over which the rate rises linearly from 0 to its peak; None takes ``warmup_fraction``.
-        warmup_fraction: the same as a share of the budget, in [0, 1).
-        final_factor: where the decay ends, as a share of the peak.
+        warmup_steps: number of updates over which the rate rises linearly from 0 to its peak; None: use
+            ``warmup_fraction``.
+        warmup_fraction: length of the warm-up as a share of the budget, in [0, 1).
+        final_factor: final rate of the decay, as a share of the peak.
 
     Raises:
-        ConfigError: a value out of range.
+        ConfigError: a value is out of range.
     """
 
     def __init__(
@@ -57,8 +58,8 @@ class Schedule(ABC):
 
         Args:
             step: number of the update, from 0.
-            fraction: share of the budget used before it, in [0, 1].
-            fraction_after: share of the budget used after it, in [0, 1].
+            fraction: share of the budget that is used up before the update, in [0, 1].
+            fraction_after: share of the budget that is used up after the update, in [0, 1].
         """
         warmup = 1.0
         if self.warmup_steps is not None:
@@ -69,41 +70,41 @@ class Schedule(ABC):
 
     @abstractmethod
     def decay(self, *, step: int, fraction: float) -> float:
-        """The decay alone, from 1 at the start towards 0 (or wherever it goes) at the end of the budget."""
+        """The decay without warm-up: 1 at the start, and for most schedules 0 at the end of the budget."""
 
 
 class Constant(Schedule):
     """No decay."""
 
     def decay(self, *, step: int, fraction: float) -> float:
-        """1."""
+        """Always 1."""
         return 1.0
 
 
 class Linear(Schedule):
-    """A straight line to 0 (BERT, RoBERTa, ELECTRA)."""
+    """Linear decay to 0 (BERT, RoBERTa, ELECTRA)."""
 
     def decay(self, *, step: int, fraction: float) -> float:
-        """1 - used."""
+        """1 - fraction."""
         return 1.0 - fraction
 
 
 class Cosine(Schedule):
-    """Half a cosine to 0 (Loshchilov & Hutter 2017, without restarts)."""
+    """Cosine decay to 0 (Loshchilov & Hutter 2017, without restarts)."""
 
     def decay(self, *, step: int, fraction: float) -> float:
-        """(1 + cos(pi used)) / 2."""
+        """(1 + cos(pi * fraction)) / 2."""
         return 0.5 * (1.0 + math.cos(math.pi * fraction))
 
 
 class WarmupStableDecay(Schedule):
-    """Constant, then a straight line to 0 over the last part of the budget (WSD: Hu et al. 2024, MiniCPM).
+    """Constant, then linear decay to 0 over the last part of the budget (WSD: Hu et al. 2024, MiniCPM).
 
     Args:
         decay_fraction: share of the budget over which the rate falls, in (0, 1].
-        warmup_steps: see Schedule.
-        warmup_fraction: see Schedule.
-        final_factor: see Schedule.
+        warmup_steps: see ``Schedule``.
+        warmup_fraction: see ``Schedule``.
+        final_factor: see ``Schedule``.
     """
 
     def __init__(
@@ -120,16 +121,16 @@ class WarmupStableDecay(Schedule):
         self.decay_fraction = decay_fraction
 
     def decay(self, *, step: int, fraction: float) -> float:
-        """1, then (1 - used) / decay_fraction."""
+        """1, then (1 - fraction) / decay_fraction."""
         return min(1.0, (1.0 - fraction) / self.decay_fraction)
 
 
 class InverseSqrt(Schedule):
-    """1 / sqrt(step) after the warm-up, whatever the budget (Vaswani et al. 2017, section 5.3).
+    """1 / sqrt(step) after the warm-up, independent of the budget (Vaswani et al. 2017, section 5.3).
 
     Args:
-        warmup_steps: updates of warm-up, at least 1; the factor is 1 at their end and sqrt(warmup_steps / n) at update
-            n.
+        warmup_steps: number of warm-up updates, at least 1; the factor is 1 at the end of the warm-up and
+            sqrt(warmup_steps / n) at update n.
     """
 
     def __init__(self, *, warmup_steps: int = 1000) -> None:
@@ -139,7 +140,7 @@ class InverseSqrt(Schedule):
         self.peak_step = warmup_steps
 
     def decay(self, *, step: int, fraction: float) -> float:
-        """sqrt(warmup_steps / n) at update n, and 1 before."""
+        """sqrt(warmup_steps / n) at update n after the warm-up, and 1 before."""
         return math.sqrt(self.peak_step / max(self.peak_step, step + 1))
 
 
@@ -148,10 +149,10 @@ class PartOfBudget:
     """A schedule that runs over a part of the budget.
 
     Attributes:
-        schedule: of the part, as if it were a budget of its own.
+        schedule: schedule of the part, which treats the part as a separate budget.
         begins: share of the budget at which the part begins.
-        ends: share of the budget at which it ends.
-        first_update: updates made before the part.
+        ends: share of the budget at which the part ends.
+        first_update: number of updates before the part.
     """
 
     schedule: Schedule

@@ -1,1 +1,1 @@
-"""Probing and finetuning: one run, and the experiment over seeds, control and learning rates."""
+"""Probing and finetuning: single runs, and the experiment over seeds, control and learning rates."""

@@ -1,4 +1,4 @@
-"""The labelled data of a probe or finetuning command: read and tokenised once, whatever the number of runs."""
+"""The labelled data of a probe or finetuning command: read and tokenised once for all runs."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from lmtransfer.tokenizers.base import Tokenizer
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Which examples of ``TaskData.train`` a run uses.
+    """The examples of ``TaskData.train`` that a run uses, as indices.
 
     Attributes:
-        train: trained on.
-        held_out: chosen by; empty where the dev split chooses or nothing is chosen.
+        train: examples to train on.
+        held_out: examples that choose a checkpoint or a rate; empty if the dev split chooses or nothing is chosen.
     """
 
     train: np.ndarray
@@ -30,15 +30,15 @@ class Parts:
 
 @dataclass(frozen=True, slots=True)
 class TaskData:
-    """Everything that the runs of one command read.
+    """The data of all runs of one command.
 
     Attributes:
-        train: the training examples that some seed uses.
-        parts: for each seed, with a held-out part to choose by.
-        whole: for each seed, all of its examples, for runs that choose nothing.
-        evaluation: the split that is scored.
-        choosing: the dev split, where that chooses; None where a held-out part does.
-        split: name of the split that is scored.
+        train: the training examples that at least one seed uses.
+        parts: for each seed, its examples with a held-out part to choose by.
+        whole: for each seed, all its examples for training, for runs that choose nothing.
+        evaluation: the scored split.
+        choosing: the dev split, if it chooses checkpoint and rate; None if a held-out part does.
+        split: name of the scored split.
     """
 
     train: EncodedExamples
@@ -50,14 +50,14 @@ class TaskData:
 
 
 def read_task_data(task: Task, tokenizer: Tokenizer, encoder: Encoder, *, seeds: Sequence[int], split: str) -> TaskData:
-    """Read the training split and the one that is scored, and encode what is used of them.
+    """Read the training split and the scored split, and encode the examples that are used.
 
     Args:
         task: the task.
         tokenizer: the run's tokenizer.
-        encoder: says how long its inputs may be.
+        encoder: the encoder; sets the longest input.
         seeds: the seeds of all runs; each draws its own subset.
-        split: what is scored.
+        split: the split to score.
 
     Raises:
         DataError: a split is missing or malformed, or has examples without gold labels.
@@ -104,7 +104,7 @@ def encode_split(
     """Encode examples that all have gold labels.
 
     Raises:
-        DataError: some have none.
+        DataError: an example has no gold label.
         ConfigError: ``task.max_length`` is more than the encoder can read.
     """
     _refuse_hidden(examples, split)
@@ -112,7 +112,7 @@ def encode_split(
 
 
 def encode_examples(task: Task, examples: Sequence[Example], tokenizer: Tokenizer, encoder: Encoder) -> EncodedExamples:
-    """Encode examples, whether or not their gold answers are known.
+    """Encode examples, with or without gold answers.
 
     Raises:
         ConfigError: ``task.max_length`` is more than the encoder can read, or leaves no room for text.
@@ -121,7 +121,7 @@ def encode_examples(task: Task, examples: Sequence[Example], tokenizer: Tokenize
 
 
 def _longest(task: Task, encoder: Encoder) -> int:
-    """Tokens of the longest input."""
+    """Most tokens of an input."""
     if task.max_length is not None and task.max_length > encoder.max_length:
         raise ConfigError(
             f"task.max_length={task.max_length}: the encoder reads at most {encoder.max_length} tokens; give at most "
@@ -140,7 +140,7 @@ def _refuse_hidden(examples: Sequence[Example], split: str) -> None:
 
 
 def noted(task: Task) -> list[str]:
-    """The odd things that a task has met while it read its splits, one line a kind and split."""
+    """The irregularities that a task found while reading its splits, one line for each kind and split."""
     return [
         f"{task.name}, {split}: {kind}: {count:,} (first at {met.first[kind]})"
         for split, met in task.notes.items()

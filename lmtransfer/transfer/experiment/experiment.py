@@ -1,4 +1,4 @@
-"""Probing and finetuning, which differ in their defaults only: seeds, controls, tries of learning rates, one result."""
+"""Probing and finetuning (only their defaults differ): seeds, controls, tries of learning rates, one result."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def run_transfer(cfg: DictConfig, *, command: str) -> Path:
     """Run ``probe`` or ``finetune``.
 
     Args:
-        cfg: the configuration.
-        command: its name.
+        cfg: the config.
+        command: name of the command.
 
     Returns:
         The run directory.
@@ -49,7 +49,7 @@ def run_transfer(cfg: DictConfig, *, command: str) -> Path:
     name, resume = sweep_name(cfg.name), bool(cfg.resume) or in_sweep()
     run = Path(cfg.output_root) / command / name
     as_it_began(cfg, RunDirectory(run))
-    hardware = training_hardware(cfg, run=run, compile_by_itself=False)  # few labels take less time than compiling
+    hardware = training_hardware(cfg, run=run, compile_by_itself=False)  # compiling takes longer than training on few labels
     with distributed.process_group():
         console = Console(highlight=False, quiet=not distributed.is_main())
         settings = settle(cfg, source, command=command, hardware=hardware, console=console)
@@ -71,11 +71,11 @@ def run_transfer(cfg: DictConfig, *, command: str) -> Path:
 
 
 def _write_files(directory: RunDirectory, plain: dict[str, Any], setting: Setting) -> None:
-    if distributed.is_main() and not directory.config_path.is_file():  # a run that is there has its tokenizer
+    if distributed.is_main() and not directory.config_path.is_file():  # an existing run has its tokenizer
         with naming(directory.tokenizer):
             setting.tokenizer.save(directory.tokenizer)
     directory.write_versions(versions(data={"tokenizer": setting.tokenizer.fingerprint}))
-    directory.write_config(plain)  # last: with it the folder is a run
+    directory.write_config(plain)  # last: a folder with a config is a run
     seal(directory)
 
 
@@ -85,10 +85,10 @@ class Experiment:
 
     Attributes:
         command: "probe" or "finetune".
-        config: its configuration as plain values.
-        settings: what the runs share, once for each pretraining seed.
-        directory: of the command; each run has a folder in it where there are several.
-        console: where the user is told of each.
+        config: the config as plain values.
+        settings: the shared settings of the runs, one for each pretraining seed.
+        directory: directory of the command; if there are several runs, each has a folder in it.
+        console: prints a line for each run.
     """
 
     command: str
@@ -99,32 +99,32 @@ class Experiment:
 
     @property
     def setting(self) -> Setting:
-        """What all runs share."""
+        """The shared settings; the weights are those of the first pretraining seed."""
         return self.settings[0]
 
     @property
     def seeds(self) -> Sequence[int]:
-        """Of probing or finetuning."""
+        """The seeds of probing or finetuning."""
         return range(self.config["seed"], self.config["seed"] + self.config["seeds"])
 
     @property
     def conditions(self) -> Sequence[Condition]:
-        """The pretrained one, and its control where it is asked for."""
+        """The pretrained condition, and the control if ``control=true``."""
         return ("pretrained", "control") if self.config["control"] else ("pretrained",)
 
     @property
     def learning_rates(self) -> LearningRates:
-        """Those that are tried, or the optimiser's own."""
+        """The rates to try, or the optimiser's own rate."""
         rates = self.config["learning_rates"] or [self.config["optimizer"]["learning_rate"]]
         return LearningRates([float(rate) for rate in rates], self.directory.path / "learning_rate_tries.json")
 
     def members(self, condition: Condition, learning_rate: float) -> list[Member]:
-        """The runs of a condition; random weights are of no pretraining seed."""
+        """The runs of a condition; the control has random weights and therefore no pretraining seeds."""
         settings = self.settings if condition == "pretrained" else self.settings[:1]
         return [Member(setting, condition, seed, learning_rate) for setting in settings for seed in self.seeds]
 
     def result(self) -> JointResult:
-        """Train whatever is not there yet, and put it together."""
+        """Train the runs that are not finished, and combine all results."""
         rates = {condition: self._learning_rate(condition) for condition in self.conditions}
         trained = {
             condition: [self._run(member) for member in self.members(condition, rates[condition])]
@@ -142,7 +142,7 @@ class Experiment:
         )
 
     def _learning_rate(self, condition: Condition) -> float:
-        """The condition's own choice."""
+        """The learning rate that the condition chooses."""
         who, where = _WHO[condition], self._chosen_on
         return self.learning_rates.choose(
             lambda rate: self.members(condition, rate),
@@ -182,7 +182,7 @@ class Experiment:
         return result
 
     def _own_config(self, member: Member) -> dict[str, Any]:
-        """The configuration that would make this one run alone."""
+        """The config of a command that would train only this run."""
         return {
             **self.config,
             "init": member.setting.init,
@@ -195,7 +195,7 @@ class Experiment:
         }
 
     def _keep(self, directory: RunDirectory, member: Member, outcome: Outcome) -> None:
-        """Write what was answered to each example."""
+        """Write the answer to each example."""
         assert outcome.evaluation is not None
         if outcome.evaluation.answers is None:
             self._say("predictions are not kept: the task cannot tell them one by one, or they are too many")
@@ -214,7 +214,7 @@ class Experiment:
         distributed.barrier()
 
     def _examples(self, results: Sequence[SeedResult], *, is_control: bool = False) -> Examples | None:
-        """What each example contributed to the scores of a condition; None where that was not kept."""
+        """The contribution of each example to the scores of a condition; None if it was not saved."""
         seeds = [(result.seed, result.pretraining_seed) for result in results]
         split, metric = self.setting.data.split, self.setting.task.main_metric
         kept = kept_of(kept_answers(self.directory.path), seeds, split=split, is_control=is_control)
@@ -246,5 +246,5 @@ class Experiment:
         self.console.print(line, soft_wrap=True)
 
 
-#: What the user is told of each condition.
+#: Names of the conditions in messages.
 _WHO: dict[Condition, str] = {"pretrained": "run", "control": "control"}

@@ -1,4 +1,4 @@
-"""The search of a learning rate: a condition's own choice by held-out examples, remembered for ``resume``."""
+"""The search for a learning rate: each condition chooses its own by held-out examples; saved for ``resume``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lmtransfer.transfer.experiment.training_run import train_once
 from lmtransfer.untrusted.documents import read_json
 from lmtransfer.untrusted.schema import Fields, Items, Real, Text, Whole
 
-#: What ``learning_rate_tries.json`` holds.
+#: Content of ``learning_rate_tries.json``.
 _TRIES = Items(
     Fields({"arm": Text(("pretrained", "control")), "seed": Whole(), "learning_rate": Real(), "score": Real()})
 )
@@ -25,11 +25,11 @@ _TRIES = Items(
 
 @dataclass(frozen=True, slots=True)
 class LearningRates:
-    """The rates that are tried.
+    """The learning rates to try.
 
     Attributes:
-        rates: one at least; a single one is taken as it is.
-        path: where the tries are remembered.
+        rates: at least one rate; a single rate is used without a search.
+        path: file with the finished tries.
     """
 
     rates: Sequence[float]
@@ -37,15 +37,15 @@ class LearningRates:
 
     @property
     def are_searched(self) -> bool:
-        """Whether there is a choice."""
+        """Whether there is more than one rate."""
         return len(self.rates) > 1
 
     def choose(self, members: Callable[[float], Sequence[Member]], say: Callable[[float, float], None]) -> float:
-        """The rate whose main metric is best in the mean over a condition's runs, on held-out examples.
+        """The rate with the best main metric on held-out examples, as the mean over a condition's runs.
 
         Args:
-            members: the runs of the condition at a rate.
-            say: told each rate and its mean.
+            members: gives the runs of the condition for a rate.
+            say: called with each rate and its mean.
         """
         if not self.are_searched:
             return self.rates[0]
@@ -59,13 +59,13 @@ class LearningRates:
         return max(means, key=lambda rate: means[rate])
 
     def tries(self) -> list[dict[str, Any]]:
-        """What was tried so far."""
+        """The finished tries."""
         if not self.path.exists():
             return []
         return cast("list[dict[str, Any]]", read_json(self.path, _TRIES, error=RunDirectoryError))
 
     def _try(self, member: Member, *, nested: bool) -> float:
-        """The main metric on held-out examples of a run that is not kept."""
+        """The main metric on held-out examples of a run that is not saved."""
         tries = self.tries()
         which: dict[str, Any] = {"arm": member.condition, "seed": member.seed, "learning_rate": member.learning_rate}
         if nested:

@@ -1,4 +1,4 @@
-"""What the user sees of a probe, of finetuning, or of an evaluation: one table, a verdict, and the next command."""
+"""The output of a probe, of finetuning or of an evaluation: one table, a verdict, and the next command."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def print_result(console: Console, result: Result, *, name: str, next_commands: 
     """Print a result.
 
     Args:
-        console: where to.
-        result: a ``result.json``.
-        name: of the run, for its row.
-        next_commands: what the user might do next.
+        console: the console.
+        result: content of a ``result.json``.
+        name: name of the run, for its row.
+        next_commands: commands to suggest.
     """
     metric = str(result["main_metric"])
     unit = " (%)" if in_percent(metric) else ""
@@ -55,14 +55,14 @@ def print_result(console: Console, result: Result, *, name: str, next_commands: 
 
 
 def next_commands(run: Path, result: JointResult, others: Sequence[str], *, root: Path, init: bool) -> list[str]:
-    """What the user might do after training.
+    """The commands to suggest after training.
 
     Args:
         run: the run directory.
-        result: what it came to.
+        result: the result of the run.
         others: splits of the task that were not scored.
         root: the folder of all runs.
-        init: whether it began from a pretrained run.
+        init: whether the run started from a pretrained run.
     """
     path = short_path(run)
     commands = []
@@ -75,7 +75,7 @@ def next_commands(run: Path, result: JointResult, others: Sequence[str], *, root
 
 
 def print_sweep(run_dirs: Sequence[Path]) -> None:
-    """Print one row a point of a sweep: best first, or in the order of the sweep where the metrics differ."""
+    """Print one row for each point of a sweep: best first, or in the order of the sweep if the tasks differ."""
     results = [(path.name, RunDirectory.open(path).read_result().values()) for path in run_dirs]
     metrics = {str(result["main_metric"]) for _, result in results}
     one_task = len({result["task"] for _, result in results}) == 1
@@ -97,7 +97,7 @@ def print_sweep(run_dirs: Sequence[Path]) -> None:
 
 
 def remarks(result: Result) -> list[str]:
-    """What there is to say below the table, the verdict first."""
+    """The lines below the table, the verdict first."""
     lines = []
     found = difference_in(result)
     if found is not None:

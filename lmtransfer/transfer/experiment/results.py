@@ -1,4 +1,4 @@
-"""The results of probes and finetuning as plain values: of one training run, and of all of a command's together."""
+"""The results of probes and finetuning as plain values: of one training run, and of all runs of a command."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ BothExamples = tuple[conditions.Examples | None, conditions.Examples | None]
 
 
 def run_result(member: Member, outcome: Outcome, *, command: str, rule: str) -> SeedResult:
-    """What one training run came to.
+    """The result of one training run.
 
     Args:
         member: the run.
-        outcome: what it came to; it was scored.
+        outcome: its outcome, with an evaluation.
         command: "probe" or "finetune".
         rule: how the checkpoint was chosen, in words.
     """
@@ -66,7 +66,7 @@ def run_result(member: Member, outcome: Outcome, *, command: str, rule: str) -> 
 
 
 def layer_weights(learner: TaskLearner) -> dict[str, Any]:
-    """The entry ``layer_weights`` of a learner that mixes layers (Peters et al. 2018); nothing for another one."""
+    """The entry ``layer_weights`` of a learner with a scalar mix (Peters et al. 2018); empty for other learners."""
     learnt = learner.reading.learnt()
     return {} if learnt is None else {"layer_weights": learnt}
 
@@ -80,14 +80,14 @@ def joint_result(
     examples: BothExamples = (None, None),
     **more: Any,
 ) -> JointResult:
-    """What a whole command came to, over its seeds and with its control.
+    """The result of a command over its seeds, with its control.
 
     Args:
-        results: one a seed.
-        controls: likewise; empty without a control.
-        majority: metrics of the answers that need no input; None where there are none.
-        learning_rates: those that were tried; None where none was chosen.
-        examples: what each example contributed to the results, and to the controls.
+        results: one result for each seed.
+        controls: one result for each seed of the control; empty without a control.
+        majority: metrics of the best answers without input; None if there are none.
+        learning_rates: the rates that were tried; None without a search.
+        examples: contribution of each example to the results, and to the controls.
         more: further entries.
     """
 
@@ -137,13 +137,13 @@ def compare(
     *,
     examples: BothExamples = (None, None),
 ) -> dict[str, Any]:
-    """The difference of the main metric's means, its interval, and what it comes to (see ``Difference.as_values``).
+    """The difference of the main metric's means, its interval and the verdict (see ``Difference.as_values``).
 
     Args:
-        results: one a seed.
-        controls: likewise.
-        majority: metrics of the answers that need no input; None where there are none.
-        examples: what each example contributed to the results, and to the controls.
+        results: one result for each seed.
+        controls: one result for each seed of the control.
+        majority: metrics of the best answers without input; None if there are none.
+        examples: contribution of each example to the results, and to the controls.
     """
     return compare_conditions(
         arm_of(results, pretraining="its weights", examples=examples[0]),
@@ -156,12 +156,12 @@ def compare(
 def arm_of(
     results: Sequence[SeedResult], *, pretraining: str | None = None, examples: conditions.Examples | None = None
 ) -> conditions.Condition:
-    """The main metric over seeds, as a side of a comparison.
+    """The main metric over seeds, as one condition of a comparison.
 
     Args:
-        results: one a seed.
-        pretraining: which weights they began from; None for random initialisation.
-        examples: what each example contributed to each.
+        results: one result for each seed.
+        pretraining: name of the pretrained weights; None for random initialisation.
+        examples: contribution of each example to each result.
     """
     scores = tuple(
         conditions.Score(
@@ -175,14 +175,14 @@ def arm_of(
 
 
 def majority_of(setting: Setting) -> dict[str, float] | None:
-    """Metrics of the best answers that need no input, such as the training examples' most frequent label."""
+    """Metrics of the best answers without input, such as the most frequent label of the training examples."""
     task, examples = setting.task, setting.data.evaluation.examples
     answers = task.baseline(setting.data.train.examples, examples)
     return None if answers is None else task.score(examples, answers)
 
 
 def usual_label(setting: Setting) -> dict[str, Any]:
-    """What ``majority`` stands for: the entry ``majority_label`` of a classification task, ``baseline`` of others."""
+    """The entry that explains ``majority``: ``baseline`` for tasks with a named baseline, else ``majority_label``."""
     if setting.task.baseline_name is not None:
         return {"baseline": setting.task.baseline_name}
     train = setting.data.train.examples

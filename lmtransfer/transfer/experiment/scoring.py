@@ -1,4 +1,4 @@
-"""Probed and finetuned runs scored on a split of a task: every seed of a run, and its control."""
+"""Score probed and finetuned runs on a split of a task: every seed of a run, and its control."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ from lmtransfer.transfer.experiment.messages import print_result
 from lmtransfer.transfer.experiment.results import compare, layer_weights, summary
 from lmtransfer.transfer.experiment.trained import asked_task, open_trained
 
-#: Settings that mean something for a pretraining run only.
+#: Settings that apply to pretraining runs only.
 _OF_TEXT = ("memory_lengths", "segment_length", "clamp_length", "same_length")
 
 
 @dataclass(frozen=True, slots=True)
 class _Scoring:
-    """What is scored, and where.
+    """The task, the examples and the hardware of an evaluation.
 
     Attributes:
-        task: the task, whose label order counts.
-        split: of the task.
-        examples: of the split.
-        hardware: where to compute.
+        task: the task; answers have its order of labels.
+        split: split of the task.
+        examples: examples of the split.
+        hardware: device and precision.
     """
 
     task: Task
@@ -57,16 +57,16 @@ class _Scoring:
 
 
 def evaluate_trained(cfg: DictConfig) -> Path:
-    """Score, and leave a run directory behind.
+    """Score a run with a task head and write a run directory.
 
     Args:
-        cfg: the config of ``evaluate``, checked; its ``run`` has a head.
+        cfg: the checked config of ``evaluate``; its ``run`` has a head.
 
     Returns:
         The run directory.
 
     Raises:
-        ConfigError: a setting that is about the text of a pretraining run.
+        ConfigError: a setting that applies to the text of a pretraining run only.
     """
     if cfg.get("corpus") is not None:
         raise ConfigError(f"corpus: run={cfg.run} answers a task, and is scored on the task's data: leave corpus out")
@@ -100,10 +100,10 @@ def evaluate_trained(cfg: DictConfig) -> Path:
 
 
 def _members(path: str, *, trust: bool) -> tuple[list[SavedRun], list[SavedRun], Path]:
-    """The runs to score: the one named, or its seeds; the same for its control; and the folder of them all.
+    """The runs to score (the run itself, or its seeds), the same for its control, and the folder of all of them.
 
     Raises:
-        RunDirectoryError: no run of a task there, or none that has a checkpoint.
+        RunDirectoryError: the path has no run of a task, or none with a checkpoint.
     """
     folders, parent = trained_folders(path), RunDirectory.open(Path(path).expanduser()).path
     controls = folders_with_checkpoints(parent / "control")
@@ -114,7 +114,7 @@ def _members(path: str, *, trust: bool) -> tuple[list[SavedRun], list[SavedRun],
 
 
 def _score(saved: SavedRun, scoring: _Scoring) -> tuple[SeedResult, Kept | None]:
-    """The metrics of one run, and what it answered to each example, where that is to be kept."""
+    """The metrics of one run, and its answer to each example; None in place of answers that are not kept."""
     task, hardware = scoring.task, scoring.hardware
     learner = open_trained(saved, task, hardware)
     encoder = learner.encoder
@@ -154,7 +154,7 @@ def _score(saved: SavedRun, scoring: _Scoring) -> tuple[SeedResult, Kept | None]
 def _joint(
     results: list[SeedResult], controls: list[SeedResult], member: SavedRun, scoring: _Scoring, kept: list[Kept]
 ) -> JointResult:
-    """The result over seeds, with the control's if there is one."""
+    """The result over seeds, with that of the control if there is one."""
     first, majority = results[0], _majority(member, scoring)
     joint: dict[str, Any] = {
         "command": "evaluate",
@@ -180,7 +180,7 @@ def _joint(
 
 
 def _majority(member: SavedRun, scoring: _Scoring) -> dict[str, float] | None:
-    """Metrics of the label that was most frequent in training, where the run says which."""
+    """Metrics of the most frequent label in training, if the run's result has it; else None."""
     task = scoring.task
     said = member.directory.read_result().more.get("majority_label") if member.directory.is_finished else None
     if said not in task.labels:
@@ -190,7 +190,7 @@ def _majority(member: SavedRun, scoring: _Scoring) -> dict[str, float] | None:
 
 
 def _default_name(path: Path, task: str, split: str, *, own_task: bool) -> str:
-    """Such as ``finetune-imdb-ft-test``; with the task's name where it is not the run's own."""
+    """A name such as ``finetune-imdb-ft-test``; it contains the task's name if the task is not the run's own."""
     parts = path.parts[-4:]
     start = max((i for i, part in enumerate(parts) if part in ("probe", "finetune")), default=len(parts) - 1)
     return "-".join([*parts[start:], *([] if own_task else [task]), split])

@@ -1,4 +1,4 @@
-"""What the training runs of one command have in common, and what tells one of them from the others."""
+"""The shared settings of the training runs of one command, and the settings of a single run."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ from lmtransfer.transfer.joint.text import JointText
 from lmtransfer.transfer.learner import TaskLearner
 from lmtransfer.transfer.method import TransferMethod
 
-#: "pretrained" starts from the run's weights (or from none, without ``init``); "control" from others, at random.
+#: "pretrained" starts from the run's weights (without ``init``: random ones), "control" from other random weights.
 Condition = Literal["pretrained", "control"]
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What all training runs of one command have in common.
+    """The shared settings of all training runs of one command.
 
     Attributes:
         task: the task.
-        tokenizer: of the run that is started from.
+        tokenizer: tokenizer of the run that training starts from.
         model_node: component node of the encoder.
-        weights: its pretrained tensors by name; None: random initialisation.
-        method: how it is transferred.
+        weights: pretrained weights of the encoder by name; None: random initialisation.
+        method: the method of transfer.
         data: the examples.
-        training: budget, optimiser and the like, and where to compute.
+        training: budget, optimiser, schedule and hardware.
         checkpoint: which checkpoint of a run is scored.
-        cache_dir: where large features may lie.
-        init: the run that the weights are of; None: random initialisation.
-        pretraining_seed: of that run; None where it is not known.
-        features: what frozen encoders gave, by condition (and seed, for controls).
-        text: what is learnt from beside the examples; None: nothing.
+        cache_dir: folder for large features.
+        init: the run that the weights come from; None: random initialisation.
+        pretraining_seed: seed of that run; None if unknown.
+        features: features of frozen encoders, by condition (and seed, for controls).
+        text: text and objective of joint training; None: labels only.
     """
 
     task: Task
@@ -65,10 +65,10 @@ class Member:
     """One training run of a command.
 
     Attributes:
-        setting: what all of them share, and the weights that this one starts from.
-        condition: pretrained, or from random initialisation.
-        seed: of the subset, the head, the order, dropout, and a control's weights.
-        learning_rate: peak rate.
+        setting: the shared settings, with the pretrained weights.
+        condition: "pretrained" or "control".
+        seed: seed of the subset, the head, the order, dropout, and a control's weights.
+        learning_rate: peak learning rate.
     """
 
     setting: Setting
@@ -78,21 +78,21 @@ class Member:
 
     @property
     def is_control(self) -> bool:
-        """Whether it starts from random weights as the control of the others."""
+        """Whether the run is a control, which starts from random weights."""
         return self.condition == "control"
 
     @property
     def weights(self) -> Mapping[str, Tensor] | None:
-        """The pretrained tensors that it starts from; None: random initialisation."""
+        """The pretrained weights that the run starts from; None: random initialisation."""
         return None if self.is_control else self.setting.weights
 
     @property
     def pretraining_seed(self) -> int | None:
-        """Of the run that it starts from; None where there is none, or it is not known."""
+        """The seed of the pretraining run that it starts from; None if there is none, or if it is unknown."""
         return None if self.is_control else self.setting.pretraining_seed
 
     def new_learner(self) -> TaskLearner:
-        """The learner as it is before training."""
+        """A new learner with the weights before training."""
         setting = self.setting
         encoder_seed = derived_seed(self.seed, "control") if self.is_control else self.seed
         encoder = new_encoder(setting.model_node, setting.tokenizer, seed=encoder_seed)

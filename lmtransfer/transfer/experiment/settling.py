@@ -1,4 +1,4 @@
-"""The configuration of a probe or of finetuning, checked and made whole: all that its training runs have in common."""
+"""Check and complete the config of a probe or of finetuning, and read what its training runs share."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from lmtransfer.transfer.method import TransferMethod
 
 
 def check_transfer(cfg: DictConfig, command: str) -> None:
-    """Check all that can be told from the configuration alone.
+    """Check everything that needs the config only.
 
     Raises:
-        ConfigError: every problem.
+        ConfigError: all problems together.
     """
     settle_parts(cfg)
     nodes = {
@@ -72,7 +72,7 @@ def check_transfer(cfg: DictConfig, command: str) -> None:
     if problems:
         raise ConfigError(problems)
     for group in ("transfer", "schedule"):
-        build(cfg[group])  # they need nothing but their settings, and say what is wrong with them
+        build(cfg[group])  # they need only their settings, and raise if these are wrong
     method: TransferMethod = build(cfg.transfer)
     factors = cfg.optimizer.get("rates") or {}
     if method.freezing.frozen and any(factor != 1 for factor in factors.values()):
@@ -96,7 +96,7 @@ def _is_rate(value: Any) -> bool:
 
 
 def open_start(cfg: DictConfig) -> SavedRun:
-    """The run that is started from, or whose tokenizer it is; the configuration gets its path and its model."""
+    """Open the run of ``init`` or of ``tokenizer_from``; the config gets its path and, for ``init``, its model."""
     key = "init" if cfg.get("init") else "tokenizer_from"
     source = open_saved(cfg[key], key=key)
     with open_dict(cfg):
@@ -107,32 +107,32 @@ def open_start(cfg: DictConfig) -> SavedRun:
 
 
 def settle(cfg: DictConfig, source: SavedRun, *, command: str, hardware: Hardware, console: Console) -> list[Setting]:
-    """Read all that the runs have in common; a probe's or task's mistakes come out here, before any training.
+    """Read everything that the runs share; wrong settings of the method or the task raise here, before any training.
 
     Args:
-        cfg: the configuration; what is found out about it is put into it.
-        source: the run that is started from, or whose tokenizer it is.
+        cfg: the config; values that are determined here are written to it.
+        source: the run of ``init`` or of ``tokenizer_from``.
         command: "probe" or "finetune".
-        hardware: where to compute.
-        console: where notes go.
+        hardware: device and precision.
+        console: prints notes.
 
     Returns:
-        One for each pretraining seed, which differ in their weights; a single one without ``init``.
+        One setting for each pretraining seed, with different weights; a single setting without ``init``.
     """
     training = TrainingSetup.of(cfg, effective_train(cfg, primary=command), hardware)
     cache_dir = default_cache_dir() if cfg.cache_dir is None else Path(cfg.cache_dir).expanduser().absolute()
     task: Task = build(cfg.task, data_root=cfg.data_root, cache_dir=str(cache_dir))
     if task.zero_shot:
-        _ = task.head  # says that there is nothing to train
+        _ = task.head  # raises: there is nothing to train
     if cfg.task.get("labels", "") is None:
-        cfg.task.labels = list(task.labels)  # as found in the training file: they travel with the run by name
-    # Held against their configurations before an encoder of that size is made.
+        cfg.task.labels = list(task.labels)  # as found in the training file; saved with the run by name
+    # Check the weights against the configs before an encoder of that size is built.
     held = [(one, hold_encoder(one)) for one in pretraining_seeds(source)] if cfg.get("init") else []
     encoder = new_encoder(cfg.model, source.tokenizer, seed=0)
     if held and cfg.transfer.get("attention") == "auto":
         ended = attention_of(source, encoder)
         if ended != encoder.attention:
-            cfg.transfer.attention = ended  # what the run reads by, and will be read by
+            cfg.transfer.attention = ended  # the attention of this run, also when it is loaded later
     method: TransferMethod = build(cfg.transfer)
     method.attend(encoder)
     begun = []
@@ -144,7 +144,7 @@ def settle(cfg: DictConfig, source: SavedRun, *, command: str, hardware: Hardwar
         with console.status("reading the text"):
             text = read_joint_text(cfg, source, method.text, cache_dir=cache_dir)
     if "pieces" in cfg.transfer:
-        cfg.transfer.pieces = method.resolved_pieces(encoder)  # what the run reads, and will be read with
+        cfg.transfer.pieces = method.resolved_pieces(encoder)  # the pieces of this run, also when it is loaded later
     seeds = range(cfg.seed, cfg.seed + cfg.seeds)
     with console.status(f"reading {task.name}"):
         data = read_task_data(task, source.tokenizer, encoder, seeds=seeds, split=cfg.split)
@@ -175,7 +175,7 @@ def settle(cfg: DictConfig, source: SavedRun, *, command: str, hardware: Hardwar
     ] or [setting]
     for begun_from in settings:
         first = Member(begun_from, "pretrained", cfg.seed, 0.0)
-        learner = first.new_learner()  # whether method and weights fit the encoder
+        learner = first.new_learner()  # raises if method or weights do not fit the encoder
         if begun_from.text is not None:
             heads = begun_from.text.heads_over(learner.encoder)
             console.print(f"{begun_from.text}; {heads}", soft_wrap=True)

@@ -1,4 +1,4 @@
-"""The begin of a text, for encoders that were pretrained without one."""
+"""A start vector for [CLS], for encoders that were pretrained without [CLS]."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from lmtransfer.tokenizers.base import CharacterTokenizer, Tokenizer
 def with_trained_start(
     weights: Mapping[str, Tensor], encoder: Encoder, tokenizer: Tokenizer, config: Mapping[str, Any]
 ) -> dict[str, Tensor]:
-    """The weights of a pretrained encoder, in which [CLS] means something.
+    """The weights of a pretrained encoder, in which an untrained [CLS] is a copy of [SEP].
 
-    Tasks read "[CLS] text [SEP]". Rows without a frame (``lm_lanes``, ``skipgram``, ``cbow``, ELMo's and XLNet's lanes)
-    hold no [CLS], whose vector is then as random as on the first day; what such an encoder has read before every
-    document is the [SEP] after the one before. So [CLS] begins as a copy of [SEP], and learns from there.
+    Tasks read "[CLS] text [SEP]". Pretraining rows without a frame (``lm_lanes``, ``skipgram``, ``cbow``, ELMo's and
+    XLNet's lanes) have no [CLS], so its vector is still random. Such an encoder has read the [SEP] of the previous
+    document before every document. Therefore [CLS] starts as a copy of [SEP] and is trained from there.
 
     Args:
-        weights: the encoder's, by name.
-        encoder: any of its kind.
-        tokenizer: of the run.
-        config: of the run; the weights of one that went on from another, was imported, or is no pretraining are left
-            as they are.
+        weights: weights of the encoder, by name.
+        encoder: any encoder of the same config.
+        tokenizer: tokenizer of the run.
+        config: config of the run. The weights do not change if the run continued another run, was imported, or is not
+            a pretraining run.
     """
     weights = dict(weights)
     rows = (config.get("objective") or {}).get("rows") or {}

@@ -1,4 +1,4 @@
-"""Reading a probed or finetuned run: its encoder and its head, with the labels in the order that a task has them."""
+"""Load a probed or finetuned run: its encoder and its head, with labels in the order of a task."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from lmtransfer.transfer.learner import TaskLearner
 
 
 def task_of(saved: SavedRun, *, node: DictConfig | None = None, data_root: str | None = None) -> Task:
-    """The task that a run was trained on, its labels as they were then; or another one that it is to answer.
+    """The task that a run was trained on, with the labels of the training; or another task to answer.
 
     Args:
-        saved: the run; where others made it, its own task has no data.
+        saved: the run; if it is not trusted, its own task has no data.
         node: component node of another task.
-        data_root: folder that holds the data folders; None: where they were then.
+        data_root: folder with the data folders; None: the folder in the run's config.
 
     Raises:
         RunDirectoryError: the run's own task cannot be built.
@@ -37,15 +37,15 @@ def task_of(saved: SavedRun, *, node: DictConfig | None = None, data_root: str |
 
 
 def asked_task(saved: SavedRun, *, node: DictConfig | None, data_root: str | None) -> Task:
-    """The task whose data a run is to answer: the one that the user names, or the run's own.
+    """The task to answer: the task that the user gives, or the run's own task.
 
     Args:
         saved: the run.
-        node: component node of the user's; None: none.
+        node: component node of the user's task; None: the run's own task.
         data_root: as for ``task_of``.
 
     Raises:
-        RunDirectoryError: the run was made by others, and its task names data of their own.
+        RunDirectoryError: the run is not trusted, and its task names files outside the allowed folders.
     """
     if node is None and not saved.trusted:
         node = OmegaConf.create(local_task(saved.config["task"], saved.directory.config_path, key="run"))
@@ -53,16 +53,16 @@ def asked_task(saved: SavedRun, *, node: DictConfig | None, data_root: str | Non
 
 
 def open_trained(saved: SavedRun, task: Task, hardware: Hardware) -> TaskLearner:
-    """The learner of a run, on the device and in evaluation mode, answering in the order of the task's labels.
+    """The learner of a run, on the device and in evaluation mode, with outputs in the order of the task's labels.
 
     Args:
         saved: the run.
-        task: the task to answer; it may be another one with the same label names in any order.
-        hardware: where to compute.
+        task: the task to answer; it may be another task with the same label names in any order.
+        hardware: device and precision.
 
     Raises:
-        DataError: the task asks for another kind of answer, or its label names are others.
-        CheckpointError: a tensor is missing, left over or of another shape.
+        DataError: the task needs another kind of answer, or has other label names.
+        CheckpointError: a tensor is missing, unexpected or of another shape.
     """
     if task.zero_shot:
         raise DataError(
@@ -88,7 +88,7 @@ def open_trained(saved: SavedRun, task: Task, hardware: Hardware) -> TaskLearner
 
 
 def match_labels(of_run: Sequence[str], of_task: Sequence[str]) -> list[int] | None:
-    """The run's index of each of the task's labels, matched by name; None where they are the same.
+    """The run's index of each of the task's labels, matched by name; None if the order is the same.
 
     Raises:
         DataError: the names differ.

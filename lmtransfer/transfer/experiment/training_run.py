@@ -37,17 +37,18 @@ from lmtransfer.transfer.used_rows import learn_used_rows
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one training run came to.
+    """The outcome of one training run.
 
     Attributes:
-        learner: as it was at the chosen checkpoint.
-        state: where training stood at its end.
-        evaluation: of the split that is scored; None for a try of a learning rate.
-        choosing_score: the main metric on the examples to choose by, at the chosen checkpoint; None without any.
-        num_held_out: examples to choose by.
-        num_train: examples trained on.
-        stretched: ``train.min_steps`` made it longer than its epochs.
-        losses: the latest of each loss by name, where text was learnt from beside the examples; else none.
+        learner: the learner with the weights of the chosen checkpoint.
+        state: state at the end of training.
+        evaluation: evaluation on the scored split; None for a try of a learning rate.
+        choosing_score: the main metric at the chosen checkpoint, on the examples that choose it; None if there are
+            none.
+        num_held_out: number of examples that choose the checkpoint.
+        num_train: number of training examples.
+        stretched: whether ``train.min_steps`` made training longer than its epochs.
+        losses: the latest value of each loss by name, in joint training; otherwise empty.
     """
 
     learner: TaskLearner
@@ -64,10 +65,10 @@ def train_once(member: Member, *, run: RunDirectory | None, progress: Progress) 
     """Train one encoder and head, and score it.
 
     Args:
-        member: which run.
-        run: where checkpoints and metrics go, resumed if it has begun; None for a try of a learning rate, which is
-            neither saved nor scored on the evaluation split.
-        progress: what the user sees.
+        member: the run.
+        run: directory for checkpoints and metrics; resumed if it was started before. None for a try of a learning rate,
+            which is not saved and not scored on the evaluation split.
+        progress: the progress display.
 
     Raises:
         Interrupted: SIGTERM or Ctrl-C.
@@ -117,7 +118,7 @@ def train_once(member: Member, *, run: RunDirectory | None, progress: Progress) 
     if distributed.from_main(begun):
         trainer.resume()
     state = trainer.train()
-    merge(learner.encoder)  # what text may have trained in parts
+    merge(learner.encoder)  # joint training may have trained tables as sums
     if run is not None:
         _use_chosen(learner, run, setting.checkpoint)
     return Outcome(
@@ -135,15 +136,15 @@ def train_once(member: Member, *, run: RunDirectory | None, progress: Progress) 
 
 
 def _optimizer(member: Member, learner: TaskLearner, trained: TaskLearner | JointLearner, source: TaskSource) -> Any:
-    """The optimiser of what is to learn, each layer at its rate.
+    """The optimiser of the trainable parameters, with a learning rate for each layer.
 
-    Where word vectors do not decay, those that the examples do not use are left out: they would stay as they are,
-    unless text is learnt from too.
+    Without weight decay on the token embeddings, rows that the examples do not use would never change. They are not
+    optimised then, except in joint training.
 
     Args:
         member: the run.
-        learner: of the task.
-        trained: the same, or what has the text beside it.
+        learner: the learner of the task.
+        trained: the same learner, or the joint learner that contains it.
         source: the examples.
     """
     setting = member.setting
@@ -165,9 +166,9 @@ def _optimizer(member: Member, learner: TaskLearner, trained: TaskLearner | Join
 
 
 def _score(setting: Setting, learner: TaskLearner, source: TaskSource, *, keep: bool = False) -> Evaluation:
-    """The task's metrics of a learner; with ``keep``, and what it answers to each example."""
+    """The task's metrics of a learner; with ``keep`` also its answer to each example."""
     hardware = setting.training.hardware
-    with torch.compiler.set_stance("force_eager"):  # each batch is of another shape, and met once
+    with torch.compiler.set_stance("force_eager"):  # each batch has another shape and occurs once
         return evaluate(
             learner,
             setting.task,
@@ -179,14 +180,14 @@ def _score(setting: Setting, learner: TaskLearner, source: TaskSource, *, keep: 
 
 
 class Examples:
-    """Sources of the command's examples, with features where the encoder is frozen; and what a head sees of them.
+    """Sources of the command's examples, with features if the encoder is frozen, and the head's inputs for them.
 
-    A pretrained frozen encoder gives the same for every seed, so its features are made once for all of them; those of
-    a control are made for its own examples, and dropped with the next seed's.
+    A pretrained frozen encoder gives the same features for every seed, so they are computed once for all seeds. The
+    features of a control are computed for its own examples, and deleted when the next seed starts.
 
     Args:
         member: the run.
-        learner: of the run, whose encoder gives the features.
+        learner: learner of the run; its encoder gives the features.
     """
 
     def __init__(self, member: Member, learner: TaskLearner) -> None:
@@ -204,7 +205,7 @@ class Examples:
         self.tables = setting.features.get(key, {})
 
     def training(self, rows: np.ndarray) -> TaskSource:
-        """Examples of the training split, by their place in ``TaskData.train``."""
+        """Examples of the training split, by their index in ``TaskData.train``."""
         encoded = self.setting.data.train.select(rows)
         if not self.frozen or len(rows) == 0:
             return TaskSource(encoded, few_sizes=self.setting.training.hardware.compile)
@@ -217,7 +218,7 @@ class Examples:
         return TaskSource(encoded, self._table(name, encoded) if self.frozen else None)
 
     def seen(self, source: TaskSource) -> Iterator[Tensor]:
-        """What the head sees of training examples before the first step."""
+        """The head's inputs for training examples before the first step."""
         if isinstance(source.features, FeatureTable):
             return source.features.parts()
         hardware = self.setting.training.hardware
@@ -243,7 +244,7 @@ def _choosing_score(setting: Setting, state: TrainState) -> float | None:
 
 
 def _use_chosen(learner: TaskLearner, run: RunDirectory, checkpoint: Literal["best", "last"]) -> None:
-    """Put the chosen checkpoint's weights into the learner, and keep no optimiser state of a finished run."""
+    """Load the chosen checkpoint's weights into the learner, and delete the optimiser state of the finished run."""
     names = ["best", "last"] if checkpoint == "best" else ["last"]
     for name in names:
         folder = run.path / "checkpoints" / name

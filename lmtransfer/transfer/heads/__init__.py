@@ -1,1 +1,1 @@
-"""Heads: what answers a task from what was read of the encoder."""
+"""Heads: they turn the encoder's vectors into answers to a task."""

@@ -1,7 +1,7 @@
-"""What every head promises, and the layers that it is made of.
+"""The interface of heads, and their layers.
 
-Shape legend: T real tokens of a packed batch, B sequences, N of either, E width of what a head sees, C logits, R rows
-of targets, K columns of outputs.
+Shape legend: T real tokens of a packed batch, B sequences, N tokens or sequences, E width of a head's input, C logits,
+R rows of targets, K columns of outputs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from lmtransfer.transfer.standardising import Standardising
 #: Standard deviation of new weights, as in the published BERT.
 INITIAL_DEVIATION = 0.02
 
-#: Which tokens of a word speak for it.
+#: Which tokens of a word give its answer.
 Pieces = Literal["first", "last", "mean"]
 Activation = Literal["tanh", "gelu", "relu"]
 _ACTIVATE: dict[str, Callable[[Tensor], Tensor]] = {
@@ -36,25 +36,26 @@ _ACTIVATE: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class Head(nn.Module):
-    """Vectors in, logits out; it knows what its targets mean.
+    """The base class of heads: vectors in, logits out; it computes the loss and the answers.
 
-    Dropout and a linear layer (Devlin et al. 2019, section 4.1), with an optional hidden layer before them. Weights
-    start normal with deviation 0.02, biases at 0.
+    A head is dropout and a linear layer (Devlin et al. 2019, section 4.1), with an optional hidden layer before them.
+    Weights start from a normal distribution with deviation 0.02, biases at 0.
 
     Args:
         input_dim: E.
-        num_labels: labels (or kinds of answer) that it tells apart.
-        hidden_dim: width of a hidden layer; None: none.
-        activation: of the hidden layer.
+        num_labels: number of labels (or kinds of answer).
+        hidden_dim: width of a hidden layer; None: no hidden layer.
+        activation: activation of the hidden layer.
         dropout: probability of dropping an input feature of the output layer.
         hidden_dropout: the same for the hidden layer.
 
     Attributes:
-        loss_name: its loss's name in logs.
-        per: whether it sees one vector a sequence, (B, E), or one a real token, (T, E), sequences end to end.
-        graph_outputs: names of what an exported graph gives: all its logits, or each by itself; none: it has no graph.
-        cancelling: the largest sum of magnitudes that cancel in its first layer, where a scale was folded into it: what
-            rounding there is to be measured by.
+        loss_name: name of its loss in logs.
+        per: whether its input is one vector a sequence, (B, E), or one a real token, (T, E), sequences end to end.
+        graph_outputs: names of the outputs of an exported graph: one for all logits, or one for each logit; empty: the
+            head cannot be exported.
+        cancelling: the largest sum of magnitudes that cancel in its first layer after standardisation was folded into
+            it; rounding errors are proportional to it.
     """
 
     loss_name: ClassVar[str]
@@ -90,19 +91,19 @@ class Head(nn.Module):
 
     @classmethod
     def of(cls, spec: HeadSpec, encoder: Encoder, layers: Mapping[str, Any], *, pieces: Pieces) -> Head:
-        """The head that a task asks for.
+        """Build the head for a task.
 
         Args:
-            spec: what the task asks for.
-            encoder: what it stands on.
-            layers: the arguments of ``Head`` but for ``num_labels``.
-            pieces: which tokens of a word speak for it.
+            spec: the head that the task needs.
+            encoder: the encoder below the head.
+            layers: the arguments of ``Head`` except ``num_labels``.
+            pieces: which tokens of a word give its answer.
         """
         return cls(num_labels=spec.num_labels, **layers)
 
     @property
     def num_logits(self) -> int:
-        """C; those of the labels come last."""
+        """C, the number of logits; the logits of the labels come last."""
         return self.num_labels
 
     def forward(self, hidden: Tensor) -> Tensor:
@@ -113,40 +114,40 @@ class Head(nn.Module):
 
     @abstractmethod
     def count(self, batch: TaskBatch) -> int:
-        """What the loss is divided by; known before the forward pass."""
+        """The number that the loss is divided by; known before the forward pass."""
 
     @abstractmethod
     def loss(self, logits: Tensor, batch: TaskBatch) -> Loss:
         """The loss, at least float32; needs gold answers.
 
         Args:
-            logits: what the head gave for this batch.
-            batch: with targets.
+            logits: the head's logits for this batch.
+            batch: the batch with targets.
         """
 
     @abstractmethod
     def outputs(self, logits: Tensor, batch: TaskBatch) -> Tensor:
-        """What the logits say, float32, (R, K): row r answers the batch's row r of targets; no gold answer is read.
+        """The outputs of the logits, float32, (R, K): row r answers row r of the batch's targets; uses no gold answers.
 
         Args:
-            logits: what the head gave for this batch.
-            batch: says what is asked.
+            logits: the head's logits for this batch.
+            batch: the batch; its targets say what to answer.
         """
 
     def begin(self, targets: Targets[np.ndarray]) -> None:
-        """Learn of the training part's gold answers what a head has to know before its first step.
+        """Initialise the head from the gold answers of the training part, before the first step.
 
         Args:
-            targets: every row of it.
+            targets: all rows of the training part.
         """
 
     def fold(self, standardising: Standardising) -> None:
-        """Put mean and deviation of features into the first layer, which then says the same of them as they are."""
+        """Fold mean and deviation of features into the first layer, which then reads the features unchanged."""
         self.cancelling = standardising.fold_into(self.output if self.hidden is None else self.hidden)
 
     @torch.no_grad()
     def reorder(self, order: Sequence[int]) -> None:
-        """Let label i be what was label ``order[i]``."""
+        """Reorder the labels: the new label i is the old label ``order[i]``."""
         fixed = self.output.out_features - len(order)
         rows = torch.tensor([*range(fixed), *(fixed + place for place in order)])
         self.output.weight.copy_(self.output.weight[rows])
@@ -154,5 +155,5 @@ class Head(nn.Module):
 
 
 def at_least_float32(logits: Tensor) -> Tensor:
-    """Half precision as float32, and anything wider as it is."""
+    """Convert half precision to float32; keep wider types."""
     return logits.float() if logits.dtype.itemsize < 4 else logits

@@ -1,4 +1,4 @@
-"""Heads that answer once a sequence: one of C labels, or a number.
+"""Heads with one answer for each sequence: one of C labels, or a number.
 
 Shape legend: B sequences, E width of a composed vector, C labels.
 """
@@ -45,19 +45,19 @@ class ClassificationHead(Head):
 
 
 class RegressionHead(Head):
-    """A linear layer to a number; the loss is the squared error summed over sequences; the output is the number."""
+    """A linear layer to one number; the loss is the squared error summed over sequences; the output is the number."""
 
     loss_name: ClassVar[str] = "regression"
     per: ClassVar[Literal["sequence", "token"]] = "sequence"
 
     @property
     def num_logits(self) -> int:
-        """1."""
+        """Always 1."""
         return 1
 
     @torch.no_grad()
     def begin(self, targets: Targets[np.ndarray]) -> None:
-        """Start from the mean score, at a distance from it that is in keeping with the scores' deviation."""
+        """Set the bias to the mean score, and scale the weights by the scores' deviation."""
         scores = ScoreTargets.of(targets).scores.astype(np.float64)
         self.output.weight.mul_(float(scores.std()))
         self.output.bias.fill_(float(scores.mean()))

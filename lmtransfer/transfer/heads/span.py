@@ -1,4 +1,4 @@
-"""The first and the last token of an answer, or another kind of answer.
+"""The head for answer spans: the first and the last token of an answer, or another kind of answer.
 
 Shape legend: T real tokens of a packed batch, S sequences (windows of passages), E width of a token's vector, C other
 kinds of answer, K logits of a token, L tokens of the longest answer.
@@ -27,27 +27,27 @@ _LOWEST = float("-inf")
 class SpanHead(Head):
     """A start and an end classifier over the tokens of a passage (Devlin et al. 2019, sections 4.2 and 4.3).
 
-    No answer is an answer that starts and ends at the null token. Each classifier is a softmax over the passage and the
-    null token; the loss is half the sum of their cross-entropies in nats, summed over sequences. Where there are other
-    kinds of answer (yes, no, unknown in CoQA), one more classifier reads the null token: a span (or none), or one of
-    the kinds. Its cross-entropy is added, and where the gold answer is of another kind it is the only one.
+    "No answer" is a span that starts and ends at the null token. Each classifier is a softmax over the passage and the
+    null token. The loss is half the sum of their cross-entropies in nats, summed over sequences. If there are other
+    kinds of answer (yes, no, unknown in CoQA), a third classifier on the null token chooses between a span (or no
+    answer) and each kind. Its cross-entropy is added. If the gold answer is of another kind, the span losses are 0.
 
-    Of its targets, -1 for start and end stands for the null token. Outputs are [start, end, score, null score] and the
-    log odds of each other kind against a span: the best span of at most ``max_answer_tokens`` inside the passage (of
-    equal ones the first, then the shortest), -1, -1 and minus infinity where the passage is empty; a score is a start
-    logit plus an end logit.
+    In the targets, -1 for start and end is the null token. Outputs are [start, end, score, null score] and the log odds
+    of each other kind against a span. Start, end and score are those of the best span of at most ``max_answer_tokens``
+    inside the passage (among equal ones the first, then the shortest); for an empty passage they are -1, -1 and minus
+    infinity. A score is a start logit plus an end logit.
 
-    Where we differ from run_squad.py of google-research/bert, whose softmax is over all tokens of a sequence: tokens
-    that can be no answer, of the question for one, are left out.
+    Difference from run_squad.py of google-research/bert, whose softmax is over all tokens of a sequence: here tokens
+    that cannot be part of an answer, such as the question, are excluded.
 
     Args:
         input_dim: E.
         num_labels: C; 0: every answer is a span.
-        max_answer_tokens: longest answer that is given.
-        null: which token of a sequence is the null token: the first ([CLS]), or the last, where only that one has seen
-            the whole sequence (causal encoders).
-        hidden_dim: width of a hidden layer; None: none.
-        activation: of the hidden layer.
+        max_answer_tokens: most tokens of an answer.
+        null: which token of a sequence is the null token: the first ([CLS]), or the last, if only the last token has
+            seen the whole sequence (causal encoders).
+        hidden_dim: width of a hidden layer; None: no hidden layer.
+        activation: activation of the hidden layer.
         dropout: probability of dropping an input feature of the output layer.
         hidden_dropout: the same for the hidden layer.
     """
@@ -80,12 +80,12 @@ class SpanHead(Head):
 
     @property
     def graph_outputs(self) -> tuple[str, ...]:
-        """See ``Head``; with other kinds of answer there is no published head to be like."""
+        """See ``Head``; with other kinds of answer the head cannot be exported, as no published head has them."""
         return () if self.num_labels else ("start_logits", "end_logits")
 
     @classmethod
     def of(cls, spec: HeadSpec, encoder: Encoder, layers: Mapping[str, Any], *, pieces: Pieces) -> SpanHead:
-        """See ``Head``; answers are as long as the task says, and the null token is one that has seen all."""
+        """See ``Head``; the task sets the longest answer, and the null token has seen the whole sequence."""
         assert isinstance(spec, SpanSpec)
         return cls(
             num_labels=spec.num_labels,
@@ -96,11 +96,11 @@ class SpanHead(Head):
 
     @property
     def num_logits(self) -> int:
-        """Start, end, and where there are other kinds of answer, a span and each of them."""
+        """2 for start and end; with other kinds of answer also one for a span and one for each kind."""
         return 2 + (self.num_labels + 1 if self.num_labels else 0)
 
     def count(self, batch: TaskBatch) -> int:
-        """Sequences."""
+        """The number of sequences."""
         return len(batch.targets)
 
     def loss(self, logits: Tensor, batch: TaskBatch) -> Loss:
@@ -108,7 +108,7 @@ class SpanHead(Head):
 
         Args:
             logits: (T, 2), or (T, 2 + 1 + C): start, end, a span, each other kind.
-            batch: with targets.
+            batch: the batch with targets.
         """
         logits_TK, windows = at_least_float32(logits), _Windows.of(batch, null=self.null)
         told = SpanTargets.of(batch.targets)
@@ -133,15 +133,15 @@ class SpanHead(Head):
 
 @dataclass(frozen=True, slots=True)
 class _Windows:
-    """Where the passages of a batch are; tokens are counted over the whole batch, int64.
+    """Positions of the passages of a batch; token indices are over the whole batch, int64.
 
     Attributes:
-        lengths_S: tokens of each sequence.
+        lengths_S: number of tokens of each sequence.
         owner_T: the sequence of each token.
         begin_S: first token of each sequence.
-        null_S: its null token.
-        first_S: first token of its passage.
-        stop_S: one past the last token of its passage.
+        null_S: null token of each sequence.
+        first_S: first token of each passage.
+        stop_S: the index after the last token of each passage.
     """
 
     lengths_S: Tensor
@@ -167,11 +167,11 @@ class _Windows:
         )
 
     def cross_entropy(self, logits_TK: Tensor, gold_SK: Tensor) -> Tensor:
-        """Of softmaxes over each passage and its null token, (T, K) -> (S, K).
+        """The cross-entropies of softmaxes over each passage and its null token, (T, K) -> (S, K).
 
         Args:
-            logits_TK: of K classifiers.
-            gold_SK: the token that each should find, int64.
+            logits_TK: logits of K classifiers.
+            gold_SK: the gold token of each classifier, int64.
         """
         place_T = self._places()
         in_passage_T = (place_T >= self.first_S[self.owner_T]) & (place_T < self.stop_S[self.owner_T])
@@ -184,7 +184,7 @@ class _Windows:
     def best_spans(self, start_T: Tensor, end_T: Tensor, *, longest: int) -> tuple[Tensor, Tensor, Tensor]:
         """The span in each passage whose start and end logits have the highest sum.
 
-        Every legal pair is looked at: a table (T, L) holds the end logits of the L tokens from each token on.
+        All valid pairs are compared: a table (T, L) has the end logits of the L tokens from each token on.
 
         Args:
             start_T: start logits.
@@ -192,8 +192,8 @@ class _Windows:
             longest: L.
 
         Returns:
-            First and last token, counted within the sequence, int64, and the score; -1, -1 and minus infinity where
-            there is no legal span. (S,) each.
+            First and last token, as indices in the sequence, int64, and the score; -1, -1 and minus infinity if there
+            is no valid span. (S,) each.
         """
         place_T = self._places()
         room_T = self.stop_S[self.owner_T] - place_T
@@ -206,7 +206,7 @@ class _Windows:
         nowhere = len(place_T)
         candidates_T = place_T.masked_fill(best_T != score_S[self.owner_T], nowhere)
         start_S = torch.full_like(self.begin_S, nowhere).scatter_reduce(0, self.owner_T, candidates_T, "amin")
-        start_S = start_S.clamp(max=nowhere - 1)  # where logits are not numbers, nothing is a candidate
+        start_S = start_S.clamp(max=nowhere - 1)  # if logits are NaN, there are no candidates
         end_S = start_S + further_T[start_S]
         none_S = ~(score_S > _LOWEST)
         first_S, last_S = ((edge_S - self.begin_S).masked_fill(none_S, -1) for edge_S in (start_S, end_S))
@@ -218,5 +218,5 @@ class _Windows:
         return lowest_SK.scatter_reduce(0, self.owner_T[:, None].expand_as(values_TK), values_TK, "amax")
 
     def _places(self) -> Tensor:
-        """0 to T - 1."""
+        """The token indices 0 to T - 1."""
         return torch.arange(len(self.owner_T), device=self.owner_T.device)

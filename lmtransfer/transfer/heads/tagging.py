@@ -1,6 +1,6 @@
-"""One of C labels a word.
+"""The head for tagging: one of C labels for each word.
 
-Shape legend: T real tokens of a packed batch, W words that are asked about, E width of a token's vector, C labels.
+Shape legend: T real tokens of a packed batch, W words to tag, E width of a token's vector, C labels.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class TaggingHead(Head):
     Args:
         input_dim: E.
         num_labels: C.
-        pieces: which tokens of a word speak for it: ``first`` (Devlin et al. 2019, section 5.3), ``last``, which is the
-            one that a causal encoder gives the whole word to, or the ``mean`` of the logits of all of them, which for a
-            head without a hidden layer are the logits of their mean vector.
-        hidden_dim: width of a hidden layer; None: none.
-        activation: of the hidden layer.
+        pieces: which tokens of a word give its logits: ``first`` (Devlin et al. 2019, section 5.3); ``last``, the only
+            token that has seen the whole word in a causal encoder; or ``mean``, the mean of the logits of all its
+            tokens. Without a hidden layer, ``mean`` gives the logits of the mean vector.
+        hidden_dim: width of a hidden layer; None: no hidden layer.
+        activation: activation of the hidden layer.
         dropout: probability of dropping an input feature of the output layer.
         hidden_dropout: the same for the hidden layer.
     """
@@ -66,7 +66,7 @@ class TaggingHead(Head):
         return cls(num_labels=spec.num_labels, pieces=pieces, **layers)
 
     def count(self, batch: TaskBatch) -> int:
-        """Words whose label is known."""
+        """The number of words with a known label."""
         return int((TagTargets.of(batch.targets).tags != NO_LABEL).sum())
 
     def loss(self, logits: Tensor, batch: TaskBatch) -> Loss:
@@ -74,7 +74,7 @@ class TaggingHead(Head):
 
         Args:
             logits: (T, C).
-            batch: with targets.
+            batch: the batch with targets.
         """
         logits_WC, labels_W = self._of_words(logits, batch), TagTargets.of(batch.targets).tags
         total = functional.cross_entropy(logits_WC, labels_W, ignore_index=NO_LABEL, reduction="sum")
@@ -96,9 +96,9 @@ def _word_means(values_TC: Tensor, first_W: Tensor, counts_W: Tensor) -> Tensor:
     """The mean over the tokens of each word, (T, C) -> (W, C).
 
     Args:
-        values_TC: of each token.
+        values_TC: values of each token.
         first_W: first token of each word, ascending, int64.
-        counts_W: tokens of each word; words do not overlap, int64.
+        counts_W: number of tokens of each word, int64; words do not overlap.
     """
     num_tokens, num_words = len(values_TC), len(first_W)
     place_T = torch.arange(num_tokens, device=values_TC.device)

@@ -1,1 +1,1 @@
-"""Training on labels and on text at once (TLM: Yao et al. 2021)."""
+"""Joint training on labels and on text (TLM: Yao et al. 2021)."""

@@ -1,4 +1,4 @@
-"""A run's learner and steps, with the text beside them where there is any."""
+"""Add joint training on text to a run's learner and steps, if the run has text."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from lmtransfer.transfer.learner import TaskLearner
 def with_text(
     member: Member, learner: TaskLearner, stream: BatchStream
 ) -> tuple[TaskLearner | JointLearner, BatchStream]:
-    """What is trained, and on what: the task alone as it is, or with text beside it.
+    """The learner and the stream to train: unchanged without text, joint with text.
 
     Args:
-        member: the run; a control reads the same text, with random weights also in the objectives' heads.
-        learner: of the task, on its device, with the weights that it begins with.
+        member: the run; a control reads the same text, and its objectives' heads have random weights too.
+        learner: learner of the task, on its device, with its initial weights.
         stream: the labelled examples.
     """
     text = member.setting.text

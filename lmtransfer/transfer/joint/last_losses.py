@@ -1,4 +1,4 @@
-"""The losses of a joint training as it last saw each of them."""
+"""The latest value of each loss in joint training."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from lmtransfer.training.update import Outcome
 
 
 class LastLosses:
-    """Remembers the latest value of every loss, since those of the text end before training does.
+    """A callback that stores the latest value of every loss, because the text's losses end before training ends.
 
     Attributes:
-        losses: by name.
+        losses: the values by name.
     """
 
     name = "last_losses"
@@ -31,5 +31,5 @@ class LastLosses:
         return dict(self.losses)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """The reverse of ``state_dict``."""
+        """Load the losses of ``state_dict``."""
         self.losses = {str(name): float(value) for name, value in state.items()}

@@ -1,4 +1,4 @@
-"""A task and pretraining objectives over one encoder, as the training loop sees them."""
+"""A learner of a task and pretraining objectives with one encoder."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from lmtransfer.transfer.learner import TaskLearner
 
 
 class JointLearner(Learner):
-    """The task's loss on batches of labelled examples, and that of the objectives on batches of text.
+    """The task's loss on batches of labelled examples, and the objectives' losses on batches of text.
 
     Args:
-        task: the task; its encoder is the one of ``text``.
+        task: the task; it has the same encoder as ``text``.
         text: the objectives.
-        share: how much they count, and how long.
+        share: weight of the objectives' losses, and until when text is read.
 
     Attributes:
-        reads_text: whether text counts in the step to come; ``on_progress`` says so.
+        reads_text: whether the next step reads text; set by ``on_progress``.
     """
 
     def __init__(self, task: TaskLearner, text: PretrainingLearner, share: TextShare) -> None:
@@ -36,7 +36,7 @@ class JointLearner(Learner):
         self.reads_text = True
 
     def arrange(self, sample: TaskBatch) -> None:
-        """See ``TaskLearner.arrange``; what only text needs of the encoder learns all the same.
+        """See ``TaskLearner.arrange``; encoder parameters that only the text objectives use are trained too.
 
         Args:
             sample: any batch of the task, on the learner's device.
@@ -51,7 +51,7 @@ class JointLearner(Learner):
                 parameter.requires_grad_(True)
 
     def on_progress(self, fraction: float) -> None:
-        """See ``training.learner.Learner``: text counts until its share of the budget is used up.
+        """See ``training.learner.Learner``: text is read until its share of the budget is used up.
 
         Args:
             fraction: share of the budget that is used up, in [0, 1].
@@ -64,12 +64,12 @@ class JointLearner(Learner):
         return self.text.counts(batch) if isinstance(batch, PretrainingBatch) else self.task.counts(batch)
 
     def losses(self, batch: TaskBatch | PretrainingBatch, recurrent_state: Any = None) -> tuple[dict[str, Loss], None]:
-        """The task's loss, or those of the objectives times the weight of text; rows of text stand alone."""
+        """The task's loss, or the objectives' losses times the weight of text; rows of text are independent."""
         if not isinstance(batch, PretrainingBatch):
             return self.task.losses(batch)
         losses, _ = self.text.losses(batch)
         return {name: replace(loss, weight=loss.weight * self.share.weight) for name, loss in losses.items()}, None
 
     def parts(self) -> Mapping[str, nn.Module]:
-        """See ``training.learner.Learner``: the model is the task's; the objectives' heads serve training alone."""
+        """See ``training.learner.Learner``: the model is the task's learner; only training needs the objectives."""
         return {"model": self.task, "objectives": self.text.objectives}

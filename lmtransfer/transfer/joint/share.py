@@ -1,4 +1,4 @@
-"""How much of a joint training is text."""
+"""The share of text in joint training."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from lmtransfer.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class TextShare:
-    """What is learnt from text beside labels (TLM: Yao et al. 2021, arXiv 2111.04130).
+    """Weight, amount and duration of text in joint training (TLM: Yao et al. 2021, arXiv 2111.04130).
 
-    Each step's loss is the task's on a batch of labelled examples plus ``weight`` times the pretraining objective's on
-    a batch of text, until a share of the budget is used up; then labels alone count, as in the paper's second stage.
-    Where we differ: the paper searches the text that is like the task's in a large corpus, and reads the task's own
-    without its labels too; here the text is a corpus as it is.
+    Each step's loss is the task's loss on a batch of labelled examples plus ``weight`` times the pretraining
+    objective's loss on a batch of text. After a share of the budget only labels are used, as in the paper's second
+    stage. Differences from the paper: the paper selects text that is similar to the task's text from a large corpus,
+    and also reads the task's text without labels. Here the text is a given corpus without selection.
 
     Attributes:
-        weight: of the objective's loss.
-        tokens: of text in each step, over all ranks and micro-batches, as far as whole rows fill them.
+        weight: weight of the objective's loss.
+        tokens: most tokens of text in each step, over all ranks and micro-batches; only whole rows are used.
         until: share of the budget after which no text is read.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Steps of labelled examples with text beside them."""
+"""Steps with labelled examples and text."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from lmtransfer.training.learner import BatchStream, Step
 
 
 class JointStream:
-    """The steps of one stream, each with the micro-batches of another's step of the same number after its own.
+    """Steps of the task stream; to each step the micro-batches of the text stream's step of the same number are added.
 
-    So step k is a function of its number, and of whether there is text in it. Losses, metrics and dropout of the first
-    stream's micro-batches are as they are without the second's.
+    Step k depends only on k and on whether it has text. Losses, metrics and dropout of the task's micro-batches are the
+    same as without text.
 
     Args:
-        task: the labelled examples; epochs are theirs.
+        task: the labelled examples; epochs are counted on them.
         text: the text.
-        reads_text: whether the step to come has text; asked before each step. Once it has none, no later one has any.
+        reads_text: whether the next step has text; called before each step. After a step without text, no later step
+            has text.
     """
 
     def __init__(self, task: BatchStream, text: BatchStream, *, reads_text: Callable[[], bool]) -> None:
@@ -33,7 +34,7 @@ class JointStream:
         text: Iterator[Step] | None = None
         for step in self.task.steps(start):
             if not self.reads_text():
-                text = None  # lets its workers go
+                text = None  # ends its workers
                 yield step
                 continue
             text = text or self.text.steps(step.number)

@@ -1,4 +1,4 @@
-"""The text of a joint training: which corpus and objective, read once, whatever the number of runs."""
+"""The text of joint training: corpus and objective, read once for all runs."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ _HEADS = "objectives."
 
 @dataclass(frozen=True, slots=True)
 class JointText:
-    """Text to be learnt from beside labels, and by which objective.
+    """Text and objective of joint training.
 
     Attributes:
-        share: how much it counts.
+        share: weight of the text's loss, tokens of text in each step, and until when text is read.
         text: the corpus as token ids.
-        objective: node of rows, corruption and losses.
-        heads: weights of the pretraining run's heads by name (``mlm.dense.weight``); none where they begin anew.
+        objective: config node of rows, corruption and losses.
+        heads: weights of the pretraining run's heads by name (``mlm.dense.weight``); empty if the heads are new.
     """
 
     share: TextShare
@@ -50,16 +50,16 @@ class JointText:
     heads: Mapping[str, Tensor]
 
     def with_heads_of(self, run: SavedRun) -> JointText:
-        """The same text, with the heads of a run that is begun from."""
+        """The same text, with the heads of the run that training starts from."""
         tensors = read_weights(run.checkpoint())
         heads = {name.removeprefix(_HEADS): tensor for name, tensor in tensors.items() if name.startswith(_HEADS)}
         return replace(self, heads=heads)
 
     def parts(self, encoder: Encoder) -> Parts:
-        """What is learnt from the text over an encoder.
+        """The parts of the objective for an encoder.
 
         Raises:
-            ConfigError: the objective does not fit the encoder, or a step's text is less than a row.
+            ConfigError: the objective does not fit the encoder, or a step has less text than one row.
         """
         if encoder.attention == "none":
             raise ConfigError(
@@ -75,12 +75,12 @@ class JointText:
         return parts
 
     def learner(self, parts: Parts, *, seed: int, keep_heads: bool) -> tuple[PretrainingLearner, TakenHeads]:
-        """The objectives, and which of their heads are the pretraining run's.
+        """The learner of the objectives, and which of their heads have weights of the pretraining run.
 
         Args:
-            parts: over an encoder that is on its device, with the weights that it begins with.
-            seed: of the heads that begin anew, which depend on it alone; torch's generator is left as it was.
-            keep_heads: take those of the pretraining run; else all begin anew, as a control's do.
+            parts: the parts for an encoder that is on its device and has its initial weights.
+            seed: seed of new heads, which depend on it only; torch's generator is restored afterwards.
+            keep_heads: load the heads of the pretraining run; otherwise all heads are new, as in a control.
         """
         device = next(parts.encoder.parameters()).device
         with torch.random.fork_rng(devices=[]):
@@ -96,7 +96,7 @@ class JointText:
         return learner, take_heads(learner, parts.heads if keep_heads else {})
 
     def heads_over(self, encoder: Encoder) -> TakenHeads:
-        """Which heads a run has from the pretraining; the encoder is of no use afterwards.
+        """Which heads a run gets from pretraining; the encoder must not be used afterwards.
 
         Raises:
             ConfigError: see ``parts``.
@@ -104,14 +104,14 @@ class JointText:
         return self.learner(self.parts(encoder), seed=0, keep_heads=True)[1]
 
     def stream(self, parts: Parts, setup: TrainingSetup, *, seed: int) -> PlannedStream:
-        """The text of the training part as steps of this rank, rows in a random order.
+        """The training text as steps of this rank, with rows in random order.
 
-        Rows stand alone, also those that pretraining may have read as one text with a memory of what came before.
+        Rows are independent, even if pretraining read them as contiguous text with a memory.
 
         Args:
-            parts: how rows are cut and hidden.
-            setup: where to compute, and the size of a forward pass.
-            seed: of order, rows and masks.
+            parts: rows and corruption.
+            setup: hardware, and the size of a forward pass.
+            seed: seed of order, rows and masks.
         """
         train, hardware = setup.train, setup.hardware
         store, drawn = self.text.prepared.train, derived_seed(seed, "text")
@@ -147,7 +147,7 @@ class JointText:
 
 
 def given_nodes(cfg: DictConfig) -> dict[str, set[str]]:
-    """The components of the text and the objective that the user names, with what the command supplies to each."""
+    """The components of corpus and objective that the user gives, each with the arguments that the command adds."""
     objective, nodes = cfg.get("objective"), dict[str, set[str]]()
     if cfg.get("corpus") is not None:
         nodes["corpus"] = {"data_root", "cache_dir"}
@@ -158,18 +158,18 @@ def given_nodes(cfg: DictConfig) -> dict[str, set[str]]:
 
 
 def read_joint_text(cfg: DictConfig, source: SavedRun, share: TextShare, *, cache_dir: Path) -> JointText:
-    """Read the corpus and the objective that the user names, or those of the run that is begun from.
+    """Read the corpus and the objective that the user gives, or those of the run that training starts from.
 
     Args:
-        cfg: of the command; what is read becomes part of it.
-        source: the run that is begun from, or whose tokenizer it is.
-        share: how much of a step is text.
-        cache_dir: where the tokenised text is kept.
+        cfg: config of the command; corpus and objective are written to it.
+        source: the run that training starts from, or the run whose tokenizer is used.
+        share: the share of text in training.
+        cache_dir: folder of the tokenised text.
 
     Raises:
-        ConfigError: the run has no objective, or knows of no text, and none is given.
-        RunDirectoryError: the run was made by others, and the text that it names is not the one it was trained on.
-        DataError: the text is not at hand.
+        ConfigError: the run has no objective or no corpus, and none is given.
+        RunDirectoryError: the run is not trusted, and the corpus that it names is not the one it was trained on.
+        DataError: the text is missing.
     """
     key = "init" if cfg.get("init") else "tokenizer_from"
     given = {part: resolved(cfg)[part] for part in ("corpus", "objective") if cfg.get(part) is not None}
@@ -190,7 +190,7 @@ def read_joint_text(cfg: DictConfig, source: SavedRun, share: TextShare, *, cach
         raise ConfigError(problems)
     if "objective" not in given:
         for part in ("rows", "corruption", *(f"losses.{name}" for name in own["objective"]["losses"])):
-            source.component(f"objective.{part}", "tokenizer")  # says what is wrong with it
+            source.component(f"objective.{part}", "tokenizer")  # raises if the component is invalid
     if "corpus" not in given and not source.trusted:
         same_text(own["corpus"], source.directory.read_versions(), source.directory.config_path, data_root=data_root)
     given = own | given
