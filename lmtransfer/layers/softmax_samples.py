@@ -28,7 +28,7 @@ def sample_softmax(
         hidden_MD: output states.
         weight_VD: output embedding.
         bias_V: output bias.
-        uniform_M: one number a position, in [0, 1).
+        uniform_M: one number per position, in [0, 1).
         temperature: above 0.
 
     Returns:

@@ -128,7 +128,7 @@ class ModernStack(nn.Module):
         *,
         causal: bool = False,
     ) -> tuple[Tensor, ...]:
-        """The outputs of all layers, (T, D) each, the embeddings first; the last is (N, D) with ``output_positions``."""
+        """All layer outputs, (T, D) each, the embeddings first; with ``output_positions`` the last is (N, D)."""
         device = embedded_TD.device
         layout = layout_of(batch, device, causal=causal)
         head_dim = self.settings.dim // self.settings.num_heads

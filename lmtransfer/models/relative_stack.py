@@ -127,7 +127,7 @@ class RelativeStack(nn.Module):
         return EncoderOutput((*outputs, last_ND), tuple(memory) if self.memory_length else None)
 
     def unused(self) -> Tensor | float:
-        """0, with a zero gradient for parameters that rows of one segment do not use: every parameter has a gradient."""
+        """0, with a zero gradient for the segment parameters, which rows of one segment do not use."""
         own = [layer.biases for layer in self.layers if isinstance(layer, RelativeLayer) and layer.biases is not None]
         return sum((biases.unused() for biases in own), 0.0)
 

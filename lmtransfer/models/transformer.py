@@ -37,7 +37,7 @@ class TransformerStack(nn.Module):
         *,
         causal: bool = False,
     ) -> tuple[Tensor, ...]:
-        """The outputs of all layers, (T, D) each, the embeddings first; the last is (N, D) with ``output_positions``.
+        """All layer outputs, (T, D) each, the embeddings first; with ``output_positions`` the last is (N, D).
 
         In the last layer, attention queries and feed-forward are then computed only at those positions. With 15 % of
         the tokens masked this saves a sixth of the work of a four-layer encoder, and the result is exact.

@@ -193,7 +193,7 @@ class Objective(nn.Module):
         """Turn specially parametrised weights of the encoder into ordinary weights, when its training is over."""
 
     def output_weights(self) -> int:
-        """Number of entries of the output matrix over the vocabulary that a prediction uses; 0: it has no such matrix."""
+        """The number of entries of the output matrix over the vocabulary for one prediction; 0: no such matrix."""
         return self.tied_embedding.weight.numel() if self.ties_embedding else 0
 
     @property

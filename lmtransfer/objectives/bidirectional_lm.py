@@ -47,7 +47,7 @@ class OutputEmbedding(nn.Module):
 
 
 class BidirectionalLanguageModel(Objective):
-    """Predicts each token from the tokens before it and, separately, from the tokens after it (Peters et al. 2018, 3.1).
+    """Predicts each token from the tokens before it and, separately, from those after it (Peters et al. 2018, 3.1).
 
     For encoders with concatenated directions. The first half of the features of the last layer predicts the next token,
     the second half predicts the previous token; both use one softmax layer. The last token of a row has no next token,

@@ -48,7 +48,7 @@ class Replacements:
 
 
 class GeneratorObjective(Objective):
-    """Has a generator, and trains the encoder on text with the tokens of the generator (Clark et al. 2020, section 3.1).
+    """Trains a generator, and the encoder on text with tokens of the generator (Clark et al. 2020, section 3.1).
 
     The generator, a smaller encoder, is trained on the masked tokens as a masked language model. Its samples replace
     the masked tokens in the original text, without [MASK]. The encoder, which is the discriminator here, reads this

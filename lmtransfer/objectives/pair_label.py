@@ -81,7 +81,7 @@ class NextSentencePrediction(PairLabel):
 
 
 class SentenceOrderPrediction(PairLabel):
-    """Predicts from the pooler of the encoder whether two consecutive texts were swapped (Lan et al. 2020, section 3.1).
+    """Predicts from the pooler of the encoder whether consecutive texts were swapped (Lan et al. 2020, section 3.1).
 
     Label 0 means that the texts are in order, 1 that they are swapped. Losses: "sop", the cross entropy of a two-way
     softmax in nats summed over rows; and "sop_accuracy".

@@ -22,7 +22,7 @@ class Callback(Protocol):
     name: str  #: its state is saved under this name
 
     def on_step_end(self, outcome: Outcome, state: TrainState, *, fraction: float) -> Sequence[str]:
-        """Process one step; returns messages for the user. It may add to ``state.record``.
+        """Process one step and return messages for the user; it may add to ``state.record``.
 
         Args:
             outcome: the result of the step.

@@ -186,7 +186,7 @@ class Checkpoints:
                 found.append(_opened(folder))
             elif not name.endswith(
                 ".new"
-            ):  # a crash leaves an incomplete staging folder; nothing is lost with it
+            ):  # after a crash, an incomplete staging folder is normal, and no data were lost with it
                 problems.append(problem)
         if problems and not found:
             detail = "\n".join(f"  - {problem}" for problem in problems)

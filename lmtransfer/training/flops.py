@@ -6,8 +6,8 @@ import re
 
 import torch
 
-#: Peak rates of dense matrix products in 16 bits, FLOP/s without sparsity, from the data sheets of the vendor; the first
-#: match counts.
+#: Peak rates of dense matrix products in 16 bits, FLOP/s without sparsity, from the data sheets of the vendor; the
+#: first match counts.
 _PEAKS = (
     ("Laptop", None),  # laptop GPUs have other chips with the same model numbers
     ("H200 NVL", 835e12),

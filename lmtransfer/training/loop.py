@@ -222,7 +222,7 @@ class Trainer:
         )
 
     def _evaluate(self) -> bool:
-        """Evaluate; returns whether it is the best so far. If interrupted, a resumed run evaluates first."""
+        """Evaluate; returns whether it is the best so far; after an interruption, a resumed run evaluates first."""
         assert self.validation is not None
         try:
             with nullcontext() if self.average is None else self.average.in_place():

@@ -41,7 +41,7 @@ class ModelSelection:
                 f"{', '.join(sorted(metrics))}"
             )
         value, best = metrics[self.metric], state.best
-        if best is not None:  # if the run was started with another metric, take this metric's value in the best evaluation
+        if best is not None:  # this metric's value in the best evaluation: an earlier run may have had another metric
             best = state.best_metrics.get(self.metric, best)
         if math.isfinite(value) and (best is None or (value > best if self.higher_is_better else value < best)):
             state.best, state.best_step, state.evaluations_since_best = value, state.step, 0

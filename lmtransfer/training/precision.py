@@ -100,7 +100,7 @@ class Format:
 #: CPU flags with which Linux reports that the hardware multiplies bfloat16, on x86 and ARM.
 CPU_BF16 = {"amx_bf16": "AMX", "avx512_bf16": "AVX512-BF16", "bf16": "ARM's bfloat16 instructions"}
 
-#: Formats by minimum CUDA compute capability. GPUs below 7.0 have no tensor cores; most of them multiply float16 slowly.
+#: Formats by minimum CUDA compute capability. GPUs below 7.0 have no tensor cores; most multiply float16 slowly.
 CUDA_FORMATS: tuple[tuple[tuple[int, int], PrecisionName, str], ...] = (
     ((8, 0), "bf16", "tensor cores for bfloat16"),
     ((7, 0), "fp16", "tensor cores for float16 alone"),

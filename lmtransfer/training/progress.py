@@ -101,7 +101,7 @@ class Progress:
 def _named(record: Mapping[str, Any], prefix: str, *, total: float | None) -> list[str]:
     """The numbers under a prefix; their total comes first, unless it equals one of them."""
     found = {key.removeprefix(prefix): value for key, value in record.items() if key.startswith(prefix)}
-    found = {name: value for name, value in found.items() if "/" not in name}  # numbers of parts of the text are only in the records
+    found = {name: value for name, value in found.items() if "/" not in name}  # of parts of the text: not shown
     total = found.pop("loss", total)
     if total is not None and total not in found.values():
         found = {"loss": total, **found}
@@ -123,4 +123,4 @@ def _memory_in_use() -> int:
         return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     import resource
 
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # in bytes on macOS, the only system that reaches this line
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # bytes on macOS, the only system without /proc here

@@ -93,7 +93,7 @@ class TrainState:
 
     @classmethod
     def of(cls, values: dict[str, Any]) -> TrainState:
-        """The reverse of ``state_dict``; other keys are ignored. Older runs lack the newer keys."""
+        """The reverse of ``state_dict``; other keys are ignored, and older runs may lack the newer keys."""
         younger = ("phases", "prepared")
         return cls(**{f.name: values[f.name] for f in fields(cls) if f.name in values or f.name not in younger})
 

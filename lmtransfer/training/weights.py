@@ -29,7 +29,7 @@ def weights(module: nn.Module) -> dict[str, Tensor]:
 
 
 def num_parameters(module: nn.Module) -> int:
-    """The number of entries in the parameters of a module, each counted once; copies that are not saved do not count."""
+    """The number of entries in the parameters of a module, each counted once; unsaved copies do not count."""
     entries = {id(tensor): tensor for tensor in _entries(module).values()}
     return sum(tensor.numel() for tensor in entries.values() if isinstance(tensor, nn.Parameter))
 

@@ -1,6 +1,6 @@
-"""The losses of every objective over twenty small steps, which a change of names or structure must leave as they are.
+"""The losses of every objective over twenty small steps. A change of names or structure must not change them.
 
-``scripts/write_golden_losses.py`` writes them to ``golden_losses.json``. Write them anew only where a change is meant to
+``scripts/write_golden_losses.py`` writes them to ``golden_losses.json``. Write them anew only if a change is meant to
 change training, and say so in the commit.
 """
 

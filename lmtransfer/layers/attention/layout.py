@@ -32,8 +32,8 @@ class Layout:
             query. Only attention in which every query sees its whole sequence may have ``counts``.
         device: device of the indices.
         causal: a query sees only keys at its own position and before.
-        num_causal: the first ``num_causal`` sequences are causal and the others are not, whatever ``causal`` is; None:
-            ``causal`` applies to all sequences.
+        num_causal: the first ``num_causal`` sequences are causal and the others are not; ``causal`` is then ignored.
+            None: ``causal`` applies to all sequences.
     """
 
     lengths: tuple[int, ...]

@@ -78,7 +78,7 @@ class PermutationTargets(Corruption):
         return Corrupted(row.tokens, positions, row.tokens[positions], per_token={"order": order})
 
     def choose(self, size: int, rng: np.random.Generator) -> Chosen:
-        """Choose spans among ``size`` tokens; each is a unit: ``size * beta / alpha`` tokens, rounded down, at least 1."""
+        """Choose spans, each a unit, with ``size * beta / alpha`` of ``size`` tokens, rounded down, at least 1."""
         if size == 0:
             return Chosen(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
         budget = max(int(size / self.context), 1)

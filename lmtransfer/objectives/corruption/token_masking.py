@@ -148,7 +148,7 @@ class TokenMasking(Corruption):
         )
 
     def observe(self, store: TokenStore | MixedStore) -> None:
-        """See ``Corruption``; with "rare", reads the frequencies of the tokens. Before, all tokens have equal weight."""
+        """See ``Corruption``; with "rare", reads the token frequencies, before which all tokens have equal weight."""
         if self.weighting == "rare":
             weights = token_information(store, size=len(self.maskable))
             self.selection.token_weights = np.maximum(weights, _LEAST_INFORMATION)

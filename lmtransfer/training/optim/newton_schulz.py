@@ -2,7 +2,7 @@
 
 Shape legend: P matrices of one shape, R rows, C columns.
 
-This is Muon's quintic Newton-Schulz iteration (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/), with two
+It is Muon's quintic Newton-Schulz iteration (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon/), with two
 changes that make it cheaper on a CPU, where it takes a third of the training step of a small encoder:
 
 - Each iteration has its own coefficients: those of the polynomial that is closest to 1 over the interval that contains
@@ -23,10 +23,10 @@ from torch import Tensor
 
 Coefficients = tuple[float, float, float]
 
-#: For each number of iterations, the coefficients (a, b, c) of each polynomial x -> a x + b x^3 + c x^5. They were found
-#: by linear programming for singular values of at least 0.01, 0.004 and 0.002 of the Frobenius norm, with a margin of 2
-#: to 3 % for rounding at the top. These singular values end within 0.29, 0.15 and 0.04 of 1. Smaller ones are multiplied
-#: by 76, 245 and 668.
+#: For each number of iterations, the coefficients (a, b, c) of each polynomial x -> a x + b x^3 + c x^5. They were
+#: found by linear programming for singular values of at least 0.01, 0.004 and 0.002 of the Frobenius norm, with a
+#: margin of 2 to 3 % for rounding at the top. These singular values end within 0.29, 0.15 and 0.04 of 1. Smaller ones
+#: are multiplied by 76, 245 and 668.
 COEFFICIENTS: dict[int, tuple[Coefficients, ...]] = {
     3: (
         (7.9424, -22.2873, 15.8239),

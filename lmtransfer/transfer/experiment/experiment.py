@@ -49,7 +49,7 @@ def run_transfer(cfg: DictConfig, *, command: str) -> Path:
     name, resume = sweep_name(cfg.name), bool(cfg.resume) or in_sweep()
     run = Path(cfg.output_root) / command / name
     as_it_began(cfg, RunDirectory(run))
-    hardware = training_hardware(cfg, run=run, compile_by_itself=False)  # compiling takes longer than training on few labels
+    hardware = training_hardware(cfg, run=run, compile_by_itself=False)  # compiling takes longer than the training
     with distributed.process_group():
         console = Console(highlight=False, quiet=not distributed.is_main())
         settings = settle(cfg, source, command=command, hardware=hardware, console=console)
