@@ -1,10 +1,10 @@
-"""List the words in names and configuration keys that the field's libraries do not use and the glossary does not explain.
+"""List words in names and configuration keys that neither the field's libraries nor the glossary have.
 
     python scripts/list_unusual_words.py [--least 3]
 
-Names are split at underscores and capitals. A word is usual if at least three source files of the standard library, torch,
-transformers (where installed), numpy, datasets, hydra or huggingface_hub use it in a name, or if the glossary of
-.github/CONTRIBUTING.md has it. The list shows each other word with the number of our files that use it and one example.
+Names are split at underscores and capitals. A word is usual if at least three source files of the standard library,
+torch, transformers (where installed), numpy, datasets, hydra or huggingface_hub use it in a name, or if the glossary of
+.github/CONTRIBUTING.md has it. The list shows every other word, the number of our files that use it, and one of them.
 """
 
 from __future__ import annotations
