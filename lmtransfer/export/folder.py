@@ -23,9 +23,9 @@ from lmtransfer.interop.writing import PublishedFiles, RunToPublish, to_publishe
 from lmtransfer.models.base import Encoder
 from lmtransfer.objectives.learner import PretrainingLearner
 from lmtransfer.training.weights import load_weights, weights
-from lmtransfer.transfer.composing import Compared
 from lmtransfer.transfer.learner import TaskLearner
 from lmtransfer.transfer.method import TransferMethod
+from lmtransfer.transfer.pooling import Compared
 
 #: Keys of a published config.json that are dropped: they name code or files, or the new config.json sets them itself.
 _DROPPED = frozenset(

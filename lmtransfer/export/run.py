@@ -101,7 +101,7 @@ class OpenRun:
             folder,
             max_length=self.encoder.max_length,
             num_segments=self.encoder.num_segments,
-            goes_on=self.family.goes_on,
+            continues=self.family.continues,
             pads_left=self.family.pads_left,
         )
 

@@ -79,7 +79,7 @@ class Objective(nn.Module):
             ``conf/objective/corruption`` that provides them.
         uses_pooler: whether it trains the pooler of the encoder.
         ties_embedding: whether its output matrix is the token embedding of the encoder.
-        goes_on: whether it supports contiguous rows, which continue each other from step to step.
+        continues: whether it supports contiguous rows, which continue each other from step to step.
         row_by_row: whether it can learn from the rows with its own attention while other rows of the batch have another
             attention.
         reads_before: whether it needs the state before each token that it predicts; rows must then begin with [CLS].
@@ -106,7 +106,7 @@ class Objective(nn.Module):
     needs_from: str = ""
     uses_pooler: bool = False
     ties_embedding: bool = False
-    goes_on: bool = False
+    continues: bool = False
     row_by_row: bool = False
     reads_before: bool = False
     as_published: Mapping[str, Any] = MappingProxyType({})

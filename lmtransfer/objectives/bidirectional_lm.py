@@ -68,7 +68,7 @@ class BidirectionalLanguageModel(Objective):
     name = "bilm"
     title = "next and previous token"
     directions = ("concatenated",)
-    goes_on = True
+    continues = True
     predicts = "unmasked"
     vocabulary_sized: tuple[str, ...] = ("output.bias",)
 

@@ -91,7 +91,7 @@ def check_order(*, objectives: Sequence[Objective], rows: Rows) -> None:
     Raises:
         ConfigError: rows are contiguous and an objective does not support it.
     """
-    others = [o.name for o in objectives if not o.goes_on]
+    others = [o.name for o in objectives if not o.continues]
     if rows.contiguous and others:
         raise ConfigError(
             f"objective.rows.contiguous=true (objective/rows=lanes): rows that go on from one another are for language "

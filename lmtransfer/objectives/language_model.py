@@ -41,7 +41,7 @@ class OneWayLanguageModel(TokenPrediction):
     """
 
     neighbour: ClassVar[Neighbour]
-    goes_on = True
+    continues = True
     row_by_row = True
     predicts = "unmasked"
 

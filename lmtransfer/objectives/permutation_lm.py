@@ -37,7 +37,7 @@ class PermutationLanguageModel(Objective):
     needs = ("order",)
     needs_from = "permutation"
     ties_embedding = True
-    goes_on = True
+    continues = True
     predicts = "masked"
     vocabulary_sized = ("bias",)
 

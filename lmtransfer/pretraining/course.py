@@ -185,18 +185,18 @@ class Course:
             standardise(table, centre=before.after.centre, deviation=before.after.deviation)
         self.place += 1
         old_learner, old_optimizer = self.learner, self.optimizer
-        goes_on = self.parts[self.place].objectives is old_parts.objectives
-        if not goes_on:
+        continues = self.parts[self.place].objectives is old_parts.objectives
+        if not continues:
             self.learner, _ = self._new_learner()
             prefix = "objectives."
             heads = {n.removeprefix(prefix): t for n, t in weights(old_learner).items() if n.startswith(prefix)}
             take_heads(self.learner, heads)
             self.callbacks = self._new_callbacks()
-        if not goes_on or self._node(before.optimizer) != self._node(self.phase.optimizer):
+        if not continues or self._node(before.optimizer) != self._node(self.phase.optimizer):
             self.optimizer = build_optimizer(self._node(self.phase.optimizer), self.learner)
-            if goes_on and self._kind(before) == self._kind(self.phase):
+            if continues and self._kind(before) == self._kind(self.phase):
                 self.optimizer.load_state_dict(old_optimizer.state_dict())
-        if not goes_on:
+        if not continues:
             self.average = self._new_average()
         self.state.finished = None
         self._enter()

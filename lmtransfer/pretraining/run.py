@@ -148,8 +148,8 @@ def _check_text(found: RunDirectory, text: Text) -> None:
     Raises:
         ConfigError: the settings are the same, but the text or the tokenizer has changed.
     """
-    begun_with = (found.read_versions().get("data") or {}).get("corpus")
-    if begun_with is not None and begun_with != text.corpus.fingerprint():
+    started_with = (found.read_versions().get("data") or {}).get("corpus")
+    if started_with is not None and started_with != text.corpus.fingerprint():
         raise ConfigError(
             f"corpus: its text is not that which {found.path} was begun with: its files have changed since; put them "
             "back, or start a run under another name="

@@ -133,16 +133,16 @@ def training_hardware(cfg: DictConfig, *, run: Path, compile_by_itself: bool) ->
         ConfigError: see ``setup``; or the run to resume began in a format that this device does not have.
     """
     settings = HardwareSettings.from_config(cfg.hardware)
-    begun_in = _format_of(run) if settings.precision == "auto" else None
-    precision = begun_in or settings.precision
+    started_in = _format_of(run) if settings.precision == "auto" else None
+    precision = started_in or settings.precision
     compiled = settings.compile if compile_by_itself else settings.compile is True
     try:
         hardware = setup(device=settings.device, precision=precision, threads=settings.threads, compile=compiled)
     except ConfigError as error:
-        if begun_in is None:
+        if started_in is None:
             raise
-        raise ConfigError(f"{run} was begun in {begun_in}, and goes on in it: {error}") from error
-    if begun_in is not None:
+        raise ConfigError(f"{run} was begun in {started_in}, and goes on in it: {error}") from error
+    if started_in is not None:
         hardware = replace(hardware, reason="as the run was begun")
     with open_dict(cfg):
         cfg.hardware.precision = hardware.precision.name

@@ -15,11 +15,11 @@ from lmtransfer.data.batch import PackedBatch
 from lmtransfer.models.base import Encoder, OutputPositions
 from lmtransfer.tasks.source import TaskBatch
 from lmtransfer.training.learner import Learner, Loss
-from lmtransfer.transfer.composing import Composition
 from lmtransfer.transfer.depth import depths_below_head
 from lmtransfer.transfer.freezing import Freezing
 from lmtransfer.transfer.heads.base import Head
-from lmtransfer.transfer.reading import Reading
+from lmtransfer.transfer.layer_selection import LayerSelection
+from lmtransfer.transfer.pooling import Pooling
 from lmtransfer.transfer.standardising import Standardising
 
 
@@ -49,8 +49,8 @@ class TaskLearner(Learner):
         self,
         *,
         encoder: Encoder,
-        reading: Reading,
-        composition: Composition,
+        reading: LayerSelection,
+        composition: Pooling,
         head: Head,
         freezing: Freezing,
         use_pooler: bool = False,

@@ -12,27 +12,27 @@ from lmtransfer.errors import ConfigError
 from lmtransfer.models.base import Direction, Encoder
 from lmtransfer.randomness import derived_seed
 from lmtransfer.tasks.heads import HeadSpec
-from lmtransfer.transfer.composing import (
-    AttentionPooling,
-    BiLstm,
-    BiLstmStates,
-    Compared,
-    Composition,
-    EveryToken,
-    Max,
-    Mean,
-    OneToken,
-)
 from lmtransfer.transfer.depth import rate_scales
 from lmtransfer.transfer.freezing import FixedEmbeddings, Freezing, Frozen, Full, Gradual
 from lmtransfer.transfer.heads.base import Head, Pieces
 from lmtransfer.transfer.joint.share import TextShare
+from lmtransfer.transfer.layer_selection import LayerSelection, OneLayer, ScalarMix, SideBySide
 from lmtransfer.transfer.learner import TaskLearner
-from lmtransfer.transfer.reading import OneLayer, Reading, ScalarMix, SideBySide
+from lmtransfer.transfer.pooling import (
+    AttentionPooling,
+    BiLstm,
+    BiLstmStates,
+    Compared,
+    EveryToken,
+    Max,
+    Mean,
+    OneToken,
+    Pooling,
+)
 
-Pooling = Literal["family", "cls", "last_token", "mean", "max", "bilstm", "attention"]
+PoolingName = Literal["family", "cls", "last_token", "mean", "max", "bilstm", "attention"]
 #: The same with "family" resolved.
-Composed = Literal["cls", "last_token", "mean", "max", "bilstm", "attention"]
+ResolvedPooling = Literal["cls", "last_token", "mean", "max", "bilstm", "attention"]
 
 
 class TransferMethod:
@@ -100,7 +100,7 @@ class TransferMethod:
         *,
         freeze: Literal["frozen", "full", "gradual", "joint"],
         layers: Literal["last", "mix"] | int | Sequence[Literal["last"] | int] = "last",
-        pooling: Pooling = "family",
+        pooling: PoolingName = "family",
         pairs: Literal["auto", "together", "apart"] = "together",
         pieces: Pieces | Literal["auto"] = "auto",
         head_hidden_dim: int | None = None,
@@ -150,7 +150,7 @@ class TransferMethod:
             self.freezing = FixedEmbeddings(self.freezing)
         self.text = TextShare(text_weight, text_tokens, text_until) if freeze == "joint" else None
         self.layers = layers
-        self.pooling: Pooling = pooling
+        self.pooling: PoolingName = pooling
         self.pairs = pairs
         self.pieces: Pieces | Literal["auto"] = pieces
         self.head_hidden_dim = head_hidden_dim
@@ -183,7 +183,7 @@ class TransferMethod:
         """``layers`` as a user writes it."""
         return str(self.layers) if isinstance(self.layers, int | str) else f"[{','.join(map(str, self.layers))}]"
 
-    def resolved_pooling(self, encoder: Encoder) -> Composed:
+    def resolved_pooling(self, encoder: Encoder) -> ResolvedPooling:
         """The pooling for this encoder, with "family" resolved.
 
         Raises:
@@ -275,7 +275,7 @@ class TransferMethod:
         new = (name for name, _ in learner.named_parameters() if not name.startswith("encoder."))
         return scales | dict.fromkeys(new, self.head_rate)
 
-    def _reading(self, num_layers: int) -> Reading:
+    def _reading(self, num_layers: int) -> LayerSelection:
         if self.layers == "mix":
             return ScalarMix(num_layers=num_layers, layer_norm=self.mix_layer_norm)
         if isinstance(self.layers, int | str):
@@ -283,7 +283,7 @@ class TransferMethod:
         indices = [num_layers if layer == "last" else int(layer) for layer in self.layers]
         return SideBySide(indices=indices, num_layers=num_layers)
 
-    def _composition(self, encoder: Encoder, dim: int) -> Composition:
+    def _composition(self, encoder: Encoder, dim: int) -> Pooling:
         pooling = self.resolved_pooling(encoder)
         if pooling == "cls":
             return OneToken(dim=dim, which="first")
@@ -295,7 +295,7 @@ class TransferMethod:
             return AttentionPooling(dim=dim, attention_dim=self.attention_dim)
         return Mean(dim=dim) if pooling == "mean" else Max(dim=dim)
 
-    def _reads_apart(self, composition: Composition) -> bool:
+    def _reads_apart(self, composition: Pooling) -> bool:
         """Whether the texts of a pair are read as two sequences.
 
         Raises:
@@ -309,7 +309,7 @@ class TransferMethod:
             )
         return self.pairs != "together" and pools
 
-    def _token_states(self, dim: int) -> Composition:
+    def _token_states(self, dim: int) -> Pooling:
         if self.pooling == "bilstm":
             return BiLstmStates(dim=dim, hidden_dim=self.lstm_dim)
         return EveryToken(dim=dim)

@@ -165,8 +165,8 @@ def encode_with_masks(text: str, tokenizer: Tokenizer) -> np.ndarray:
     first, *rest = text.split(MASK)
     parts = [tokenizer.encode(first.rstrip()).ids]
     for part in rest:
-        goes_on = part != "" and not part[0].isspace()
-        parts += [np.array([tokenizer.mask_id]), _continued(part, tokenizer) if goes_on else _new(part, tokenizer)]
+        continues = part != "" and not part[0].isspace()
+        parts += [np.array([tokenizer.mask_id]), _continued(part, tokenizer) if continues else _new(part, tokenizer)]
     return np.concatenate(parts).astype(np.int64)
 
 

@@ -17,12 +17,12 @@ from lmtransfer.training.loop import Output, Trainer
 from lmtransfer.training.optim.optimizers import AdamW
 from lmtransfer.training.optim.schedules import Constant
 from lmtransfer.training.plan import Plan
-from lmtransfer.transfer.composing import EveryToken, OneToken
 from lmtransfer.transfer.freezing import Full
 from lmtransfer.transfer.heads.sequences import ClassificationHead
 from lmtransfer.transfer.heads.span import SpanHead
+from lmtransfer.transfer.layer_selection import OneLayer
 from lmtransfer.transfer.learner import TaskLearner
-from lmtransfer.transfer.reading import OneLayer
+from lmtransfer.transfer.pooling import EveryToken, OneToken
 
 from .clock import Clock
 from .setting import FINETUNING, LEARNING_RATE, Setting, num_parameters

@@ -34,9 +34,9 @@ from lmtransfer.models.modern import ModernEncoder
 from lmtransfer.models.xlnet import XlnetEncoder
 from lmtransfer.objectives.replaced_token import ReplacedTokenDetection
 from lmtransfer.tasks.heads import ClassificationSpec, RegressionSpec, SpanSpec, TaggingSpec
-from lmtransfer.transfer.composing import Mean
 from lmtransfer.transfer.learner import TaskLearner
 from lmtransfer.transfer.method import TransferMethod
+from lmtransfer.transfer.pooling import Mean
 
 transformers = pytest.importorskip("transformers")
 onnx = pytest.importorskip("onnx", reason="onnx is not installed (pip install onnx onnxruntime)")

@@ -136,7 +136,7 @@ def _write(tokenizer: Tokenizer, folder: Path, *, model_type: str = "bert", num_
         folder,
         max_length=64,
         num_segments=num_segments,
-        goes_on=family.goes_on,
+        continues=family.continues,
         pads_left=family.pads_left,
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lmtransfer.transfer.composing import BiLstmStates, EveryToken
+from lmtransfer.transfer.pooling import BiLstmStates, EveryToken
 
 LENGTHS = torch.tensor([3, 1, 7, 4, 7])
 DIM = 6

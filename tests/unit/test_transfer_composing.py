@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from lmtransfer.transfer.composing import AttentionPooling, BiLstm, Max, Mean, OneToken
+from lmtransfer.transfer.pooling import AttentionPooling, BiLstm, Max, Mean, OneToken
 from lmtransfer.transfer.segments import time_major_order
 
 LENGTHS = torch.tensor([3, 1, 7, 4, 7])

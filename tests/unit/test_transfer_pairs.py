@@ -17,10 +17,10 @@ from lmtransfer.tasks.heads import ClassificationSpec, LabelTargets, RegressionS
 from lmtransfer.tasks.source import TaskBatch, TaskSource
 from lmtransfer.tasks.text.encoding import encode_texts
 from lmtransfer.tasks.text.example import TextExample
-from lmtransfer.transfer.composing import Compared
 from lmtransfer.transfer.heads.sequences import RegressionHead
 from lmtransfer.transfer.learner import TaskLearner
 from lmtransfer.transfer.method import TransferMethod
+from lmtransfer.transfer.pooling import Compared
 
 WORDS = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta"]
 PAIRS = ClassificationSpec(2, pairs=True)

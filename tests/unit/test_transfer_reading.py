@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lmtransfer.errors import ConfigError
-from lmtransfer.transfer.reading import OneLayer, ScalarMix, normalise_sequences
+from lmtransfer.transfer.layer_selection import OneLayer, ScalarMix, normalise_sequences
 
 LENGTHS = torch.tensor([3, 1, 4])
 

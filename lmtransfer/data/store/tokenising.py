@@ -124,8 +124,8 @@ def _encode(texts: Sequence[str], tokenizer: Tokenizer) -> tuple[list[np.ndarray
         for start, stop in sentence_spans(text):
             sentence = text[start:stop].strip()
             # A leading space marks the continuation of a text (see ``Tokenizer``), but not after full-width marks.
-            goes_on = begun and sentence != "" and (text[start].isspace() or text[start - 1].isspace())
-            sentences.append(" " + sentence if goes_on else sentence)
+            continues = begun and sentence != "" and (text[start].isspace() or text[start - 1].isspace())
+            sentences.append(" " + sentence if continues else sentence)
             owners.append(owner)
             begun = begun or sentence != ""
         if len(sentences) >= _BATCH_SENTENCES:

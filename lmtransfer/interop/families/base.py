@@ -186,7 +186,7 @@ class Family:
         tasks: the classes with a task's head, or the reason why there is none.
         specials: keys of config.json that hold ids of special tokens, each with the role of the token.
         generator: format of the generator, for the objective that has one.
-        goes_on: the models continue text: tokenizer files have their own names for the tokens that begin and end it.
+        continues: the models continue text: tokenizer files have their own names for the tokens that begin and end it.
         pads_left: the classifier reads the last position of a row, so padding must be on the left.
         no_class: why transformers cannot load the written folder; empty if it can.
         quirks: conversions that the tables cannot express.
@@ -207,7 +207,7 @@ class Family:
     tasks: Mapping[TaskKind, TaskArchitecture | str] = field(default_factory=dict)
     specials: Mapping[str, str] = field(default_factory=dict)
     generator: GeneratorFormat | None = None
-    goes_on: bool = False
+    continues: bool = False
     pads_left: bool = False
     no_class: str = ""
     quirks: Quirks = field(default_factory=Quirks)

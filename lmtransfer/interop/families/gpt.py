@@ -46,7 +46,7 @@ GPT_FAMILY = Family(
     key_map=GPT,
     ignored=IGNORED,
     body="OpenAIGPTModel",
-    goes_on=True,
+    continues=True,
     heads=(
         PretrainingHead(
             objective=LanguageModel,

@@ -73,7 +73,7 @@ GPT2_FAMILY = Family(
     key_map=GPT2,
     ignored=IGNORED,
     body="GPT2Model",
-    goes_on=True,
+    continues=True,
     heads=(
         PretrainingHead(
             objective=LanguageModel,

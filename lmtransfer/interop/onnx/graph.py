@@ -20,8 +20,8 @@ from lmtransfer.models.padded import PaddedRows
 from lmtransfer.objectives.base import Objective
 
 
-class Reading(Protocol):
-    """The part that selects which layers a task's head reads; see ``transfer.reading.Reading``."""
+class LayerSelection(Protocol):
+    """The part that selects which layers a task's head reads; see ``transfer.layer_selection.LayerSelection``."""
 
     indices: tuple[int, ...]
     reads_padded: bool
@@ -31,8 +31,8 @@ class Reading(Protocol):
         ...
 
 
-class Composition(Protocol):
-    """The part that composes token vectors for a task's head; see ``transfer.composing.Composition``."""
+class Pooling(Protocol):
+    """The part that composes token vectors for a task's head; see ``transfer.pooling.Pooling``."""
 
     @property
     def tokens(self) -> str:
@@ -81,12 +81,12 @@ class TaskParts(Protocol):
     use_pooler: bool  #: the encoder's pooler is part of the head
 
     @property
-    def reading(self) -> Reading:
+    def reading(self) -> LayerSelection:
         """The part that selects the layers."""
         ...
 
     @property
-    def composition(self) -> Composition:
+    def composition(self) -> Pooling:
         """The part that composes token vectors."""
         ...
 

@@ -77,7 +77,7 @@ def write_tokenizer(
     *,
     max_length: int,
     num_segments: int,
-    goes_on: bool = False,
+    continues: bool = False,
     pads_left: bool = False,
 ) -> WrittenTokenizer:
     """Write the three files into ``folder``, which must exist.
@@ -90,7 +90,7 @@ def write_tokenizer(
         folder: the folder.
         max_length: longest input of the model in tokens, specials included.
         num_segments: number of segment ids of the model.
-        goes_on: the family continues text: its files have their own names for the tokens that begin and end it.
+        continues: the family continues text: its files have their own names for the tokens that begin and end it.
         pads_left: whether padding is on the left.
 
     Raises:
@@ -128,7 +128,7 @@ def write_tokenizer(
     text = json.dumps(content, ensure_ascii=False)
     _check(content, text)
     names = {f"{role}_token": token for role, token in specials.items()}
-    if goes_on:
+    if continues:
         names |= {"bos_token": cls, "eos_token": sep}
     settings: dict[str, Any] = {
         "tokenizer_class": "PreTrainedTokenizerFast",

@@ -173,12 +173,12 @@ def settle(cfg: DictConfig, source: SavedRun, *, command: str, hardware: Hardwar
         )
         for one, weights in begun
     ] or [setting]
-    for begun_from in settings:
-        first = Member(begun_from, "pretrained", cfg.seed, 0.0)
+    for started_from in settings:
+        first = Member(started_from, "pretrained", cfg.seed, 0.0)
         learner = first.new_learner()  # raises if method or weights do not fit the encoder
-        if begun_from.text is not None:
-            heads = begun_from.text.heads_over(learner.encoder)
-            console.print(f"{begun_from.text}; {heads}", soft_wrap=True)
+        if started_from.text is not None:
+            heads = started_from.text.heads_over(learner.encoder)
+            console.print(f"{started_from.text}; {heads}", soft_wrap=True)
     if text is not None and cfg.control:
         console.print("the control reads the same text: it is joint too, from random weights, heads included")
     return settings

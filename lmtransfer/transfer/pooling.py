@@ -21,7 +21,7 @@ from lmtransfer.transfer.segments import lstm_states, segment_sum
 Tokens = Literal["first", "last", "all"]
 
 
-class Composition(nn.Module):
+class Pooling(nn.Module):
     """The base class of compositions: tokens in, one vector a sequence or one a token out.
 
     Args:
@@ -58,7 +58,7 @@ class Composition(nn.Module):
         raise NotImplementedError
 
 
-class OneToken(Composition):
+class OneToken(Pooling):
     """The vector of a sequence's first token ([CLS]) or last token ([SEP]; causal encoders need this one).
 
     Args:
@@ -83,7 +83,7 @@ class OneToken(Composition):
         return hidden_BLD.gather(1, place_B1D).squeeze(1).float()
 
 
-class Mean(Composition):
+class Mean(Pooling):
     """The mean over all tokens of a sequence, specials included.
 
     Args:
@@ -103,7 +103,7 @@ class Mean(Composition):
         return total_BD / real_BL.sum(1, keepdim=True)
 
 
-class Max(Composition):
+class Max(Pooling):
     """The maximum of each feature over all tokens of a sequence, specials included.
 
     Args:
@@ -122,7 +122,7 @@ class Max(Composition):
         return hidden_BLD.float().masked_fill(~real_BL[:, :, None], float("-inf")).amax(1)
 
 
-class AttentionPooling(Composition):
+class AttentionPooling(Pooling):
     """A mean weighted by ``softmax(v . tanh(W h))`` (Lin et al. 2017, one hop; Yang et al. 2016).
 
     Args:
@@ -152,7 +152,7 @@ class AttentionPooling(Composition):
         return (weights_BL[:, :, None] * hidden_BLD).sum(1)
 
 
-class BiLstm(Composition):
+class BiLstm(Pooling):
     """A bidirectional LSTM, then the maximum over its states (Conneau et al. 2017, section 3.2.2).
 
     Args:
@@ -172,7 +172,7 @@ class BiLstm(Composition):
         return torch.segment_reduce(states_TE, "max", lengths=lengths, axis=0)
 
 
-class Compared(Composition):
+class Compared(Pooling):
     """Two texts as ``[u, v, |u - v|, u * v]``, read and composed separately (Conneau et al. 2017, section 3.1).
 
     Args:
@@ -181,7 +181,7 @@ class Compared(Composition):
 
     reads_padded, of_pairs = False, True
 
-    def __init__(self, each: Composition) -> None:
+    def __init__(self, each: Pooling) -> None:
         super().__init__(output_dim=4 * each.output_dim)
         self.each = each
 
@@ -191,7 +191,7 @@ class Compared(Composition):
         return torch.cat([first_BE, second_BE, (first_BE - second_BE).abs(), first_BE * second_BE], dim=1)
 
 
-class EveryToken(Composition):
+class EveryToken(Pooling):
     """Each token's vector, unchanged.
 
     Args:
@@ -210,7 +210,7 @@ class EveryToken(Composition):
         return hidden_BLD.float()
 
 
-class BiLstmStates(Composition):
+class BiLstmStates(Pooling):
     """The states of a bidirectional LSTM, as in taggers (Huang et al. 2015; Peters et al. 2018, section 4).
 
     Args:

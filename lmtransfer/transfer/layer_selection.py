@@ -15,7 +15,7 @@ from lmtransfer.errors import ConfigError
 from lmtransfer.transfer.segments import owners, segment_sum
 
 
-class Reading(nn.Module):
+class LayerSelection(nn.Module):
     """The base class of readings: layers in, one vector a token out.
 
     Args:
@@ -42,7 +42,7 @@ class Reading(nn.Module):
         return None
 
 
-class OneLayer(Reading):
+class OneLayer(LayerSelection):
     """A single layer, unchanged.
 
     Args:
@@ -61,7 +61,7 @@ class OneLayer(Reading):
         return layers[0]
 
 
-class SideBySide(Reading):
+class SideBySide(LayerSelection):
     """Several layers, concatenated in each token's vector, such as word embeddings and vectors in context.
 
     Args:
@@ -104,7 +104,7 @@ def layer_number(index: int, *, num_layers: int, given: str) -> int:
     return index % (num_layers + 1)
 
 
-class ScalarMix(Reading):
+class ScalarMix(LayerSelection):
     """ELMo's mixture ``gamma * sum_j softmax(s)_j h_j`` over all layers (Peters et al. 2018, equation 1).
 
     The scalars start at 0 (equal weights) and gamma at 1.
