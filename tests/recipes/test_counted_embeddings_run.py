@@ -171,7 +171,7 @@ def test_heads_of_later_phases_start_from_frequencies() -> None:
 
 def test_the_share_of_a_budget_in_seconds_is_that_of_what_counting_left() -> None:
     budget = Budget(seconds=10.0)
-    assert budget.used(steps=0, tokens=0, seconds=4.0, prepared=4.0) == 0
-    assert budget.used(steps=1, tokens=9, seconds=7.0, prepared=4.0) == pytest.approx(0.5)
-    assert budget.used_after(0.0, 0, tokens=9, seconds=4.3, prepared=4.0) == pytest.approx(0.05)
-    assert budget.used(steps=0, tokens=0, seconds=12.0, prepared=12.0) == 1
+    assert budget.fraction(steps=0, tokens=0, seconds=4.0, prepared=4.0) == 0
+    assert budget.fraction(steps=1, tokens=9, seconds=7.0, prepared=4.0) == pytest.approx(0.5)
+    assert budget.fraction_after(0.0, 0, tokens=9, seconds=4.3, prepared=4.0) == pytest.approx(0.05)
+    assert budget.fraction(steps=0, tokens=0, seconds=12.0, prepared=12.0) == 1
