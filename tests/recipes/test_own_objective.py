@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from lmtransfer.layers.cross_entropy import cross_entropy_sum
-from lmtransfer.objectives.base import Objective, reads_at
+from lmtransfer.objectives.base import Objective, output_positions_at
 from lmtransfer.objectives.softmax import Softmax
 
 
@@ -27,7 +27,7 @@ class PlainMasked(Objective):
     name = "plain"
     title = "masked tokens by one matrix"
     directions = ("bidirectional",)
-    reads = "masked"
+    output_positions = "masked"
     ties_embedding = True
     masked_loss = "plain"
     predicts = "masked"
@@ -41,7 +41,7 @@ class PlainMasked(Objective):
         return batch.num_targets
 
     def losses(self, batch, encode):
-        states = batch.read("masked", encode(batch.inputs, batch.reads))
+        states = batch.read("masked", encode(batch.inputs, batch.output_positions))
         table = self.tied_embedding.weight
         total, hits = cross_entropy_sum(states, table, self.bias, batch.targets_M, batch.weights_M)
         return self.loss_and_accuracy(total, (hits * batch.weights_M).sum(), batch.num_targets)
@@ -50,7 +50,7 @@ class PlainMasked(Objective):
         return nn.functional.linear(hidden, self.tied_embedding.weight, self.bias)
 
     def predict(self, packed, positions, *, mask_id):
-        states = self.encoder(packed, reads=reads_at(packed, positions)).last
+        states = self.encoder(packed, output_positions=output_positions_at(packed, positions)).last
         return [Softmax(states, self.tied_embedding.weight, self.bias)]
 '''
 YAML = """# Hidden tokens by one matrix
